@@ -1,0 +1,44 @@
+# make demo   train a policy, freeze it, compare it with fixed widths
+# make test   lint, types, tests
+# make setup  the shared first part: a virtual environment with everything in it
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml setup.py $(shell find mqgrad cuda_ext trainers envs agents experiments \
+             -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.mqg')
+
+.PHONY: setup demo test lint types clean
+
+setup: $(VENV)/.installed
+
+# Torch comes first and alone: a build environment of pip's own would download a second one.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel ninja torch
+	touch $@
+
+$(VENV)/.dependencies: $(VENV)/.torch pyproject.toml
+	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
+	touch $@
+
+# Installed as users install it, not in editable mode: the tests must see the folder-to-package mapping.
+$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
+	rm -rf build/lib* && $(BIN)/pip install --quiet --no-deps --force-reinstall --no-build-isolation .
+	touch $@
+
+demo: setup
+	$(BIN)/mqgrad demo --output demo-output
+
+test: setup lint types
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# From inside the environment's folder, so that `mqgrad` is the installed package and not ./mqgrad.
+types: setup
+	cd $(VENV) && bin/mypy --config-file ../pyproject.toml --package mqgrad
+
+clean:
+	rm -rf $(VENV) build *.egg-info demo-output .mypy_cache .pytest_cache .ruff_cache

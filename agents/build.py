@@ -1,0 +1,148 @@
+"""The environment and the Stable-Baselines3 model that a configuration describes."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import stable_baselines3
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from mqgrad.observation import ObservationSchema
+
+from .config import TrainConfig
+from .sarsa import Sarsa, WithWidth
+from .warm_start import imitate_goodput
+from .wrappers import BudgetEnds, TimePrice
+
+MakeEnv = Callable[[], gymnasium.Env]
+
+# Chosen by experiment (tests/agents/lab.py) for a run of 500-1500 decisions, 8 widths, noisy rewards.
+PRESETS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "learning_rate": 1e-3,
+        "buffer_size": 20_000,
+        "learning_starts": 40,
+        "batch_size": 64,
+        "gamma": 0.8,
+        "n_steps": 3,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "target_update_interval": 25,
+        "exploration_fraction": 0.5,
+        "exploration_initial_eps": 1.0,
+        "exploration_final_eps": 0.05,
+        "policy_kwargs": {"net_arch": [64, 64]},
+    },
+    "ppo": {
+        "learning_rate": 1e-3,
+        "n_steps": 64,
+        "batch_size": 64,
+        "n_epochs": 10,
+        "gamma": 0.7,
+        "gae_lambda": 0.8,
+        "ent_coef": 0.01,
+        "policy_kwargs": {"net_arch": [64, 64]},
+    },
+    "sarsa": {},
+}
+"""Arguments of each algorithm's constructor that suit this problem."""
+
+
+WARM_PRESETS: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "learning_rate": 3e-4,
+        "exploration_initial_eps": 0.3,
+    },
+    "ppo": {"learning_rate": 3e-4},
+}
+"""What changes when the network starts from the goodput rule: smaller steps, less exploration."""
+
+
+WARM_STARTED = ("dqn", "ppo", "a2c")
+
+
+def algorithm_class(name: str) -> type[BaseAlgorithm]:
+    """Find an algorithm by name, in any case: ours, then Stable-Baselines3, then sb3-contrib if installed.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name.lower() == "sarsa":
+        return Sarsa
+    for module in (stable_baselines3, _contrib()):
+        for attribute, value in vars(module).items() if module else ():
+            if (
+                attribute.lower() == name.lower()
+                and isinstance(value, type)
+                and issubclass(value, BaseAlgorithm)
+            ):
+                return value
+    raise ValueError(f"unknown algorithm {name!r}; choose dqn, ppo, sarsa or a class of stable_baselines3")
+
+
+def build_env(config: TrainConfig, make_env: MakeEnv | None = None) -> DummyVecEnv:
+    """One environment under what the agent needs around it.
+
+    The Monitor sits below the shaping: ``rollout/ep_rew_mean`` is the environment's own return.
+    """
+    return DummyVecEnv([lambda: _wrap(config, (make_env or _registered(config))())])
+
+
+def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
+    """The algorithm of ``config`` with its preset and overrides, not yet trained.
+
+    Raises:
+        ValueError: for an algorithm that cannot choose among discrete actions.
+    """
+    algorithm = algorithm_class(config.algo)
+    schema = env.get_attr("settings")[0].schema
+    warm = starts_warm(config, schema)
+    presets = {**PRESETS.get(config.algo, {}), **(WARM_PRESETS.get(config.algo, {}) if warm else {})}
+    arguments = {**presets, **config.hyperparameters}
+    try:
+        model = algorithm("MlpPolicy", env, seed=config.seed, device="cpu", **arguments)
+    except AssertionError as error:
+        raise ValueError(f"algorithm {config.algo!r} does not fit {env.action_space}: {error}") from error
+    if warm:
+        imitate_goodput(model, schema, seed=config.seed)
+    return model
+
+
+def starts_warm(config: TrainConfig, schema: ObservationSchema) -> bool:
+    """Whether the network is to imitate the goodput rule before it learns."""
+    if config.warm_start == "auto":
+        return config.algo in WARM_STARTED and schema.kind == "full"
+    return config.warm_start == "goodput"
+
+
+def _registered(config: TrainConfig) -> MakeEnv:
+    import mqgrad.envs  # noqa: F401  (registers the environment)
+    from mqgrad.trainers.clock import ModelClock
+
+    arguments = dict(config.env)
+    if isinstance(arguments.get("clock"), dict):
+        arguments["clock"] = ModelClock(**arguments["clock"])
+    return lambda: gymnasium.make("mqgrad/BitWidth-v0", **arguments)
+
+
+def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
+    if not isinstance(env.action_space, spaces.Discrete):
+        raise ValueError(f"expected discrete actions, got {env.action_space}")
+    env = BudgetEnds(Monitor(env))
+    if config.algo == "sarsa":
+        return WithWidth(env)
+    budget_seconds = env.get_wrapper_attr("settings").budget_seconds
+    if config.time_price and budget_seconds is not None:
+        env = TimePrice(env, budget_seconds=budget_seconds)
+    return env
+
+
+def _contrib() -> Any:
+    try:
+        return importlib.import_module("sb3_contrib")
+    except ImportError:
+        return None

@@ -1,0 +1,138 @@
+"""Checkpoints of a training: model, replay buffer, random states and progress, each in one folder."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from mqgrad.envs import BitWidthSettings
+
+from .config import plain
+from .wrappers import TimePrice, find_wrapper
+
+KEEP = 2
+
+
+class Restored(NamedTuple):
+    """A model that continues where its checkpoint stopped."""
+
+    model: BaseAlgorithm
+    seconds: float
+    """Wall-clock seconds of training up to the checkpoint."""
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run folder."""
+    return max((run / "checkpoints").glob("step_*"), default=None, key=lambda path: path.name)
+
+
+def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
+    """Write ``run/checkpoints/step_N`` and drop all but the last two.
+
+    The folder appears under its name only when complete, so that a crash leaves no half checkpoint.
+    """
+    final = run / "checkpoints" / f"step_{model.num_timesteps:08d}"
+    partial = final.with_name(f"partial_{model.num_timesteps:08d}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    model.save(partial / "model.zip")
+    if isinstance(model, OffPolicyAlgorithm):
+        model.save_replay_buffer(partial / "replay_buffer.pkl")
+    torch.save(_random_states(model), partial / "random_states.pt")
+    progress = {"steps": model.num_timesteps, "seconds": seconds, "time_price": _time_price(model)}
+    (partial / "progress.json").write_text(json.dumps(progress))
+    shutil.rmtree(final, ignore_errors=True)
+    os.replace(partial, final)
+    for old in sorted(final.parent.glob("step_*"))[:-KEEP]:
+        shutil.rmtree(old)
+    return final
+
+
+def save_settings(run: Path, settings: BitWidthSettings) -> None:
+    """Write the environment's settings as ``run/environment.json``: an exported policy needs them."""
+    (run / "environment.json").write_text(json.dumps(plain(settings), default=repr, indent=2) + "\n")
+
+
+def load_settings(run: Path) -> BitWidthSettings | None:
+    """Read what :func:`save_settings` wrote, without the clock; None if there is nothing."""
+    path = run / "environment.json"
+    return BitWidthSettings(**{**json.loads(path.read_text()), "clock": None}) if path.exists() else None
+
+
+def load_model(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv | None = None) -> BaseAlgorithm:
+    """Load a model that :func:`~mqgrad.agents.train.train` saved. It runs code from the file: open only your own."""
+    # SB3 saves the class of an n-step buffer that it chose itself, and then warns as if the user had given one.
+    return algorithm.load(path, env=env, device="cpu", custom_objects={"replay_buffer_class": None})
+
+
+def load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> Restored:
+    """Rebuild the model of ``path`` around ``env``, with everything that decides how it goes on."""
+    model = load_model(path / "model.zip", algorithm, env)
+    if isinstance(model, OffPolicyAlgorithm):
+        model.load_replay_buffer(path / "replay_buffer.pkl")
+        _close_last_episode(model.replay_buffer)
+    progress = json.loads((path / "progress.json").read_text())
+    _restore_random_states(model, torch.load(path / "random_states.pt", weights_only=True))
+    _restore_time_price(model, progress["time_price"])
+    return Restored(model, progress["seconds"])
+
+
+def _close_last_episode(buffer: ReplayBuffer | None) -> None:
+    # The episode that the checkpoint cut off is not continued: n-step returns must not run into the next one.
+    assert buffer is not None
+    if buffer.size():
+        buffer.timeouts[buffer.pos - 1] = 1.0 - buffer.dones[buffer.pos - 1]
+
+
+def _random_states(model: BaseAlgorithm) -> dict[str, Any]:
+    name, keys, *rest = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "numpy": [name, torch.from_numpy(np.array(keys, dtype=np.int64)), *rest],
+        "python": random.getstate(),
+        "actions": model.action_space.np_random.bit_generator.state,
+        "episodes": _environment(model).np_random.bit_generator.state,
+    }
+
+
+def _restore_random_states(model: BaseAlgorithm, states: dict[str, Any]) -> None:
+    name, keys, *rest = states["numpy"]
+    torch.set_rng_state(states["torch"])
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    random.setstate(states["python"])
+    model.action_space.np_random.bit_generator.state = states["actions"]
+    _environment(model).np_random.bit_generator.state = states["episodes"]
+    assert isinstance(model.env, DummyVecEnv)
+    model.env._reset_seeds()  # loading has asked for the first run's seeds, and so for its episodes once more
+
+
+def _environment(model: BaseAlgorithm) -> gymnasium.Env:
+    assert isinstance(model.env, DummyVecEnv)
+    return model.env.envs[0].unwrapped
+
+
+def find_time_price(model: BaseAlgorithm) -> TimePrice | None:
+    """The shaping around the model's environment, if any."""
+    assert isinstance(model.env, DummyVecEnv)
+    return find_wrapper(model.env.envs[0], TimePrice)
+
+
+def _time_price(model: BaseAlgorithm) -> dict[str, Any] | None:
+    wrapper = find_time_price(model)
+    return wrapper.state_dict() if wrapper else None
+
+
+def _restore_time_price(model: BaseAlgorithm, state: dict[str, Any] | None) -> None:
+    wrapper = find_time_price(model)
+    if wrapper and state:
+        wrapper.load_state_dict(state)

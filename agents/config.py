@@ -1,0 +1,107 @@
+"""What one training of a policy is made of: saved in the run folder, so that it can be resumed and traced."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+WARM_STARTS = ("auto", "goodput", "none")
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class TrainConfig:
+    """Settings of :func:`mqgrad.agents.train.train`.
+
+    Raises:
+        ValueError: for a value outside its range, naming it.
+    """
+
+    output: Path
+    """Run folder: configuration, checkpoints, final model, TensorBoard logs."""
+    algo: str = "dqn"
+    """``dqn``, ``ppo``, ``sarsa``, or another Stable-Baselines3 class that takes discrete actions, e.g. ``a2c``."""
+    total_steps: int | None = None
+    """Stop after this many environment steps (decisions), earlier runs of the same folder included. On-policy
+    algorithms such as PPO finish the rollout that is under way."""
+    total_seconds: float | None = None
+    """Stop after this many seconds of wall-clock time, earlier runs of the same folder included; counted from the
+    first decision, when the workers have started."""
+    seed: int = 0
+    """Seed of the agent and of the first episode; equal seeds give equal runs where time is modelled."""
+    env: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Keyword arguments of ``mqgrad/BitWidth-v0``. ``clock`` may be a dict of ``ModelClock`` arguments."""
+    checkpoint_every: int = 100
+    """Environment steps between two checkpoints."""
+    hyperparameters: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Overrides of the preset, passed to the constructor of the algorithm."""
+    time_price: bool = True
+    """Shape the reward by the price of the seconds a decision took; see :mod:`mqgrad.agents.wrappers`."""
+    warm_start: str = "auto"
+    """``goodput``: begin with a network that imitates the goodput rule, see :mod:`mqgrad.agents.warm_start`;
+    ``none``: with a random one; ``auto``: ``goodput`` for dqn, ppo and a2c with the ``full`` observation."""
+    tensorboard: Path | None = None
+    """Folder of TensorBoard logs; ``None`` for ``output/tensorboard``."""
+    progress_bar: bool = True
+    """Show progress on stderr."""
+
+    def __post_init__(self) -> None:
+        self.output = Path(self.output)
+        self.tensorboard = Path(self.tensorboard) if self.tensorboard is not None else None
+        self.algo = self.algo.lower()
+        if self.total_steps is None and self.total_seconds is None:
+            raise ValueError("nothing says when to stop: give total_steps, total_seconds or both")
+        for name in ("total_steps", "total_seconds", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be positive, got {value!r}")
+        if self.warm_start not in WARM_STARTS:
+            raise ValueError(f"warm_start must be one of {WARM_STARTS}, got {self.warm_start!r}")
+
+    @property
+    def tensorboard_folder(self) -> Path:
+        """Where TensorBoard logs go."""
+        return self.tensorboard or self.output / "tensorboard"
+
+    @classmethod
+    def authors(cls, output: Path, **settings: Any) -> "TrainConfig":
+        """MQGrad's own setting (Cui et al., ICTIR 2018): SARSA, 400 decisions in one run of 2000 iterations."""
+        env = {"preset": "authors", **settings.pop("env", {})}
+        return cls(**{"output": output, "algo": "sarsa", "total_steps": 400, "env": env, **settings})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types only, for JSON and for the provenance of an exported policy."""
+        return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def save(self, path: Path) -> None:
+        """Write as JSON.
+
+        Raises:
+            ValueError: naming the first setting that JSON cannot hold, e.g. a workload given as an object.
+        """
+        for name, value in self.to_dict().items():
+            try:
+                json.dumps(value)
+            except TypeError as error:
+                raise ValueError(
+                    f"{name}={value!r} cannot be saved with the run; pass such objects through "
+                    "train(..., make_env=...) instead"
+                ) from error
+        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "TrainConfig":
+        """Read what :meth:`save` wrote."""
+        return cls(**json.loads(path.read_text()))
+
+
+def plain(value: Any) -> Any:
+    """Paths, dataclasses and tuples within ``value`` turned into what JSON has; anything else as it is."""
+    if isinstance(value, Path):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,199 @@
+"""From a Stable-Baselines3 model to a frozen policy file that needs no SB3 to run."""
+
+import datetime
+import importlib.metadata
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.dqn.policies import DQNPolicy
+from torch import nn
+
+from mqgrad.envs import BitWidthSettings
+from mqgrad.envs.settings import make_settings
+from mqgrad.policy import FrozenPolicy, Normalization
+
+from .build import algorithm_class
+from .checkpoint import load_model, load_settings
+from .config import TrainConfig
+from .sarsa import SarsaPolicy
+
+Layers = list[tuple[torch.Tensor, torch.Tensor]]
+
+_ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+_ENVIRONMENT = ("workload", "num_workers", "link_mbit_per_s", "link_latency_ms", "reward")
+_PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
+
+
+def export(
+    model: BaseAlgorithm | str | Path,
+    path: str | Path,
+    *,
+    config: TrainConfig | None = None,
+    settings: BitWidthSettings | None = None,
+) -> FrozenPolicy:
+    """Write the policy of a trained model to ``path`` and return it.
+
+    The frozen policy picks exactly the actions of ``model.predict(observation, deterministic=True)``.
+
+    Args:
+        model: a model, or the ``model.zip`` of one. Loading a zip runs code from it: open only your own.
+        path: the ``.mqg`` file to write.
+        config: how the model was trained; by default the ``config.json`` of the zip's run folder.
+        settings: of the environment that it was trained in; by default those in the run folder, else those
+            of the model's environment, else of ``config``.
+
+    Raises:
+        ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
+            networks, or a network that does not fit the environment's observation and widths.
+        FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
+    """
+    if not isinstance(model, BaseAlgorithm):
+        run = _run_folder(Path(model))
+        config = config or TrainConfig.load(run / "config.json")
+        settings = settings or load_settings(run)
+        model = load_model(Path(model), algorithm_class(config.algo))
+    settings = settings or _settings_of(model, config)
+    layers, activation = network_layers(model.policy)
+    frozen = FrozenPolicy(
+        schema=settings.schema,
+        layers=layers,
+        activation=activation,
+        action=_action_mode(model.policy, settings),
+        interval=settings.interval,
+        initial_bits=settings.first_bits,
+        normalization=_normalization(model),
+        budget_seconds=settings.budget_seconds,
+        provenance=provenance(model, config, settings),
+    )
+    frozen.save(path)
+    return frozen
+
+
+def network_layers(policy: BasePolicy) -> tuple[Layers, str]:
+    """The linear layers from observation to action values or logits, and the activation between them.
+
+    Raises:
+        ValueError: for a network that is not a plain multilayer perceptron of one activation.
+    """
+    if not isinstance(policy.action_space, spaces.Discrete):
+        raise ValueError(f"only discrete actions can be exported, not {policy.action_space}")
+    modules = [module for part in _actor_parts(policy) for module in _leaves(part)]
+    linear = [module for module in modules if isinstance(module, nn.Linear)]
+    between = [module for module in modules if not isinstance(module, nn.Linear)]
+    kinds = {type(module) for module in between}
+    if len(between) != len(linear) - 1 or len(kinds) > 1 or not kinds <= set(_ACTIVATIONS):
+        raise ValueError(f"only a tanh or relu perceptron can be exported, not {modules}")
+    layers = [
+        (
+            m.weight.detach().cpu().clone(),
+            torch.zeros(m.out_features) if m.bias is None else m.bias.detach().cpu().clone(),
+        )
+        for m in linear
+    ]
+    return layers, _ACTIVATIONS[kinds.pop()] if kinds else "tanh"
+
+
+def provenance(
+    model: BaseAlgorithm, config: TrainConfig | None, settings: BitWidthSettings
+) -> dict[str, Any]:
+    """Where a policy comes from, as plain JSON: algorithm, steps, seed, settings, versions, revision, date."""
+    facts = {
+        "algorithm": type(model).__name__,
+        "steps": model.num_timesteps,
+        "seed": model.seed,
+        "config": _without_paths(config) if config else None,
+        "environment": {name: getattr(settings, name) for name in _ENVIRONMENT},
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "git_revision": _git_revision(),
+        "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    return json.loads(json.dumps(facts, default=str))
+
+
+def _actor_parts(policy: BasePolicy) -> list[nn.Module]:
+    extractor = getattr(policy, "features_extractor", None) or getattr(
+        getattr(policy, "q_net", None), "features_extractor", None
+    )
+    if extractor is not None and not isinstance(extractor, FlattenExtractor):
+        raise ValueError(f"only flat observations can be exported, not those of a {type(extractor).__name__}")
+    if isinstance(policy, SarsaPolicy):
+        return [policy.net]
+    if isinstance(policy, DQNPolicy):
+        return [policy.q_net.q_net]
+    if isinstance(policy, ActorCriticPolicy) and type(policy).__name__ == "ActorCriticPolicy":
+        return [policy.mlp_extractor.policy_net, policy.action_net]
+    raise ValueError(
+        f"a {type(policy).__name__} cannot be exported; train DQN, PPO or A2C with MlpPolicy, or sarsa"
+    )
+
+
+def _leaves(module: nn.Module) -> list[nn.Module]:
+    children = list(module.children())
+    if not children:
+        return [] if isinstance(module, (nn.Sequential, nn.Identity, nn.Flatten)) else [module]
+    return [leaf for child in children for leaf in _leaves(child)]
+
+
+def _action_mode(policy: BasePolicy, settings: BitWidthSettings) -> str:
+    return "compare-widths" if isinstance(policy, SarsaPolicy) else settings.action
+
+
+def _normalization(model: BaseAlgorithm) -> Normalization | None:
+    if isinstance(model.policy, SarsaPolicy):
+        size = network_layers(model.policy)[0][0][0].shape[1]
+        mean, std = float(model.policy.loss_mean), float(model.policy.loss_std)
+        return Normalization(mean=np.full(size, mean), std=np.full(size, std), clip=model.policy.CLIP)
+    normalize = model.get_vec_normalize_env()
+    if not isinstance(normalize, VecNormalize) or not normalize.norm_obs:
+        return None
+    statistics: Any = normalize.obs_rms
+    std = np.sqrt(statistics.var + normalize.epsilon)
+    return Normalization(mean=statistics.mean.astype(np.float64), std=std, clip=normalize.clip_obs)
+
+
+def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSettings:
+    if model.env is not None:
+        return model.env.get_attr("settings")[0]
+    if config is not None:
+        arguments = {name: value for name, value in config.env.items() if name != "clock"}
+        return make_settings(arguments.pop("preset", None), arguments)
+    raise FileNotFoundError("nothing says what environment the model was made for; give config or settings")
+
+
+def _run_folder(zip_path: Path) -> Path:
+    """The folder of the run that a model or one of its checkpoints belongs to."""
+    if not zip_path.exists():
+        raise FileNotFoundError(f"there is no model at {zip_path}")
+    candidates = [zip_path.parent, *list(zip_path.parents)[1:3]]
+    return next((folder for folder in candidates if (folder / "config.json").exists()), zip_path.parent)
+
+
+def _without_paths(config: TrainConfig) -> dict[str, Any]:
+    # A policy file travels; where its run lay on this machine does not concern anyone.
+    return {k: v for k, v in config.to_dict().items() if k not in ("output", "tensorboard", "progress_bar")}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

@@ -1,0 +1,201 @@
+"""Train a bit-selection policy: one run folder from the first decision to the final model."""
+
+import contextlib
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import configure
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from .build import MakeEnv, algorithm_class, build_env, build_model
+from .callbacks import (
+    CheckpointCallback,
+    Limits,
+    LimitsCallback,
+    MetricsCallback,
+    ProgressCallback,
+    RepriceCallback,
+)
+from .checkpoint import find_time_price, latest_checkpoint, load_checkpoint, save_checkpoint, save_settings
+from .config import TrainConfig
+
+ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
+
+
+class Interruption:
+    """Remembers that the run was asked to stop; a second request stops it at once."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler: the first signal waits for the decision under way, the second does not."""
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def reraise(self) -> None:
+        """Tell the caller that the run was cut short, as the signal would have without us."""
+        if self.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.signal is not None:
+            raise SystemExit(128 + self.signal)
+
+
+def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None = None) -> Path:
+    """Train a policy and return the path of the saved model, ``output/model.zip``.
+
+    The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``checkpoints/step_N``,
+    TensorBoard logs and, at the end, ``model.zip``. Whatever stops the run (its limits, Ctrl-C, SIGTERM, an
+    error), a checkpoint is written and the environment's processes are ended; after a signal, the
+    KeyboardInterrupt or SystemExit goes on to the caller.
+
+    Args:
+        config: the settings; ``total_steps`` and ``total_seconds`` count from the start of the first run.
+        resume: continue from the last checkpoint of ``config.output``: steps, replay buffer, schedules,
+            random states and TensorBoard curves go on. The episode that was cut off starts anew.
+        make_env: builds the environment in place of ``gymnasium.make("mqgrad/BitWidth-v0", **config.env)``,
+            e.g. around a cluster of one's own.
+
+    Raises:
+        OSError: if the run or TensorBoard folder cannot be written; nothing was started then.
+        ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume.
+        FileExistsError: if the folder already holds a run and ``resume`` is not set.
+        FileNotFoundError: if ``resume`` is set and there is no checkpoint.
+    """
+    check_writable(config.output)
+    check_writable(config.tensorboard_folder)
+    checkpoint = _starting_point(config, resume)
+    algorithm_class(config.algo)
+    config.save(config.output / "config.json")
+    interruption = Interruption()
+    with _signals(interruption), _one_thread(), contextlib.closing(build_env(config, make_env)) as env:
+        save_settings(config.output, env.get_attr("settings")[0])
+        model, seconds = _start(config, env, checkpoint)
+        _learn(config, model, seconds, interruption)
+        model.save(config.output / "model.zip")
+        interruption.reraise()
+    return config.output / "model.zip"
+
+
+def check_writable(folder: Path) -> None:
+    """Create ``folder`` and prove that a file can be written there.
+
+    Raises:
+        OSError: naming the folder and the remedy.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot write to {folder} ({error.strerror}); choose another output folder"
+        ) from error
+
+
+def _starting_point(config: TrainConfig, resume: bool) -> Path | None:
+    checkpoint = latest_checkpoint(config.output)
+    if resume and checkpoint is None:
+        raise FileNotFoundError(f"no checkpoint to resume from in {config.output / 'checkpoints'}")
+    if not resume and checkpoint is not None:
+        raise FileExistsError(
+            f"{config.output} already holds a run ({checkpoint.name}); resume it or choose another folder"
+        )
+    if checkpoint is not None and (config.output / "config.json").exists():
+        before = TrainConfig.load(config.output / "config.json").algo
+        if before != config.algo:
+            raise ValueError(
+                f"{config.output} holds a run of {before!r} and cannot go on with {config.algo!r}"
+            )
+    return checkpoint
+
+
+def _start(config: TrainConfig, env: DummyVecEnv, checkpoint: Path | None) -> tuple[BaseAlgorithm, float]:
+    if checkpoint is None:
+        model, seconds = build_model(config, env), 0.0
+    else:
+        model, seconds = load_checkpoint(checkpoint, algorithm_class(config.algo), env)
+    # One folder for the whole run, so that the curves of a resumed run are the same curves.
+    model.set_logger(configure(str(config.tensorboard_folder), ["tensorboard"]))
+    return model, seconds
+
+
+def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interruption: Interruption) -> None:
+    limits = Limits(
+        total_steps=config.total_steps, total_seconds=config.total_seconds, seconds_before=seconds
+    )
+    steps_left = (config.total_steps or ENDLESS) - model.num_timesteps
+    if steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
+        return
+
+    def save() -> Path:
+        return save_checkpoint(config.output, model, limits.seconds)
+
+    progress = ProgressCallback(limits)
+    callbacks = [
+        LimitsCallback(limits, interruption),
+        *([progress] if config.progress_bar else []),
+        MetricsCallback(),
+        *repricing(model),
+        CheckpointCallback(config.checkpoint_every, save),
+    ]
+    try:
+        model.learn(steps_left, callback=callbacks, log_interval=1, reset_num_timesteps=False)
+    except Exception:
+        # The signal that stopped us may have ended the workers as well: that is no failure of theirs.
+        if not interruption():
+            raise
+    finally:
+        progress.close()
+        save()
+        model.logger.close()
+
+
+def repricing(model: BaseAlgorithm) -> list[BaseCallback]:
+    """What keeps the replay buffer in step with the price of time, where there are both."""
+    price = find_time_price(model)
+    if price is None or not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
+        return []
+    assert model.env is not None
+    if model.env.get_attr("settings")[0].observation != "full":
+        return []
+    return [RepriceCallback(price, model.replay_buffer)]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """A network this small gains nothing from threads, and the cores belong to the training that is watched."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _signals(interruption: Interruption) -> Iterator[None]:
+    """Route Ctrl-C and SIGTERM to ``interruption``; only the main thread may, elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, interruption.handle) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,127 @@
+"""Begin with a network that imitates the goodput rule, so that few samples are enough to improve on it."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.dqn.policies import DQNPolicy
+
+from mqgrad.observation import ObservationSchema
+
+Array = npt.NDArray[np.float64]
+
+TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
+
+
+def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Array, Array]:
+    """Progress and seconds of an iteration at every width, as the goodput rule expects them.
+
+    Of S/(S + V/W + q(b)/W) ÷ (compute + wire seconds(b)), the numerator and, in units of the compute
+    seconds, the denominator. All of it stands in a ``full`` observation.
+
+    Args:
+        observations: [N, schema.size], of kind ``full``.
+
+    Returns:
+        progress and seconds, [N, widths] each.
+    """
+    h, n = schema.history, len(schema.widths)
+    wire_at_32 = 2.0 ** observations[:, h, None]
+    gradient_noise = 10.0 ** observations[:, h + 2, None]
+    quantization_noise = 10.0 ** observations[:, h + 3 : h + 3 + n]
+    progress = 1.0 / (1.0 + gradient_noise + quantization_noise)
+    return progress, 1.0 + wire_at_32 * np.array(schema.widths) / 32
+
+
+def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:
+    """What the rule expects an action's priced reward to be, [N, widths]: 0 for its choice, less for others.
+
+    With time priced at the best width's progress per second, an interval is worth its progress less the
+    price of its seconds; in units of the best width's progress.
+    """
+    progress, seconds = relative_goodput(observations, schema)
+    best = (progress / seconds).argmax(axis=1)[:, None]
+    gain = progress / np.take_along_axis(progress, best, axis=1)
+    cost = seconds / np.take_along_axis(seconds, best, axis=1)
+    return np.clip(gain - cost, -10.0, 0.0)
+
+
+def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.Generator) -> Array:
+    """Observations [count, schema.size] of runs on any link in any phase, without running one.
+
+    Noise over signal and the peak energy that all quantization noises follow from are drawn over decades.
+    """
+    h, n = schema.history, len(schema.widths)
+    low, high = (bound.astype(np.float64) for bound in schema.bounds())
+    observations = rng.normal(0.0, 0.05, (count, schema.size))
+    observations[:, h - 1] = rng.uniform(-0.5, 3.0, count)
+    observations[:, h] = rng.uniform(-8.0, 8.0, count)
+    observations[:, h + 1] = rng.uniform(-4.0, 0.5, count)
+    observations[:, h + 2] = rng.uniform(-2.0, 3.0, count)
+    peak = rng.uniform(-1.0, 4.0, count)[:, None]
+    levels = np.array([2.0 ** (bits - 1) - 1 for bits in schema.widths])
+    per_peak = np.where(levels > 0, 1 / (6 * np.maximum(levels, 0.5) ** 2), 1.0)
+    quantization = peak + np.log10(per_peak)
+    observations[:, h + 3 : h + 3 + n] = np.where(np.array(schema.widths) < 16, quantization, -6.0)
+    observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
+    observations[:, -1] = rng.uniform(0.0, 1.0, count)
+    return np.clip(observations, low, high)
+
+
+def imitate_goodput(
+    model: BaseAlgorithm,
+    schema: ObservationSchema,
+    *,
+    steps: int = 1500,
+    batch_size: int = 256,
+    seed: int = 0,
+) -> float:
+    """Train the network of a DQN, PPO or A2C model to decide as the goodput rule does; seconds, no environment.
+
+    Q values are fitted to the expected advantages, so that learning goes on from values of the right size;
+    action logits by cross-entropy with the rule's choice.
+
+    Returns:
+        the share of new imagined observations on which the network's choice loses less than a tenth.
+
+    Raises:
+        ValueError: for observations that do not hold what the rule needs, or another kind of network.
+    """
+    if schema.kind != "full":
+        raise ValueError(f'warm_start="goodput" needs observation="full", got {schema.kind!r}')
+    rng = np.random.default_rng(seed)
+    optimizer = torch.optim.Adam(model.policy.parameters(), lr=2e-3)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
+        observations = imagined_observations(schema, batch_size, rng)
+        target = torch.as_tensor(expected_advantage(observations, schema), dtype=torch.float32)
+        loss = _imitation_loss(model, torch.as_tensor(observations, dtype=torch.float32), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if isinstance(model.policy, DQNPolicy):
+        model.policy.q_net_target.load_state_dict(model.policy.q_net.state_dict())
+    return _agreement(model, schema, rng)
+
+
+def _imitation_loss(model: BaseAlgorithm, observations: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    policy = model.policy
+    if isinstance(policy, DQNPolicy):
+        return torch.nn.functional.smooth_l1_loss(
+            policy.q_net(observations), TYPICAL_REWARD * target, beta=0.1
+        )
+    if isinstance(policy, ActorCriticPolicy):
+        log_odds = policy.get_distribution(observations).distribution.logits  # type: ignore[union-attr]
+        # Soft targets: neighbours of the best width stay likely, and hence explored.
+        return torch.nn.functional.cross_entropy(log_odds, torch.softmax(target / 0.1, dim=1))
+    raise ValueError(f"a {type(policy).__name__} cannot be warm-started; choose dqn, ppo or a2c")
+
+
+def _agreement(model: BaseAlgorithm, schema: ObservationSchema, rng: np.random.Generator) -> float:
+    observations = imagined_observations(schema, 1000, rng)
+    actions, _ = model.predict(observations.astype(np.float32), deterministic=True)
+    progress, seconds = relative_goodput(observations, schema)
+    goodput = progress / seconds
+    reached = np.take_along_axis(goodput, np.asarray(actions)[:, None], axis=1)[:, 0]
+    return float((reached > 0.9 * goodput.max(axis=1)).mean())

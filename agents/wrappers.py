@@ -1,0 +1,106 @@
+"""What an agent needs around ``mqgrad/BitWidth-v0`` and a user of the environment does not."""
+
+from typing import Any, SupportsFloat, TypeVar
+
+import gymnasium
+import numpy as np
+
+Wrapper = TypeVar("Wrapper", bound=gymnasium.Wrapper)
+
+MEMORY = 10  # episodes that the potential averages over
+
+
+class BudgetEnds(gymnasium.Wrapper):
+    """Report a spent budget as the end of the episode.
+
+    The budget of seconds is part of the task and the observation shows how much of it is spent, so nothing
+    is to be bootstrapped from the state at its end, which is what algorithms do at a truncation.
+    """
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or truncated, False, info
+
+
+def find_wrapper(env: gymnasium.Env | None, kind: type[Wrapper]) -> Wrapper | None:
+    """The outermost wrapper of a kind around ``env``, if any."""
+    while env is not None and not isinstance(env, kind):
+        env = getattr(env, "env", None)
+    return env
+
+
+class TimePrice(gymnasium.Wrapper):
+    """Shape the reward so that a decision is charged at once for the seconds that it took.
+
+    In an episode of fixed seconds, a slow width costs by the steps that no longer fit in at the end: an
+    effect many steps away, of which every single one is noisy. Potential-based shaping (Ng, Harada, Russell
+    1999) brings it forward, and undiscounted it leaves the best policy as it was (the presets discount by
+    γ = 0.7 or 0.8 per decision, against the noise, and accept the bias):
+
+        r' = scale · (r + Φ(p') − Φ(p)),   Φ(p) = the return that episodes so far had still to come at p,
+
+    with p the part of the budget spent and Φ(1) = 0. So r' is what the interval gained over what is
+    usually gained in the same seconds at the same point of the budget (the relative reward of
+    average-reward learning), and an action shows its worth in its own step.
+
+    Φ is a running mean over episodes on a grid of p. A replay buffer holds rewards shaped by an older Φ:
+    :class:`~mqgrad.agents.callbacks.RepriceCallback` brings them up to date.
+
+    Args:
+        env: an ``mqgrad/BitWidth-v0``.
+        budget_seconds: length of its episodes.
+        scale: brings a step's reward, about 0.03, to the size that default learning rates expect.
+        cells: of the grid.
+    """
+
+    def __init__(self, env: gymnasium.Env, *, budget_seconds: float, scale: float = 10.0, cells: int = 20):
+        super().__init__(env)
+        self.budget_seconds = budget_seconds
+        self.scale = scale
+        self.grid = np.linspace(0.0, 1.0, cells + 1)
+        self.returns_to_go = np.zeros(cells + 1)
+        self.episodes = 0
+        self._spent = 0.0
+        self._path: list[tuple[float, float]] = []
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        self._spent = min(info["elapsed_seconds"] / self.budget_seconds, 1.0)
+        self._path = [(self._spent, 0.0)]
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        spent = min(info["elapsed_seconds"] / self.budget_seconds, 1.0)
+        gained = self._path[-1][1] + float(reward)
+        self._path.append((spent, gained))
+        if terminated or truncated:
+            self._learn()
+        # Nothing is to come after an end, whether the budget was spent or training diverged before that.
+        spent = 1.0 if terminated or truncated else spent
+        shaped = self.scale * float(reward) + float(self.shaping(self._spent, spent))
+        self._spent = spent
+        return observation, shaped, terminated, truncated, info
+
+    def potential(self, spent: Any) -> Any:
+        """Return still to come when the part ``spent`` of the budget is spent."""
+        return np.interp(spent, self.grid, self.returns_to_go)
+
+    def shaping(self, spent: Any, spent_after: Any) -> Any:
+        """What is added to the scaled reward of a transition; parts of the budget, scalars or arrays alike."""
+        return self.scale * (self.potential(spent_after) - self.potential(spent))
+
+    def _learn(self) -> None:
+        spent, gained = (np.array(column) for column in zip(*self._path, strict=True))
+        to_go = gained[-1] - np.interp(self.grid, spent, gained)
+        self.episodes += 1
+        self.returns_to_go += (to_go - self.returns_to_go) / min(self.episodes, MEMORY)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned, as plain types."""
+        return {"episodes": self.episodes, "returns_to_go": self.returns_to_go.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.episodes = state["episodes"]
+        self.returns_to_go = np.array(state["returns_to_go"])

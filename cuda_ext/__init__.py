@@ -1,0 +1,23 @@
+"""Quantize, pack, unpack and reduce gradients: the C++ extension, or its torch reference where it was not built."""
+
+from mqgrad.cuda_ext.ops import (
+    IMPLEMENTATION,
+    decode,
+    decode_add_,
+    decode_minmax,
+    encode,
+    encode_minmax,
+    encode_with_feedback,
+    payload_bytes,
+)
+
+__all__ = [
+    "IMPLEMENTATION",
+    "decode",
+    "decode_add_",
+    "decode_minmax",
+    "encode",
+    "encode_minmax",
+    "encode_with_feedback",
+    "payload_bytes",
+]

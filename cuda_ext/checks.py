@@ -1,0 +1,82 @@
+"""What the ops demand of their arguments, and the sizes that follow from them."""
+
+import math
+
+import torch
+from torch import Tensor
+
+INPUT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
+    return 4 * -(-numel // bucket_size) + -(-numel * bits // 8)
+
+
+def minmax_bytes(rows: int, columns: int, bits: int) -> int:
+    return 8 * columns + -(-rows * columns * bits // 8) if rows * columns else 0
+
+
+def as_int64(seed: int) -> int:
+    if not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed must fit 64 bits, got {seed}")
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def require_layout(numel: int, bits: int, bucket_size: int) -> None:
+    for name, value in (("bits", bits), ("bucket_size", bucket_size), ("numel", numel)):
+        if not hasattr(value, "__index__"):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+    if not 1 <= bits <= 8:
+        raise ValueError(f"bits must be in 1..8, got {bits}")
+    if bucket_size < 1:
+        raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
+    if numel < 0:
+        raise ValueError(f"numel must not be negative, got {numel}")
+
+
+def require_input(x: Tensor, dimensions: int) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a tensor, got {type(x).__name__}")
+    if x.dtype not in INPUT_DTYPES:
+        raise TypeError(f"x must be float32, float64, float16 or bfloat16, got {x.dtype}")
+    if x.dim() != dimensions:
+        raise ValueError(f"x must have {dimensions} dimension(s), got shape {tuple(x.shape)}")
+
+
+def require_bucket_ids(bucket_ids: Tensor | None, x: Tensor, bucket_size: int) -> None:
+    if bucket_ids is None:
+        return
+    num_buckets = -(-x.numel() // bucket_size)
+    if bucket_ids.dtype != torch.int64:
+        raise TypeError(f"bucket_ids must be int64, got {bucket_ids.dtype}")
+    if bucket_ids.shape != (num_buckets,):
+        raise ValueError(f"bucket_ids must have shape ({num_buckets},), got {tuple(bucket_ids.shape)}")
+    if bucket_ids.device != x.device:
+        raise ValueError(f"bucket_ids is on {bucket_ids.device}, x on {x.device}")
+    if not bucket_ids.is_contiguous():
+        raise ValueError("bucket_ids must be contiguous")
+
+
+def require_floats(name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.dtype != torch.float32:
+        raise TypeError(f"{name} must be float32, got {tensor.dtype}")
+    if tensor.shape != (x.numel(),):
+        raise ValueError(f"{name} must have shape ({x.numel()},), got {tuple(tensor.shape)}")
+    if tensor.device != x.device:
+        raise ValueError(f"{name} is on {tensor.device}, x on {x.device}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} is updated in place and must be contiguous")
+
+
+def require_coefficients(alpha: float, beta: float) -> None:
+    if not (math.isfinite(alpha) and math.isfinite(beta)):
+        raise ValueError(f"alpha and beta must be finite, got {alpha} and {beta}")
+
+
+def require_payload(payload: Tensor, expected_bytes: int) -> None:
+    if not isinstance(payload, Tensor) or payload.dtype != torch.uint8:
+        raise TypeError(
+            f"payload must be a uint8 tensor, got {getattr(payload, 'dtype', type(payload).__name__)}"
+        )
+    if payload.shape != (expected_bytes,):
+        raise ValueError(f"payload must have shape ({expected_bytes},), got {tuple(payload.shape)}")

@@ -1,0 +1,228 @@
+// The mathematics of one element, one random number and one group of eight codes, for host and device.
+// cuda_ext/reference.py computes the same bytes with torch tensors; a change here is a change there.
+//
+// Compile without contraction (-ffp-contract=off, nvcc -fmad=false): a fused multiply-add changes bytes.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define MQ_INLINE __host__ __device__ __forceinline__
+#else
+#define MQ_INLINE inline __attribute__((always_inline))
+#endif
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are little-endian");
+
+namespace mqgrad {
+
+// Note [Payload]
+//
+//   | scale 0 | scale 1 | ... | scale B-1 | codes                      |
+//   | 4 bytes, fp32 each                  | ceil(numel * bits / 8)     |
+//
+// The codes are one little-endian bit stream over the whole tensor: code i is bits [i*b, (i+1)*b). Eight codes
+// always fill exactly b bytes, whatever b is. With b = 3, byte by byte, most significant bit on the left:
+//
+//     byte 2            byte 1            byte 0
+//   | 7 7 7 6 6 6 5 5 | 5 4 4 4 3 3 3 2 | 2 2 1 1 1 0 0 0 |     (digit = index of the code)
+//
+// Bits after the last code are zero.
+
+// Note [Levels]
+//
+// s = 2^(b-1) - 1 levels on each side of zero (s = 1 at b = 1, which has no zero). A code is q + s with q in
+// [-s, s]; at b = 1 it is the sign. The value is (q / s) * scale, with a true division, so that q = s gives the
+// scale itself and constant buckets come back exactly. For b >= 2 the code 2^b - 1 is never written; a payload that
+// holds it anyway decodes it as s.
+MQ_INLINE int32_t level_count(int bits) {
+  return bits == 1 ? 1 : (1 << (bits - 1)) - 1;
+}
+
+MQ_INLINE uint32_t abs_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits & 0x7fffffffu;
+}
+
+MQ_INLINE float float_from_bits(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// Note [Reciprocal]
+//
+// q / s as two products and a sum, faster than the division and equal to it: `high` is 1 / s cut to 16 bits, so that
+// q * high is exact; q * low carries the rest with an error below 2^-38 of the quotient, while no q / s with s < 128
+// lies within 2^-32 of where rounding changes.
+struct Reciprocal {
+  float high;
+  float low;
+};
+
+MQ_INLINE Reciprocal reciprocal(int32_t s) {
+  const double exact = 1.0 / s;
+  const float high = float_from_bits(abs_bits(static_cast<float>(exact)) & 0xffffff00u);
+  return {high, static_cast<float>(exact - high)};
+}
+
+MQ_INLINE float level_value(int32_t code, int32_t s, Reciprocal r, float scale) {
+  const int32_t q = (code < 2 * s ? code : 2 * s) - s;
+  const float y = static_cast<float>(q);
+  return (y * r.high + y * r.low) * scale;
+}
+
+MQ_INLINE float sign_value(int32_t code, float scale) {
+  return static_cast<float>(2 * code - 1) * scale;
+}
+
+// Note [Scale]
+//
+// Stochastic rounding needs scale = max|x|: anything less would bias what it clips. Nearest rounding may clip:
+//
+//   b = 1     mean|x|, the least-squares magnitude for a sign (1-bit SGD, signSGD)
+//   b = 2..4  min(max|x|, k_b * sum x^2 / sum |x|)
+//   b >= 5    max|x|
+//
+// sum x^2 / sum |x| is the mean of |x| weighted by |x|: adding zeros to a bucket does not move it, so a sparse bucket
+// (rows of an embedding that were not used) keeps its large elements. With the plain mean in its place, NMSE at
+// b = 2, 3, 4 is the same on a Gaussian, but 0.81, 0.72, 0.65 instead of 0.18, 0.05, 0.01 on a Gaussian with 90 % zeros.
+//
+// k_b is the geometric mean of the best values for Gaussian and for Laplace data (0.977 and 1.000, 1.558 and 1.743,
+// 1.974 and 2.410), but at least 1, so that the scale of a constant bucket is its constant. From five bits on there is
+// nothing to win by clipping in buckets of a few hundred (Gaussian, 512: 0.0036 clipped, 0.0040 not) and much to lose
+// on heavy tails (Student t with 3 degrees of freedom, 8 bits: 0.046 clipped, 0.0005 not).
+//
+// Both sums are taken over the integers m_i = round(2^15 |x_i| / max), which makes them exact and independent of the
+// order of summation, and exactly n 2^15 and n 2^30 in a constant bucket.
+constexpr double kClip[9] = {0, 0, 1.0, 1.6479, 2.1810, 0, 0, 0, 0};
+constexpr float kMagnitudeOne = 32768.0f;
+
+MQ_INLINE uint32_t magnitude(float x, float max) {
+  const float ratio = (x < 0 ? -x : x) / max;
+  return static_cast<uint32_t>(static_cast<int32_t>(ratio * kMagnitudeOne + 0.5f));
+}
+
+MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t sum_of_squares, float max) {
+  const double one = kMagnitudeOne;
+  const double ratio = bits == 1
+      ? static_cast<double>(sum) / (static_cast<double>(count) * one)
+      : kClip[bits] * (static_cast<double>(sum_of_squares) / (static_cast<double>(sum) * one));
+  return static_cast<float>((ratio < 1.0 ? ratio : 1.0) * static_cast<double>(max));
+}
+
+// Note [Non-finite]
+//
+// As integers, the bit patterns of |x| are ordered like the floats, with infinity and then NaN on top. So an integer
+// maximum finds a non-finite element where std::max would drop a NaN.
+constexpr uint32_t kInfinityBits = 0x7f800000u;
+constexpr uint32_t kNanBits = 0x7fc00000u;
+
+// Nearest level, halves to even: adding and subtracting 1.5 * 2^23 leaves no room for a fraction.
+// Needs a finite scale > 0.
+MQ_INLINE int32_t nearest_code(float x, float scale, int32_t s) {
+  constexpr float kRound = 12582912.0f;
+  const float top = static_cast<float>(s);
+  float y = x / scale * top;
+  y = y < -top ? -top : y;
+  y = y > top ? top : y;
+  return static_cast<int32_t>((y + kRound) - kRound) + s;
+}
+
+MQ_INLINE int32_t sign_code(float x) {
+  return x < 0 ? 0 : 1;
+}
+
+// QSGD (Alistarh et al. 2017, eq. 3.1): down to floor(y), or up with probability y - floor(y). Comparing the fraction
+// with the random number, where floor(y + u) would round, keeps levels that are hit exactly and the bias below 2^-24.
+// Needs scale = max|x|, finite and > 0.
+MQ_INLINE int32_t stochastic_code(float x, float scale, int32_t s, uint32_t random24) {
+  const float y = x / scale * static_cast<float>(s);
+  int32_t q = static_cast<int32_t>(y);
+  q -= static_cast<float>(q) > y ? 1 : 0;
+  const float fraction = y - static_cast<float>(q);
+  return q + (static_cast<float>(static_cast<int32_t>(random24)) < fraction * 16777216.0f ? 1 : 0) + s;
+}
+
+// One bit: + with probability (1 + x / scale) / 2.
+MQ_INLINE int32_t stochastic_sign_code(float x, float scale, uint32_t random24) {
+  return static_cast<float>(static_cast<int32_t>(random24)) < (1.0f + x / scale) * 8388608.0f ? 1 : 0;
+}
+
+// Note [Random numbers]
+//
+// The 24 random bits of element i of bucket k are a pure function of (seed, bucket_ids[k], i): never of a state, a
+// thread or the other elements. Seed and bucket give a 64-bit key (the finalizer of SplitMix64, twice); the two halves
+// of the key enter the finalizer of MurmurHash3, applied twice, before and between the rounds. With one key half only,
+// two buckets would be permutations of each other.
+MQ_INLINE uint64_t mix64(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+MQ_INLINE uint32_t mix32(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+MQ_INLINE uint64_t stream_key(uint64_t seed, uint64_t bucket) {
+  return mix64(mix64(seed + 0x9e3779b97f4a7c15ull) + bucket);
+}
+
+MQ_INLINE uint32_t random24(uint64_t key, uint32_t element) {
+  const uint32_t low = static_cast<uint32_t>(key);
+  const uint32_t high = static_cast<uint32_t>(key >> 32);
+  return mix32(mix32(element ^ low) ^ high) >> 8;
+}
+
+// Note [Feedback]
+//
+// ECQ-SGD (Wu et al. 2018): v = x + alpha h is sent as Q(v), and h' = beta h + (x - Q(v)). Computed in double
+// and rounded once: with alpha = beta = 1 what is sent plus what is kept equals what came in to the last bit of h'.
+MQ_INLINE float compensated(float x, float residual, double alpha) {
+  return static_cast<float>(static_cast<double>(x) + alpha * static_cast<double>(residual));
+}
+
+MQ_INLINE float next_residual(float x, float residual, float sent, double beta) {
+  return static_cast<float>(
+      beta * static_cast<double>(residual) + (static_cast<double>(x) - static_cast<double>(sent)));
+}
+
+// MQGrad (Cui et al. 2018): S = 2^b cells between the column's minimum and maximum, decoded at their midpoints.
+// S is a power of two, so dividing before multiplying by it changes nothing but avoids an overflow.
+MQ_INLINE int32_t minmax_code(float x, float minimum, float range, float cells) {
+  const float y = (x - minimum) / (range + 1e-6f) * cells;
+  const float low = y > 0 ? y : 0;  // also NaN, in a column whose range is NaN
+  return static_cast<int32_t>(low < cells - 1 ? low : cells - 1);
+}
+
+MQ_INLINE float minmax_value(int32_t code, float minimum, float range, float cells) {
+  return minimum + range / cells * (static_cast<float>(code) + 0.5f);
+}
+
+// Eight codes, one per byte, to the low 8 * BITS bits, in place: pairs merge, then fours, then all. T is uint64_t, or a
+// vector of them for several groups of eight at once.
+template <int BITS, typename T>
+MQ_INLINE void pack8(T& codes) {
+  codes = (codes & 0x00ff00ff00ff00ffull) | ((codes & 0xff00ff00ff00ff00ull) >> (8 - BITS));
+  codes = (codes & 0x0000ffff0000ffffull) | ((codes & 0xffff0000ffff0000ull) >> (16 - 2 * BITS));
+  codes = (codes & 0x00000000ffffffffull) | ((codes >> 32) << (4 * BITS));
+}
+
+// The inverse of pack8, the same three steps backwards.
+template <int BITS, typename T>
+MQ_INLINE void unpack8(T& packed) {
+  constexpr uint64_t kOne = (1ull << BITS) - 1;
+  constexpr uint64_t kTwo = (1ull << (2 * BITS)) - 1;
+  constexpr uint64_t kFour = (1ull << (4 * BITS)) - 1;
+  constexpr uint64_t kLanes = 0x0001000100010001ull;
+  packed = (packed & kFour) | (((packed >> (4 * BITS)) & kFour) << 32);
+  packed = (packed & kTwo * 0x100000001ull) | ((packed & (kTwo << (2 * BITS)) * 0x100000001ull) << (16 - 2 * BITS));
+  packed = (packed & kOne * kLanes) | ((packed & (kOne << BITS) * kLanes) << (8 - BITS));
+}
+
+}  // namespace mqgrad

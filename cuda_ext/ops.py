@@ -1,0 +1,234 @@
+"""The public ops: arguments checked, then the C++ kernel where there is one for the device, else the reference."""
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext import checks, reference
+
+
+def _load_library() -> str | None:
+    """Load the compiled ops; the reason if that is not possible."""
+    libraries = sorted(Path(__file__).parent.glob("_C*.so"))
+    if not libraries:
+        return "it was not built"
+    try:
+        torch.ops.load_library(libraries[0])
+    except OSError as error:
+        return str(error)
+    return None
+
+
+_load_error = _load_library()
+_warned = False
+
+IMPLEMENTATION: Literal["extension", "reference"] = "extension" if _load_error is None else "reference"
+"""What runs the ops on CPU tensors. Both give the same bytes; the reference is some fifty times slower."""
+
+
+def _kernels(device: torch.device) -> Any:
+    """The compiled ops if they cover the device, else the reference, which runs anywhere."""
+    global _warned
+    if IMPLEMENTATION == "extension" and device.type in ("cpu", "meta"):
+        return torch.ops.mqgrad
+    if IMPLEMENTATION == "reference" and not _warned:
+        _warned = True
+        warnings.warn(
+            f"mqgrad runs on its slow torch reference: the C++ extension could not be loaded ({_load_error})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return reference
+
+
+def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
+    """Length of what `encode` returns: 4 bytes of scale a bucket, then `bits` bits an element.
+
+    Raises:
+        ValueError: bits outside 1..8, bucket_size below 1 or numel negative.
+    """
+    checks.require_layout(numel, bits, bucket_size)
+    return checks.payload_bytes(numel, bits, bucket_size)
+
+
+def encode(
+    x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
+) -> Tensor:
+    """Quantize to `bits` bits an element and pack.
+
+    Stochastic rounding is QSGD's (Alistarh et al. 2017, eq. 3.1) with the maximum norm in buckets: unbiased. Nearest
+    rounding is contractive, ‖Q(x) − x‖ < ‖x‖, and meant for error feedback. The same arguments give the same bytes on
+    any machine and any number of threads. A NaN or infinity makes its whole bucket decode to NaN.
+
+    Args:
+        x: [N], float32, float64, float16 or bfloat16; the mathematics is done in float32.
+        bits: 1..8.
+        bucket_size: elements that share a scale, at least 1.
+        stochastic: round at random instead of to the nearest level.
+        seed: any 64-bit integer, used by stochastic rounding only.
+        bucket_ids: [B] int64 on the device of x: bucket k draws the random numbers of bucket_ids[k] instead of k's.
+
+    Returns:
+        The payload, uint8 [payload_bytes(N, bits, bucket_size)].
+
+    Raises:
+        TypeError: x is not a tensor of a supported type, or an argument is not of its type.
+        ValueError: a wrong shape, device or value.
+    """
+    checks.require_input(x, 1)
+    checks.require_layout(x.numel(), bits, bucket_size)
+    checks.require_bucket_ids(bucket_ids, x, bucket_size)
+    return _kernels(x.device).encode(
+        x.contiguous(), bits, bucket_size, stochastic, checks.as_int64(seed), bucket_ids
+    )
+
+
+def encode_with_feedback(
+    x: Tensor,
+    residual: Tensor,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+    bucket_ids: Tensor | None = None,
+) -> Tensor:
+    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)).
+
+    This is ECQ-SGD (Wu et al. 2018): h is what earlier payloads owe. alpha = beta = 1 is textbook error feedback.
+    In a bucket that is not finite, h is left as it was.
+
+    Args:
+        residual: h, float32 [N], contiguous, on the device of x; updated.
+        alpha: how much of the residual is sent along.
+        beta: how much of the residual is remembered.
+
+    The other arguments, the result and the errors are those of `encode`.
+    """
+    checks.require_input(x, 1)
+    checks.require_layout(x.numel(), bits, bucket_size)
+    checks.require_bucket_ids(bucket_ids, x, bucket_size)
+    checks.require_floats("residual", residual, x)
+    checks.require_coefficients(alpha, beta)
+    ops = _kernels(x.device)
+    return ops.encode_with_feedback(
+        x.contiguous(),
+        residual,
+        bits,
+        bucket_size,
+        stochastic,
+        checks.as_int64(seed),
+        alpha,
+        beta,
+        bucket_ids,
+    )
+
+
+def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    """Decode what `encode` returned for the same numel, bits and bucket_size.
+
+    Any bytes of the right length decode to something and harm nothing; a scale that is not finite decodes to NaN.
+
+    Returns:
+        float32 [numel].
+
+    Raises:
+        TypeError: payload is not a uint8 tensor.
+        ValueError: payload has the wrong length, or an argument is out of range.
+    """
+    checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
+    return _kernels(payload.device).decode(payload.contiguous(), numel, bits, bucket_size)
+
+
+def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    """accumulator += decode(payload), without the tensor in between.
+
+    Args:
+        accumulator: float32 [N], contiguous, on the device of payload; updated.
+
+    Raises:
+        TypeError: payload is not uint8, or accumulator not float32.
+        ValueError: a wrong shape, length or device.
+    """
+    checks.require_floats("accumulator", accumulator, accumulator)
+    checks.require_payload(payload, payload_bytes(accumulator.numel(), bits, bucket_size))
+    if accumulator.device != payload.device:
+        raise ValueError(f"accumulator is on {accumulator.device}, payload on {payload.device}")
+    _kernels(payload.device).decode_add_(accumulator, payload.contiguous(), bits, bucket_size)
+
+
+def encode_minmax(x: Tensor, bits: int) -> Tensor:
+    """MQGrad's quantizer (Cui et al. 2018): per column, 2^bits cells between minimum and maximum, deterministic.
+
+    Args:
+        x: [R, C], float32, float64, float16 or bfloat16.
+        bits: 1..8.
+
+    Returns:
+        uint8: minimums [C] and ranges [C] as float32, then ceil(R·C·bits / 8) bytes of row-major
+        codes. Empty if x is.
+
+    Raises:
+        TypeError, ValueError: as `encode`.
+    """
+    checks.require_input(x, 2)
+    checks.require_layout(x.numel(), bits, 1)
+    return _kernels(x.device).encode_minmax(x.contiguous(), bits)
+
+
+def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
+    """Decode what `encode_minmax` returned: float32 [rows, columns], the midpoint of each element's cell.
+
+    A constant column is exact. A column that is not finite, or whose range overflows float32, is NaN.
+
+    Raises:
+        TypeError, ValueError: as `decode`.
+    """
+    if rows < 0 or columns < 0:
+        raise ValueError(f"rows and columns must not be negative, got {rows} and {columns}")
+    checks.require_layout(rows * columns, bits, 1)
+    checks.require_payload(payload, checks.minmax_bytes(rows, columns, bits))
+    return _kernels(payload.device).decode_minmax(payload.contiguous(), rows, columns, bits)
+
+
+if IMPLEMENTATION == "extension":
+
+    @torch.library.register_fake("mqgrad::encode")
+    def _(
+        x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
+    ) -> Tensor:
+        return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
+
+    @torch.library.register_fake("mqgrad::encode_with_feedback")
+    def _(
+        x: Tensor,
+        residual: Tensor,
+        bits: int,
+        bucket_size: int,
+        stochastic: bool,
+        seed: int,
+        alpha: float,
+        beta: float,
+        bucket_ids: Tensor | None = None,
+    ) -> Tensor:
+        return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
+
+    @torch.library.register_fake("mqgrad::decode")
+    def _(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+        return payload.new_empty(numel, dtype=torch.float32)
+
+    @torch.library.register_fake("mqgrad::decode_add_")
+    def _(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::encode_minmax")
+    def _(x: Tensor, bits: int) -> Tensor:
+        return x.new_empty(checks.minmax_bytes(x.shape[0], x.shape[1], bits), dtype=torch.uint8)
+
+    @torch.library.register_fake("mqgrad::decode_minmax")
+    def _(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
+        return payload.new_empty(rows, columns, dtype=torch.float32)

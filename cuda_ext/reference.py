@@ -1,0 +1,197 @@
+"""The ops in plain torch: what is right, byte for byte. The C++ kernels are tested against this file.
+
+The notes of csrc/quantize_math.h ([Payload], [Levels], [Scale], [Random numbers], [Feedback]) explain the choices.
+Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded), R rows, C columns.
+
+Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number.
+"""
+
+import torch
+from torch import Tensor
+
+CLIP = {2: 1.0, 3: 1.6479, 4: 2.1810}
+"""k_b of Note [Scale]; the widths not listed do not clip."""
+
+MAGNITUDE_ONE = 2.0**15
+
+
+def encode(
+    x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
+) -> Tensor:
+    """See `mqgrad.cuda_ext.encode`."""
+    return _encode(x.float(), bits, bucket_size, stochastic, seed, bucket_ids)
+
+
+def encode_with_feedback(
+    x: Tensor,
+    residual: Tensor,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+    bucket_ids: Tensor | None = None,
+) -> Tensor:
+    """See `mqgrad.cuda_ext.encode_with_feedback`."""
+    x64, residual64 = x.float().double(), residual.double()
+    payload = _encode((x64 + alpha * residual64).float(), bits, bucket_size, stochastic, seed, bucket_ids)
+    sent = decode(payload, x.numel(), bits, bucket_size)
+    # Only a bucket that decodes to NaN is not finite; it has sent nothing, so the residual stays.
+    kept = (beta * residual64 + (x64 - sent.double())).float()
+    residual.copy_(torch.where(sent.isnan(), residual, kept))
+    return payload
+
+
+def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    """See `mqgrad.cuda_ext.decode`."""
+    num_buckets = -(-numel // bucket_size)
+    scale_B = payload[: 4 * num_buckets].clone().view(torch.float32)
+    scale_B = torch.where(scale_B.isfinite(), scale_B, torch.nan)
+    scale_N = scale_B.repeat_interleave(min(bucket_size, max(numel, 1)))[:numel]
+    codes_N = _unpack(payload[4 * num_buckets :], numel, bits)
+    if bits == 1:
+        return (2 * codes_N - 1).float() * scale_N
+    s = _levels(bits)
+    return (codes_N.clamp(max=2 * s) - s).float() / _number(s, payload) * scale_N
+
+
+def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    """See `mqgrad.cuda_ext.decode_add_`."""
+    accumulator.add_(decode(payload, accumulator.numel(), bits, bucket_size))
+
+
+def encode_minmax(x: Tensor, bits: int) -> Tensor:
+    """See `mqgrad.cuda_ext.encode_minmax`."""
+    if x.numel() == 0:
+        return x.new_empty(0, dtype=torch.uint8)
+    x = x.float()
+    min_C, range_C = x.amin(0), x.amax(0) - x.amin(0)
+    finite_C = x.isfinite().all(0) & range_C.isfinite()
+    min_C = torch.where(finite_C, min_C + 0.0, 0.0)
+    range_C = torch.where(finite_C, range_C, torch.nan)
+    cells = 2**bits
+    y_RC = (x - min_C) / (range_C + _number(1e-6, x)) * cells
+    codes_RC = torch.where(y_RC > 0, y_RC, 0.0).clamp(max=cells - 1).to(torch.int64)
+    return torch.cat([min_C.view(torch.uint8), range_C.view(torch.uint8), _pack(codes_RC.flatten(), bits)])
+
+
+def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
+    """See `mqgrad.cuda_ext.decode_minmax`."""
+    if rows * columns == 0:
+        return payload.new_empty(rows, columns, dtype=torch.float32)
+    min_C, range_C = payload[: 8 * columns].clone().view(torch.float32).view(2, columns)
+    codes_RC = _unpack(payload[8 * columns :], rows * columns, bits).view(rows, columns)
+    return min_C + range_C / _number(2**bits, payload) * (codes_RC.float() + 0.5)
+
+
+def _encode(
+    x_N: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None
+) -> Tensor:
+    numel = x_N.numel()
+    length = min(bucket_size, max(numel, 1))
+    num_buckets = -(-numel // length)
+    x_BL = torch.nn.functional.pad(x_N, (0, num_buckets * length - numel)).view(num_buckets, length)
+    count_B = torch.full((num_buckets,), length, dtype=torch.int64, device=x_N.device)
+    count_B[-1:] = numel - (num_buckets - 1) * length
+    scale_B = _scales(x_BL, count_B, bits, stochastic)
+
+    usable_B1 = (scale_B > 0)[:, None]
+    ratio_BL = torch.where(usable_B1, x_BL, 0.0) / torch.where(usable_B1, scale_B[:, None], 1.0)
+    if stochastic:
+        if bucket_ids is None:
+            bucket_ids = torch.arange(num_buckets, device=x_N.device)
+        codes_BL = _stochastic_codes(ratio_BL, bits, random24(seed, bucket_ids, length))
+    else:
+        codes_BL = _nearest_codes(x_BL, ratio_BL, bits)
+    codes_BL = torch.where(usable_B1, codes_BL, 1 if bits == 1 else _levels(bits))
+    return torch.cat([scale_B.view(torch.uint8), _pack(codes_BL.flatten()[:numel], bits)])
+
+
+def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tensor:
+    """Note [Scale]."""
+    max_B = x_BL.abs().amax(1)
+    finite_B = max_B.isfinite()
+    scale_B = torch.where(finite_B, max_B, torch.nan)
+    if stochastic or bits > 4:
+        return scale_B
+    usable_B = finite_B & (max_B > 0)
+    ratio_BL = torch.where(usable_B[:, None], x_BL.abs(), 0.0) / torch.where(usable_B, max_B, 1.0)[:, None]
+    m_BL = (ratio_BL * MAGNITUDE_ONE + 0.5).to(torch.int64)
+    sum_B = m_BL.sum(1).double()
+    if bits == 1:
+        fraction_B = sum_B / (count_B.double() * MAGNITUDE_ONE)
+    else:
+        fraction_B = CLIP[bits] * ((m_BL * m_BL).sum(1).double() / (sum_B * MAGNITUDE_ONE))
+    clipped_B = (fraction_B.clamp(max=1.0) * max_B.double()).float()
+    return torch.where(usable_B, clipped_B, scale_B)
+
+
+def _nearest_codes(x_BL: Tensor, ratio_BL: Tensor, bits: int) -> Tensor:
+    if bits == 1:  # of x itself: a small ratio underflows and loses its sign
+        return (~(x_BL < 0)).to(torch.int64)
+    s = _levels(bits)
+    return (ratio_BL * s).clamp(-s, s).round().to(torch.int64) + s
+
+
+def _stochastic_codes(ratio_BL: Tensor, bits: int, random_BL: Tensor) -> Tensor:
+    """QSGD (Alistarh et al. 2017, eq. 3.1)."""
+    if bits == 1:
+        return (random_BL.float() < (1.0 + ratio_BL) * 2.0**23).to(torch.int64)
+    y_BL = ratio_BL * _levels(bits)
+    floor_BL = y_BL.floor()
+    up_BL = random_BL.float() < (y_BL - floor_BL) * 2.0**24
+    return floor_BL.to(torch.int64) + up_BL + _levels(bits)
+
+
+def random24(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
+    """Note [Random numbers]: int64 [B, length] in [0, 2^24), a function of (seed, bucket id, position)."""
+    key_B = _mix64(
+        _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
+    )
+    low_B1, high_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None]
+    element_L = torch.arange(length, device=bucket_ids.device)
+    return _mix32(_mix32(element_L ^ low_B1) ^ high_B1) >> 8
+
+
+def _mix64(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def _mix32(x: Tensor) -> Tensor:
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+def _shift_right(x: Tensor, count: int) -> Tensor:
+    """Of int64 as unsigned; int64 products and sums already wrap like unsigned ones."""
+    return (x >> count) & ((1 << (64 - count)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _pack(codes_N: Tensor, bits: int) -> Tensor:
+    """Note [Payload]: the little-endian bit stream, uint8 [ceil(N * bits / 8)]."""
+    stream = (codes_N[:, None] >> torch.arange(bits, device=codes_N.device)) & 1
+    stream = torch.nn.functional.pad(stream.flatten(), (0, -codes_N.numel() * bits % 8)).view(-1, 8)
+    return (stream << torch.arange(8, device=codes_N.device)).sum(1).to(torch.uint8)
+
+
+def _unpack(packed: Tensor, numel: int, bits: int) -> Tensor:
+    """The inverse of `_pack`: int64 [numel]."""
+    stream = (packed.to(torch.int64)[:, None] >> torch.arange(8, device=packed.device)) & 1
+    codes = stream.flatten()[: numel * bits].view(numel, bits)
+    return (codes << torch.arange(bits, device=packed.device)).sum(1)
+
+
+def _levels(bits: int) -> int:
+    return 2 ** (bits - 1) - 1
+
+
+def _number(value: float, like: Tensor) -> Tensor:
+    return torch.tensor(value, dtype=torch.float32, device=like.device)

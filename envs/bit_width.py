@@ -1,0 +1,299 @@
+"""The Gymnasium environment around a data-parallel training run."""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from mqgrad.observation import Observer
+from mqgrad.policy import apply_action
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.trainers.cluster import Cluster
+from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.workload import make_workload
+
+from .rewards import AuthorsReward, LogLossReward, Reward
+from .settings import BitWidthSettings, check_rate, make_settings
+
+Result = TypeVar("Result")
+Observation = npt.NDArray[np.float32]
+
+_REPORTED = (
+    "bits",
+    "loss",
+    "iteration",
+    "step_seconds",
+    "compute_seconds",
+    "encode_seconds",
+    "wire_seconds",
+    "decode_seconds",
+    "wire_bytes",
+)
+DIVERGENCE_FACTOR = 10.0
+DIVERGENCE_MARGIN = 1.0
+
+
+class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
+    """
+    ## Description
+
+    Data-parallel training sends its gradients with a few bits per element: fewer are faster and noisier. The agent
+    watches the training loss and chooses the bit width, as in MQGrad (Cui et al., ICTIR 2018). Behind the environment
+    stands a real training run: worker processes, DistributedDataParallel, real data. One step is one interval of
+    `interval` training iterations.
+
+    ## Action Space
+
+    `Discrete(n)`. With `action="absolute"` action i runs the next interval at `widths[i]` bits per element. With
+    `action="keep-or-increase"` (the authors') there are two:
+
+    - 0: keep the width
+    - 1: take the next width up; at the last one, keep it
+
+    ## Observation Space
+
+    `Box` of float32, taken after each interval; every entry is finite. With `observation="full"`, `history=5` and
+    n widths (L_k is the mean loss of interval k):
+
+    | Num     | Observation                                                       | Min | Max |
+    |---------|-------------------------------------------------------------------|-----|-----|
+    | 0 - 3   | ln L_{k-1} - ln L_k of the last intervals, oldest first           | -5  | 5   |
+    | 4       | ln L_0 - ln L_k, the drop since the opening interval              | -10 | 10  |
+    | 5       | log2(wire seconds at 32 bits / compute seconds)                   | -20 | 20  |
+    | 6       | log10(compute seconds per iteration)                              | -6  | 3   |
+    | 7       | log10(gradient noise / gradient signal)                           | -6  | 6   |
+    | 8 - 7+n | log10(quantization noise / gradient signal), for each width       | -6  | 6   |
+    | 8+n     | log2(width of the interval) / 5                                   | 0   | 1   |
+    | 9+n     | elapsed seconds / budget seconds (0 without a budget)             | 0   | 1   |
+
+    `observation="loss"` has the entries 0 - 4 alone. `observation="authors"` has the last 5 per-iteration losses,
+    smoothed 0.9 old + 0.1 new and not normalised, within -1000 and 1000.
+
+    ## Rewards
+
+    - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k). Undiscounted, an episode's return is
+      the log-loss that training lost within the budget. An interval that ends past the budget counts with the share
+      of its seconds that lay inside.
+    - `reward="authors"`: -300 * slope / (5 + 5 * bits), slope the least-squares slope of the last 5 smoothed losses.
+
+    A step on which training diverges is rewarded with -`divergence_penalty` instead.
+
+    ## Starting State
+
+    A fresh model, optimizer and data order, from a training seed drawn from the environment's generator. An opening
+    interval is run at `initial_bits`, so that the first observation is real; its seconds count.
+
+    ## Episode End
+
+    1. Termination: divergence, that is a loss that is not finite or above 10 times the opening loss plus 1
+    2. Truncation: `budget_seconds` of training are spent
+    3. Truncation: `max_steps` steps are done
+
+    ## Arguments
+
+    ```python
+    >>> import gymnasium, mqgrad.envs
+    >>> env = gymnasium.make("mqgrad/BitWidth-v0", workload="digits-cnn", link_mbit_per_s=(10, 1000))
+    >>> env.reset(seed=7, options={"link_mbit_per_s": 100})  # this episode on a link of 100 Mbit/s
+
+    ```
+
+    | Parameter             | Type                           | Default            | Description |
+    |-----------------------|--------------------------------|--------------------|-------------|
+    | `workload`            | **str**                        | `"digits-cnn"`     | what is trained: a name or `"package.module:factory"` |
+    | `workload_settings`   | **dict**                       | `None`             | keyword arguments of the workload |
+    | `num_workers`         | **int**                        | `2`                | worker processes |
+    | `link_mbit_per_s`     | **float**, **(float, float)**  | `None`             | rate of the emulated link; a range is sampled log-uniformly at each reset |
+    | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective |
+    | `interval`            | **int**                        | `5`                | iterations per step |
+    | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
+    | `max_steps`           | **int**                        | `None`             | steps per episode at most |
+    | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |
+    | `initial_bits`        | **int**                        | `None`             | width of the opening interval; by default the largest up to 4 |
+    | `observation`         | **str**                        | `"full"`           | `"full"`, `"loss"` or `"authors"` |
+    | `history`             | **int**                        | `5`                | intervals (`authors`: iterations) that the observation looks back |
+    | `action`              | **str**                        | `"absolute"`       | `"absolute"` or `"keep-or-increase"` |
+    | `reward`              | **str**                        | `"log-loss"`       | `"log-loss"` or `"authors"` |
+    | `discount_per_second` | **float**                      | `1.0`              | discount of the log-loss reward |
+    | `divergence_penalty`  | **float**                      | `10.0`             | see Rewards |
+    | `clock`               | **ModelClock**                 | `None`             | modelled instead of measured seconds: a seed then gives one trajectory |
+    | `timeout_seconds`     | **float**                      | `60.0`             | how long a silent worker is waited for |
+    | `preset`              | **str**                        | `None`             | `"authors"`: MQGrad's own setting; arguments given beside it win |
+    | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers and clock hold |
+    | `render_mode`         | **str**                        | `None`             | `"ansi"`: `render()` returns a line on the last interval |
+
+    `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link). `info` holds the
+    figures of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`,
+    `encode_seconds`, `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`,
+    `link_mbit_per_s`, `emulated` (the link is emulated) and `modelled` (the seconds come from a ModelClock).
+
+    If a worker dies or hangs, `WorkerError` is raised, and the next `reset` starts new workers.
+
+    ## Version History
+
+    * v0: Initial version
+    """  # noqa: E501
+
+    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium's own form
+    action_space: gymnasium.spaces.Discrete
+
+    def __init__(
+        self,
+        *,
+        preset: str | None = None,
+        cluster: Cluster | None = None,
+        render_mode: str | None = None,
+        **arguments: Any,
+    ) -> None:
+        self.settings: BitWidthSettings = make_settings(preset, arguments)
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode {render_mode!r} is unknown; choose None or 'ansi'")
+        self.render_mode = render_mode
+        schema = self.settings.schema
+        low, high = schema.bounds()
+        actions = len(schema.widths) if self.settings.action == "absolute" else 2
+        self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
+        self.action_space = gymnasium.spaces.Discrete(actions)
+        if cluster is None:  # a mistake in the workload is found here, before workers start
+            make_workload(self.settings.workload, **self.settings.workload_settings or {})
+        self._cluster, self._owns_cluster = cluster, cluster is None
+        self._observer = Observer(schema, self.settings.budget_seconds)
+        self._reward = _make_reward(self.settings)
+        self._running = self._failed = False
+        self._line = ""
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Begin an episode: fresh training, and an opening interval at ``initial_bits``.
+
+        Args:
+            seed: seeds the generator that training seeds and links are drawn from.
+            options: ``{"link_mbit_per_s": rate}`` sets the link of this episode.
+
+        Raises:
+            ValueError: an unknown option or a wrong rate.
+            WorkerError: a worker died or hangs.
+        """
+        super().reset(seed=seed)
+        training_seed = int(self.np_random.integers(2**31))
+        self._link = self._choose_link(options or {})
+        self._observer.reset()
+        self._running = False
+        self._bits, self._steps = self.settings.first_bits, 0
+        cluster = self._ready_cluster()
+        self._guard(lambda: cluster.reset(training_seed, link=self._link))
+        opening = self._run()
+        self._running = True
+        self._reward.reset(opening)
+        self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
+        return self._observer.observe(opening), self._info(opening)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Train one interval at the width that ``action`` chooses.
+
+        Raises:
+            ValueError: an action outside the action space.
+            gymnasium.error.ResetNeeded: no episode is running.
+            WorkerError: a worker died or hangs; ``reset`` starts new ones.
+        """
+        if not self._running:
+            raise gymnasium.error.ResetNeeded("no episode is running: call reset() before step()")
+        if not self.action_space.contains(action):
+            raise ValueError(f"action {action!r} is not one of 0 to {self.action_space.n - 1}")
+        settings = self.settings
+        self._bits = apply_action(settings.action, int(action), self._bits, settings.widths)
+        statistics = self._run()
+        self._steps += 1
+        observation = self._observer.observe(statistics)
+        reward = self._reward(statistics, self._observer.elapsed_seconds)
+        diverged = not (math.isfinite(statistics.loss) and statistics.loss <= self._loss_limit)
+        if diverged:
+            reward = -settings.divergence_penalty
+        return observation, reward, diverged, not diverged and self._is_spent(), self._info(statistics)
+
+    def render(self) -> str | None:
+        """One line on the last interval, in mode ``ansi``."""
+        return self._line if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Stop the workers, if the environment started them."""
+        self._running = False
+        if self._owns_cluster and self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _choose_link(self, options: dict[str, Any]) -> LinkEmulation | None:
+        unknown = set(options) - {"link_mbit_per_s"}
+        if unknown:
+            raise ValueError(f"reset option {sorted(unknown)[0]!r} is unknown; choose link_mbit_per_s")
+        rate = check_rate(options.get("link_mbit_per_s", self.settings.link_mbit_per_s))
+        if isinstance(rate, tuple):
+            low, high = np.log(rate)
+            rate = float(np.exp(self.np_random.uniform(low, high)))
+        return (
+            None if rate is None else LinkEmulation(mbit_per_s=rate, latency_ms=self.settings.link_latency_ms)
+        )
+
+    def _ready_cluster(self) -> Cluster:
+        """The cluster, started or restarted if need be."""
+        settings = self.settings
+        if self._cluster is None:
+            self._cluster = Distributed(
+                settings.workload,
+                workload_settings=settings.workload_settings,
+                num_workers=settings.num_workers,
+                clock=settings.clock or "measured",
+                timeout_seconds=settings.timeout_seconds,
+            )
+        elif self._failed and hasattr(self._cluster, "restart"):
+            self._cluster.restart()
+        self._failed = False
+        return self._cluster
+
+    def _run(self) -> IntervalStatistics:
+        cluster = self._cluster
+        assert cluster is not None
+        return self._guard(lambda: cluster.run(self.settings.interval, bits=self._bits))
+
+    def _guard(self, call: Callable[[], Result]) -> Result:
+        """Call the cluster; if that fails or is interrupted, end the episode and have ``reset`` restart it."""
+        self._running, self._failed, was_running = False, True, self._running
+        try:
+            result = call()
+        except WorkerError as error:
+            reason = f"{error.reason} (the episode is lost; env.reset() starts new workers)"
+            raise WorkerError(error.rank, reason, error.details) from error
+        self._running, self._failed = was_running, False
+        return result
+
+    def _is_spent(self) -> bool:
+        budget, max_steps = self.settings.budget_seconds, self.settings.max_steps
+        return (budget is not None and self._observer.elapsed_seconds >= budget) or self._steps == max_steps
+
+    def _info(self, statistics: IntervalStatistics) -> dict[str, Any]:
+        info: dict[str, Any] = {name: getattr(statistics, name) for name in _REPORTED}
+        info["elapsed_seconds"] = self._observer.elapsed_seconds
+        link = self._link or getattr(
+            self._cluster, "link", None
+        )  # a cluster of the caller's may bring its own
+        info["link_mbit_per_s"] = link.mbit_per_s if link else None
+        info["emulated"] = link is not None
+        # A cluster of the caller's brings its own clock; one that models time must say so by `clock`.
+        info["modelled"] = (self.settings.clock or getattr(self._cluster, "clock", None)) is not None
+        self._line = (
+            f"iteration {statistics.iteration:5d}  {statistics.bits:2d} bits  loss {statistics.loss:.4f}  "
+            f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {info['elapsed_seconds']:.2f} s elapsed"
+        )
+        return info
+
+
+def _make_reward(settings: BitWidthSettings) -> Reward:
+    if settings.reward == "authors":
+        return AuthorsReward(settings.history)
+    return LogLossReward(settings.discount_per_second, settings.budget_seconds)

@@ -1,0 +1,80 @@
+"""What a step of the environment is worth."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from mqgrad.observation import SmoothedLosses, log_loss
+from mqgrad.statistics import IntervalStatistics
+
+
+class Reward(Protocol):
+    """Judges the intervals of an episode, one after the other."""
+
+    def reset(self, opening: IntervalStatistics) -> None:
+        """Begin an episode with the interval that was run before the first action."""
+        ...
+
+    def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
+        """Reward of the interval that ends ``elapsed_seconds`` after the beginning of the run."""
+        ...
+
+
+class LogLossReward:
+    """discount^elapsed · (ln L_{k−1} − ln L_k), L_k the mean loss of interval k.
+
+    Without discount an episode's rewards add up to ln L_0 − ln L at the end of the budget. An interval that
+    ends past the budget counts with the share of its seconds that lay inside, so that a slow last step, at a
+    width that time no longer allows, earns nothing extra.
+
+    Args:
+        discount_per_second: factor per second, above 0 and at most 1.
+        budget_seconds: length of the episode; None is unlimited.
+    """
+
+    def __init__(self, discount_per_second: float = 1.0, budget_seconds: float | None = None) -> None:
+        self.discount_per_second = discount_per_second
+        self.budget_seconds = budget_seconds
+        self._previous = 0.0
+
+    def reset(self, opening: IntervalStatistics) -> None:
+        self._previous = log_loss(opening.loss)
+
+    def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
+        drop = self._previous - log_loss(statistics.loss)
+        self._previous = log_loss(statistics.loss)
+        share = self._share_inside(statistics.seconds, elapsed_seconds)
+        return float(self.discount_per_second**elapsed_seconds * share * drop)
+
+    def _share_inside(self, seconds: float, elapsed_seconds: float) -> float:
+        if self.budget_seconds is None or elapsed_seconds <= self.budget_seconds:
+            return 1.0
+        over = elapsed_seconds - self.budget_seconds
+        return 1.0 - over / seconds if over < seconds else 0.0
+
+
+class AuthorsReward:
+    """MQGrad's reward, −300 · slope / (5 + 5·b) (Cui et al., ICTIR 2018).
+
+    ``slope`` is the least-squares slope of the last 5 smoothed losses; 5 + 5·b is the authors' model of the
+    time that an interval at b bits takes, and no measured second enters.
+    """
+
+    def __init__(self, history: int = 5) -> None:
+        self.history = history
+        self._smoothed = SmoothedLosses(history)
+
+    def reset(self, opening: IntervalStatistics) -> None:
+        self._smoothed = SmoothedLosses(self.history)
+        self._smoothed.extend(opening.losses)
+
+    def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
+        self._smoothed.extend(statistics.losses)
+        return -300.0 * least_squares_slope(self._smoothed.values) / (5 + 5 * statistics.bits)
+
+
+def least_squares_slope(values: Sequence[float]) -> float:
+    """Slope of the least-squares line through (0, values[0]), (1, values[1]), …; 0 for one value."""
+    steps = np.arange(len(values)) - (len(values) - 1) / 2
+    return float(steps @ np.asarray(values) / max(steps @ steps, 1.0)) if len(values) > 1 else 0.0

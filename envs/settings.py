@@ -1,0 +1,170 @@
+"""The arguments of the environment, checked, and the authors' choice of them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mqgrad.observation import KINDS, ObservationSchema
+from mqgrad.policy import ACTIONS
+from mqgrad.trainers.clock import ModelClock
+from mqgrad.widths import check_width
+
+REWARDS = ("log-loss", "authors")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class BitWidthSettings:
+    """Arguments of :class:`~mqgrad.envs.BitWidthEnv`; seconds are measured, or modelled under a ``clock``.
+
+    Raises:
+        ValueError: naming the argument, its value and what is allowed.
+    """
+
+    workload: str = "digits-cnn"
+    """What is trained: a name or ``"package.module:factory"``."""
+    workload_settings: dict[str, Any] | None = None
+    """Keyword arguments of the workload."""
+    num_workers: int = 2
+    """Processes that train, one replica each."""
+    link_mbit_per_s: float | tuple[float, float] | None = None
+    """Rate of the emulated link in 10⁶ bits/s; a range is sampled log-uniformly at each reset."""
+    link_latency_ms: float = 0.0
+    """Latency of the emulated link per collective, in milliseconds."""
+    interval: int = 5
+    """Training iterations per step."""
+    budget_seconds: float | None = 5.0
+    """Seconds of training in an episode, the opening interval included; None needs ``max_steps``."""
+    max_steps: int | None = None
+    """Steps after which an episode is truncated even if seconds are left."""
+    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    """Bit widths to choose from, increasing."""
+    initial_bits: int | None = None
+    """Width of the opening interval; None takes the largest of ``widths`` up to 4 bits."""
+    observation: str = "full"
+    """Kind of the observation: ``full``, ``loss`` or ``authors``."""
+    history: int = 5
+    """Intervals (or, for ``authors``, iterations) that the observation looks back."""
+    action: str = "absolute"
+    """``absolute``: any width. ``keep-or-increase``: 0 keeps, 1 takes the next width up."""
+    reward: str = "log-loss"
+    """``log-loss``: drop in log-loss. ``authors``: MQGrad's slope reward."""
+    discount_per_second: float = 1.0
+    """Factor on the ``log-loss`` reward per elapsed second, above 0 and at most 1."""
+    divergence_penalty: float = 10.0
+    """Subtracted, in place of the reward, when training diverges."""
+    clock: ModelClock | None = None
+    """None measures seconds; a ``ModelClock`` computes them, so that the same seed repeats."""
+    timeout_seconds: float = 60.0
+    """How long a silent worker is waited for."""
+
+    def __post_init__(self) -> None:
+        _check_choice("observation", self.observation, KINDS)
+        _check_choice("action", self.action, ACTIONS)
+        _check_choice("reward", self.reward, REWARDS)
+        schema = ObservationSchema(kind=self.observation, widths=tuple(self.widths), history=self.history)
+        object.__setattr__(self, "widths", schema.widths)
+        if self.initial_bits is None:
+            small = [bits for bits in self.widths if bits <= 4]
+            object.__setattr__(self, "initial_bits", small[-1] if small else self.widths[0])
+        check_width(self.first_bits, self.widths)
+        for name in ("num_workers", "interval", "max_steps"):
+            _check_count(name, getattr(self, name))
+        for name in ("budget_seconds", "timeout_seconds"):
+            _check_number(name, getattr(self, name), above=0.0)
+        for name in ("link_latency_ms", "divergence_penalty"):
+            _check_number(name, getattr(self, name), least=0.0)
+        if self.clock is not None and not isinstance(self.clock, ModelClock):
+            raise ValueError(f"clock {self.clock!r} must be None, for measured seconds, or a ModelClock")
+        _check_number("discount_per_second", self.discount_per_second, above=0.0, most=1.0)
+        if self.budget_seconds is None and self.max_steps is None:
+            raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")
+        object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
+
+    @property
+    def schema(self) -> ObservationSchema:
+        """Layout of the observations."""
+        return ObservationSchema(kind=self.observation, widths=self.widths, history=self.history)
+
+    @property
+    def first_bits(self) -> int:
+        """Width of the opening interval, in bits."""
+        assert self.initial_bits is not None
+        return self.initial_bits
+
+
+def authors() -> dict[str, Any]:
+    """The arguments of MQGrad's own experiment (Cui et al., ICTIR 2018): 400 decisions, seconds unlimited."""
+    return {
+        "interval": 5,
+        "budget_seconds": None,
+        "max_steps": 400,
+        "widths": tuple(range(2, 9)),
+        "initial_bits": 2,
+        "observation": "authors",
+        "history": 5,
+        "action": "keep-or-increase",
+        "reward": "authors",
+    }
+
+
+PRESETS: dict[str, Callable[[], dict[str, Any]]] = {"authors": authors}
+
+
+def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSettings:
+    """Settings from a preset and the arguments given beside it, which win.
+
+    Raises:
+        ValueError: an unknown preset or argument, or a wrong value.
+    """
+    if preset is not None:
+        _check_choice("preset", preset, tuple(PRESETS))
+        arguments = PRESETS[preset]() | arguments
+    names = [field.name for field in dataclasses.fields(BitWidthSettings)]
+    unknown = sorted(set(arguments) - set(names))
+    if unknown:
+        raise ValueError(
+            f"unknown argument {', '.join(unknown)}; choose from preset, cluster, {', '.join(names)}"
+        )
+    return BitWidthSettings(**arguments)
+
+
+def check_rate(rate: Any) -> Any:
+    """Return a link rate in Mbit/s: None, a positive number, or a (low, high) pair of them.
+
+    Raises:
+        ValueError: naming the value.
+    """
+    if rate is None or not isinstance(rate, tuple | list):
+        _check_number("link_mbit_per_s", rate, above=0.0)
+        return rate
+    for end in rate:
+        _check_number("link_mbit_per_s", end, above=0.0)
+    if len(rate) != 2 or None in rate or rate[0] > rate[1]:
+        raise ValueError(
+            f"link_mbit_per_s {rate!r} must be one rate or a range (low, high), such as (10, 1000)"
+        )
+    return tuple(rate)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
+
+
+def _check_number(
+    name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> None:
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < least or value <= above or value > most:
+        wanted = "a finite number"
+        wanted += f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
+        wanted += f" and at most {most:g}" if most < math.inf else ""
+        raise ValueError(f"{name} {value!r} must be {wanted}")

@@ -1,0 +1,90 @@
+"""Other people's codecs, measured beside ours where they are installed: none of them is a dependency.
+
+    pip install --no-deps pypiquant cffi bitsandbytes       # --no-deps: keep the torch you have
+
+Each is used at its best: output buffers are allocated beforehand where its interface takes them.
+"""
+
+import importlib
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .bench_codec import Coder, Skipped
+
+_BLOCK = 512  # elements that share a scale, as ours
+
+
+def find_peers(numel: int, threads: int) -> tuple[list[Coder], list[Skipped]]:
+    """The peers that can be measured here, and why the others cannot."""
+    coders, skipped = [bfloat16(numel)], []
+    for name, build in _OPTIONAL.items():
+        try:
+            coders += build(numel, threads)
+        except Exception as error:  # whatever a foreign package does when it does not fit this machine
+            skipped.append(Skipped(name, textwrap.shorten(f"{type(error).__name__}: {error}", 100)))
+    return coders, skipped
+
+
+def bfloat16(numel: int) -> Coder:
+    """torch's own cast."""
+    half = torch.empty(numel, dtype=torch.bfloat16)
+    return Coder("torch bfloat16", 16, lambda x: half.copy_(x), lambda out, payload: out.add_(payload))
+
+
+def piquant(numel: int, threads: int) -> list[Coder]:
+    """pi-quant: one scale a tensor, found in a pass of its own; nearest and stochastic rounding.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    package = importlib.import_module("piquant")
+    context = package.Context(threads)
+    return [
+        _piquant_coder(package, context, numel, bits, rounding)
+        for bits in (2, 4, 8)
+        for rounding in ("nearest", "stochastic")
+    ]
+
+
+def _piquant_coder(package: Any, context: Any, numel: int, bits: int, rounding: str) -> Coder:
+    floats, codes = package.DataType.F32, package.DataType[f"UINT{bits}"]
+    mode = package.RoundMode[rounding.upper()]
+    packed = torch.empty(-(-numel * bits // 8), dtype=torch.uint8)
+
+    def encode(x: torch.Tensor) -> tuple[float, int]:
+        grid = context.compute_quant_params_ptr_float32(x.data_ptr(), codes, numel)
+        context.quantize_ptr(x.data_ptr(), floats, packed.data_ptr(), codes, numel, *grid, mode)
+        return grid
+
+    def decode_add(out: torch.Tensor, grid: tuple[float, int]) -> None:
+        add = package.ReduceOp.ADD
+        context.dequantize_ptr(packed.data_ptr(), codes, out.data_ptr(), floats, numel, *grid, add)
+
+    return Coder(f"pi-quant {rounding}", bits, encode, decode_add)
+
+
+def bitsandbytes(numel: int, threads: int) -> list[Coder]:
+    """bitsandbytes' dynamic 8-bit code in blocks; it follows torch's number of threads.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    functional = importlib.import_module("bitsandbytes.functional")
+
+    def encode(x: torch.Tensor) -> Any:
+        return functional.quantize_blockwise(x, blocksize=_BLOCK)
+
+    def decode_add(out: torch.Tensor, payload: Any) -> None:
+        out.add_(functional.dequantize_blockwise(*payload))
+
+    encode(torch.zeros(numel))  # fails here if it has no kernels for the CPU
+    return [Coder("bitsandbytes", 8, encode, decode_add)]
+
+
+_OPTIONAL: dict[str, Callable[[int, int], list[Coder]]] = {
+    "pi-quant": piquant,
+    "bitsandbytes": bitsandbytes,
+}

@@ -1,0 +1,116 @@
+"""The tables that ``mqgrad bench`` prints."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .bench_break_even import BreakEven
+from .bench_codec import CodecFigures, CodecReport
+from .bench_ranks import TransportReport
+
+
+def machine_line(report: dict[str, Any]) -> str:
+    """One line that names what the figures were measured on."""
+    machine, versions = report["machine"], report["versions"]
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {report['vector_extension']}, torch {versions['torch']}, "
+        f"codec: {versions['codec']}, {report['date']}" + (", quick" if report["quick"] else "")
+    )
+
+
+def print_codec(report: CodecReport, console: Console) -> None:
+    """One table a number of threads, and the peers that are missing."""
+    for threads in sorted({figures.threads for figures in report.figures}):
+        console.print(codec_table([f for f in report.figures if f.threads == threads], report.mebibytes))
+    for skipped in report.skipped:
+        console.print(f"not measured: {skipped.name} ({skipped.reason})", highlight=False, markup=False)
+
+
+def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
+    """Speeds of coders with one number of threads."""
+    threads = figures[0].threads
+    copy = statistics.median(f.copy_gb_per_s for f in figures)
+    read = statistics.median(f.read_gb_per_s for f in figures)
+    title = f"{threads} thread{'s' * (threads > 1)}, {mebibytes:g} MiB: memcpy {copy:.1f} GB/s, read {read:.1f} GB/s"
+    columns = (
+        "bits",
+        "coder",
+        "encode\nGB/s",
+        "×\nmemcpy",
+        "×\nread",
+        "decode+add\nGB/s",
+        "×\nmemcpy",
+        "NMSE",
+    )
+    rows = [
+        (
+            str(f.bits),
+            f.coder,
+            f"{f.encode_gb_per_s:.2f}",
+            f"{f.encode_per_copy:.2f}",
+            f"{f.encode_per_read:.2f}",
+            f"{f.decode_add_gb_per_s:.2f}",
+            f"{f.decode_add_per_copy:.2f}",
+            f"{f.nmse:.2g}",
+        )
+        for f in figures
+    ]
+    return _table(title, columns, rows)
+
+
+def print_transport(report: TransportReport, rates: list[BreakEven], console: Console) -> None:
+    """Tables of the collective and of the steps."""
+    console.print(collective_table(report))
+    console.print(step_table(report, rates))
+
+
+def collective_table(report: TransportReport) -> Table:
+    """The mean of one gradient vector at each width."""
+    title = f"mean of {report.settings.mebibytes:g} MiB over {report.world_size} ranks, {report.link}"
+    columns = ("bits", "ms", "encode ms", "wire ms", "decode ms", "sent MiB", "wire Mbit/s")
+    rows = [
+        (
+            str(c.bits),
+            *(f"{s * 1e3:.1f}" for s in (c.seconds, c.encode_seconds, c.wire_seconds, c.decode_seconds)),
+            f"{c.wire_bytes / 2**20:.2f}",
+            f"{c.wire_mbit_per_s:.0f}",
+        )
+        for c in report.collectives
+    ]
+    return _table(title, columns, rows)
+
+
+def step_table(report: TransportReport, rates: list[BreakEven]) -> Table:
+    """A training step at each width, and the link rate below which it beats plain DDP."""
+    by_bits = {rate.bits: rate.mbit_per_s for rate in rates}
+    title = f"step of {report.workload} ({report.parameters:,} parameters), {report.world_size} ranks, {report.link}"
+    columns = ("bits", "step ms", "× plain", "encode ms", "wire ms", "decode ms", "pays below\nMbit/s")
+    rows = [
+        (
+            "DDP" if s.bits is None else str(s.bits),
+            f"{s.step_seconds * 1e3:.2f}",
+            f"{s.per_plain:.3f}",
+            *(f"{t * 1e3:.2f}" for t in (s.encode_seconds, s.wire_seconds, s.decode_seconds)),
+            format_rate(by_bits[s.bits]) if s.bits in by_bits else "",
+        )
+        for s in report.steps
+    ]
+    return _table(title, columns, rows)
+
+
+def format_rate(mbit_per_s: float | None) -> str:
+    """A break-even rate as text."""
+    return "any rate" if mbit_per_s is None else f"{mbit_per_s:,.0f}"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column == "coder" else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table

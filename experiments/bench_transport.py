@@ -1,0 +1,123 @@
+"""What the compressed mean of a gradient costs on this link, width by width: encode, wire, decode."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+from mqgrad.codec import Codec
+from mqgrad.collective import BucketWork, CompressedMean
+from mqgrad.feedback import ErrorFeedback
+from mqgrad.layout import Layout
+from mqgrad.statistics import Costs
+from mqgrad.transport import Transport
+
+Variant: TypeAlias = int | None
+"""A width in bits through the hook, or None: DDP without a hook."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CollectiveFigures:
+    """One mean all-reduce. Seconds are those of the slowest rank, their parts and the bytes are means over ranks."""
+
+    bits: int
+    """32 is the plain fp32 all-reduce; the others are all-to-all and all-gather."""
+    seconds: float
+    encode_seconds: float
+    wire_seconds: float
+    """In the two collectives, waiting for the other rank included."""
+    decode_seconds: float
+    wire_bytes: float
+    """Sent by a rank."""
+
+    @property
+    def wire_mbit_per_s(self) -> float:
+        """10⁶ bits that a rank sends per second on the wire."""
+        return 8 * self.wire_bytes / self.wire_seconds / 1e6
+
+
+def measure_collectives(*, mebibytes: float, widths: Sequence[int], rounds: int) -> list[CollectiveFigures]:
+    """Average one gradient vector at each width in turn."""
+    transport = Transport(_world())
+    codec = Codec()
+    coded = CompressedMean(transport, codec, 0, ErrorFeedback(), ErrorFeedback())
+    plain = CompressedMean(transport, codec, 0, None, None)
+    work = _gradient_work(mebibytes, codec.bucket_size)
+    measured: list[dict[Variant, Costs]] = []
+    for iteration in range(rounds + 1):  # the first warms up
+        measured.append({})
+        for bits in widths:
+            mean = plain if bits == 32 else coded
+            measured[-1][bits] = _average(mean, work, bits, iteration)
+    combined = combine_ranks(measured[1:])
+    return [_collective_figures(bits, combined[bits]) for bits in widths]
+
+
+def _average(mean: CompressedMean, work: BucketWork, bits: int, iteration: int) -> Costs:
+    costs = Costs()
+    dist.barrier()
+    start = time.perf_counter()
+    mean.average_(work, bits=bits, iteration=iteration, costs=costs, figures=None)
+    costs.step_seconds = time.perf_counter() - start
+    mean.transport.move_costs(costs)
+    return costs
+
+
+def _gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
+    """A DDP bucket of one parameter, a different Gaussian on every rank."""
+    world_size = dist.get_world_size()
+    buckets = -(-int(mebibytes * 2**20) // (4 * bucket_size * world_size)) * world_size
+    numel = buckets * bucket_size
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    gradient = torch.randn(numel, generator=generator)
+    layout = Layout(
+        keys=(0,),
+        numels=(numel,),
+        offsets=(0,),
+        numel=numel,
+        shard_numel=numel // world_size,
+        bucket_ids=torch.arange(buckets),
+    )
+    return BucketWork(gradient, [gradient], layout)
+
+
+def _world() -> dist.ProcessGroup:
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
+
+
+def scaled(costs: Costs, factor: float) -> Costs:
+    return Costs(**{name: value * factor for name, value in dataclasses.asdict(costs).items()})
+
+
+def combine_ranks(rounds: Sequence[dict[Variant, Costs]]) -> dict[Variant, list[Costs]]:
+    """Join the ranks' costs, round by round: step seconds of the slowest rank, means of everything else."""
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, list(rounds))
+    combined: dict[Variant, list[Costs]] = {variant: [] for variant in rounds[0]}
+    for ranks in zip(*by_rank, strict=True):
+        for variant in combined:
+            total = Costs()
+            for rank in ranks:
+                total.add(rank[variant])
+            mean = scaled(total, 1 / len(ranks))
+            mean.step_seconds = max(rank[variant].step_seconds for rank in ranks)
+            combined[variant].append(mean)
+    return combined
+
+
+def median(rounds: Sequence[Costs], name: str) -> float:
+    return statistics.median(getattr(costs, name) for costs in rounds)
+
+
+def median_parts(rounds: Sequence[Costs]) -> dict[str, float]:
+    names = ("encode_seconds", "wire_seconds", "decode_seconds", "wire_bytes")
+    return {name: median(rounds, name) for name in names}
+
+
+def _collective_figures(bits: int, rounds: Sequence[Costs]) -> CollectiveFigures:
+    return CollectiveFigures(bits=bits, seconds=median(rounds, "step_seconds"), **median_parts(rounds))

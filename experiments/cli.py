@@ -1,0 +1,263 @@
+"""The ``mqgrad`` command."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mqgrad.controllers import controller_names, make_controller
+from mqgrad.trainers.errors import WorkerError
+
+from . import bench_command, compare_command, netlab_command
+
+if TYPE_CHECKING:
+    from mqgrad.agents.config import TrainConfig
+
+app = typer.Typer(
+    help="Choose the bit width of quantized gradients by reinforcement learning.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+app.command(context_settings=netlab_command.SETTINGS)(netlab_command.netlab)
+app.command()(bench_command.bench)
+app.command()(compare_command.compare)
+
+# Options that several commands share.
+WorkloadName = Annotated[
+    str,
+    typer.Option(
+        help="What is trained: digits-mlp, digits-cnn, bytes-gpt, or your own as package.module:factory."
+    ),
+]
+WorkloadSettings = Annotated[
+    list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload; may be repeated.")
+]
+Workers = Annotated[
+    int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
+]
+Rate = Annotated[
+    str | None,
+    typer.Option(
+        "--link-mbit-per-s",
+        metavar="RATE[:RATE]",
+        help="Emulate a link of this rate by pacing the transport; with two rates, each training episode draws one.",
+    ),
+]
+Latency = Annotated[float, typer.Option(help="Latency of the emulated link per collective, in milliseconds.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, data order, rounding and agent.")]
+
+
+@app.command()
+def train(
+    output: Annotated[Path, typer.Argument(help="Run folder: checkpoints, model, TensorBoard logs.")],
+    workload: WorkloadName = "digits-cnn",
+    settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    num_workers: Workers = 2,
+    link_mbit_per_s: Rate = None,
+    link_latency_ms: Latency = 0.0,
+    interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
+    budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
+    preset: Annotated[str | None, typer.Option(help="'authors': the setting of the MQGrad paper.")] = None,
+    algo: Annotated[str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")] = "ppo",
+    total_steps: Annotated[int | None, typer.Option(help="Stop after this many decisions.")] = None,
+    total_seconds: Annotated[float | None, typer.Option(help="Stop after this much wall-clock time.")] = None,
+    warm_start: Annotated[
+        str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
+    ] = "auto",
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+) -> None:
+    """Learn a bit-selection policy on a real distributed training loop.
+
+    Starts local worker processes, or uses the ranks of the torchrun job it runs in. Look at the curves with
+    `tensorboard --logdir OUTPUT/tensorboard`.
+    """
+    from mqgrad.agents.config import TrainConfig
+
+    from .training import resume_config
+
+    env = {
+        "workload": workload,
+        "workload_settings": parse_settings(settings) or None,
+        "num_workers": num_workers,
+        "link_mbit_per_s": parse_rate(link_mbit_per_s),
+        "link_latency_ms": link_latency_ms,
+        "interval": interval,
+        "budget_seconds": budget_seconds,
+        "preset": preset,
+    }
+    if resume:
+        config = resume_config(output, total_steps, total_seconds)
+        _train(config, resume=True)
+        return
+    if total_steps is None and total_seconds is None and preset != "authors":
+        total_seconds = 600.0
+    chosen: dict[str, Any] = {
+        "total_steps": total_steps,
+        "total_seconds": total_seconds,
+        "seed": seed,
+        "env": {name: value for name, value in env.items() if value is not None},
+    }
+    if preset == "authors":
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        config = TrainConfig.authors(output, **chosen)
+    else:
+        config = TrainConfig(output=output, algo=algo, warm_start=warm_start, **chosen)
+    _train(config, resume=False)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder of `mqgrad train`, or its model.zip.")],
+    policy: Annotated[Path, typer.Argument(help="File to write, e.g. policy.mqg.")],
+) -> None:
+    """Freeze a trained policy into one file without code, for deployment.
+
+    Loading a model.zip runs code from it (it is Stable-Baselines3's format): export only your own. The file that is
+    written holds tensors and JSON and is safe to share.
+    """
+    from mqgrad.agents.export import export as export_model
+
+    frozen = export_model(run / "model.zip" if run.is_dir() else run, policy)
+    console.print(f"{policy}: {frozen.provenance['algorithm']} after {frozen.provenance['steps']} decisions")
+
+
+@app.command()
+def run(
+    workload: WorkloadName = "digits-cnn",
+    settings: WorkloadSettings = [],  # noqa: B006
+    num_workers: Workers = 2,
+    controller: Annotated[
+        str, typer.Option(help=f"A policy file, or one of: {', '.join(controller_names())}; e.g. fixed:4.")
+    ] = "fixed:4",
+    iterations: Annotated[int | None, typer.Option(help="Training iterations.", min=1)] = None,
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="Stop after this many training seconds.")
+    ] = None,
+    link_mbit_per_s: Rate = None,
+    link_latency_ms: Latency = 0.0,
+    seed: Seed = 0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs of the run.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write every point of the run to this JSON file.")
+    ] = None,
+) -> None:
+    """Train once with DDP under a controller, and report loss, time, bits and bytes."""
+    from .training import open_cluster, run_once
+
+    rate = parse_rate(link_mbit_per_s)
+    if isinstance(rate, tuple):
+        raise typer.BadParameter("one run has one link: give a single rate", param_hint="--link-mbit-per-s")
+    if iterations is None and budget_seconds is None:
+        iterations = 200
+    make_controller(controller)  # a mistake is found before any worker starts
+    with open_cluster(workload, parse_settings(settings), num_workers) as cluster:
+        if cluster is None:
+            return
+        world_size = cluster.world_size
+        result = run_once(
+            cluster,
+            controller,
+            seed,
+            rate=rate,
+            latency_ms=link_latency_ms,
+            iterations=iterations,
+            budget_seconds=budget_seconds,
+            tensorboard=tensorboard,
+        )
+    if record is not None:
+        record.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
+    link = f", {rate:g} Mbit/s (emulated)" if rate else ""
+    table = Table(title=f"{workload}, {world_size} workers{link}, seed {seed}")
+    for column in (
+        "controller",
+        "outcome",
+        "iterations",
+        "seconds",
+        "held-out loss",
+        "mean bits",
+        "wire MiB",
+    ):
+        table.add_column(column, justify="left" if column in ("controller", "outcome") else "right")
+    final = result.final
+    table.add_row(
+        controller,
+        result.outcome,
+        str(final.iteration),
+        f"{final.elapsed_seconds:.2f}",
+        f"{final.heldout['loss']:.4f}",
+        f"{result.mean_bits:.2f}",
+        f"{final.wire_bytes / 2**20:.2f}",
+    )
+    console.print(table)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for everything the demo writes.")] = Path(
+        "demo-output"
+    ),
+    train_seconds: Annotated[float, typer.Option(help="Wall-clock time for learning the policy.")] = 150.0,
+) -> None:
+    """The whole job in about five minutes: learn a policy, freeze it, compare it on runs it has not seen."""
+    from .demo import run_demo
+
+    run_demo(output, train_seconds, console)
+
+
+def _train(config: "TrainConfig", *, resume: bool) -> None:
+    from .training import train_policy
+
+    model = train_policy(config, resume=resume)
+    if model is not None:
+        console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
+        console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+
+
+def parse_rate(text: str | None) -> float | tuple[float, float] | None:
+    """``"100"`` → 100.0, ``"10:1000"`` → (10.0, 1000.0)."""
+    if text is None:
+        return None
+    try:
+        rates = tuple(float(part) for part in text.split(":"))
+    except ValueError:
+        rates = ()
+    if len(rates) not in (1, 2) or min(rates) <= 0:
+        raise typer.BadParameter(
+            f"{text!r} is not RATE or LOW:HIGH in Mbit/s", param_hint="--link-mbit-per-s"
+        )
+    return rates[0] if len(rates) == 1 else (rates[0], rates[1])
+
+
+def parse_settings(items: list[str]) -> dict[str, Any]:
+    """``["width=32", "learning_rate=0.1"]`` → values read as JSON where they are JSON, else as text."""
+    settings: dict[str, Any] = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{item!r} is not NAME=VALUE", param_hint="--set")
+        try:
+            settings[name] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name] = value
+    return settings
+
+
+def main() -> None:
+    """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130."""
+    try:
+        app()
+    except (ValueError, WorkerError, OSError) as error:
+        if os.environ.get("MQGRAD_TRACEBACK"):
+            raise
+        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped")
+        raise SystemExit(130) from None

@@ -1,0 +1,138 @@
+"""The main job from end to end: learn a policy, freeze it, drive runs with it that it has not seen."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from mqgrad.agents.checkpoint import latest_checkpoint
+from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.export import export
+from mqgrad.agents.train import train
+from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.link import LinkEmulation
+
+from .plots import plot_runs
+from .runs import RunRecord, run_training
+
+LINK = LinkEmulation(mbit_per_s=50.0, latency_ms=0.5)
+BUDGET_SECONDS = 6.0
+TRAINED_ON: dict[str, Any] = {}
+"""Workload settings while the policy learns: the defaults."""
+TESTED_ON: dict[str, Any] = {"width": 40, "batch_size": 24, "learning_rate": 0.04}
+"""Workload settings of the runs that it is tested on: another model size, batch size and learning rate."""
+TEST_SEEDS = (101, 102, 103)
+FIXED = {"2 bits": "fixed:2", "4 bits": "fixed:4", "8 bits": "fixed:8", "fp32 DDP": "fixed:32"}
+
+
+def run_demo(output: Path, train_seconds: float, console: Console) -> None:
+    """Write a policy, TensorBoard logs, all runs, a table and a plot to ``output``; skip what is already there."""
+    policy = output / "policy.mqg"
+    console.rule("1. learn a bit-selection policy on a real training loop")
+    learn_policy(output / "training", policy, train_seconds, console)
+    console.rule("2. train anew under the frozen policy, under fixed widths, and in fp32")
+    records = load_or_compare(policy, output / "runs.json", console)
+    console.rule("3. what came out")
+    target = target_loss(records)
+    console.print(result_table(records, target))
+    plot = output / "runs.png"
+    plot_runs(records, target, plot, title=f"digits-cnn, 2 workers, {LINK}")
+    console.print(f"plot:           {plot}")
+    console.print(f"frozen policy:  {policy}")
+    console.print(f"reward curves:  .venv/bin/tensorboard --logdir {output / 'training' / 'tensorboard'}")
+
+
+def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> None:
+    """Train with PPO for some wall-clock seconds and export; an interrupted run is resumed."""
+    if policy.exists():
+        console.print(f"{policy} is there already: delete it to learn a new one")
+        return
+    config = TrainConfig(
+        output=run,
+        algo="ppo",
+        total_seconds=seconds,
+        env={
+            "workload": "digits-cnn",
+            "workload_settings": TRAINED_ON,
+            "link_mbit_per_s": LINK.mbit_per_s,
+            "link_latency_ms": LINK.latency_ms,
+            "budget_seconds": BUDGET_SECONDS,
+        },
+    )
+    console.print(f"digits-cnn on 2 workers, {LINK}; episodes of {BUDGET_SECONDS:g} s, {seconds:g} s in all")
+    model = train(config, resume=latest_checkpoint(run) is not None)
+    export(model, policy)
+
+
+def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, list[RunRecord]]:
+    """The runs of an earlier demo with the same policy, or new ones."""
+    if results.exists() and results.stat().st_mtime > policy.stat().st_mtime:
+        console.print(f"{results} is there already: delete it to run again")
+        rows = json.loads(results.read_text())
+        return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in rows.items()}
+    records = compare(policy)
+    rows = {name: [record.to_dict() for record in runs] for name, runs in records.items()}
+    partial = results.with_suffix(".partial")  # never half a file under the name that a second demo reads
+    partial.write_text(json.dumps(rows) + "\n")
+    partial.replace(results)
+    return records
+
+
+def compare(policy: Path) -> dict[str, list[RunRecord]]:
+    """One run per controller and seed, one after another on the same workers."""
+    controllers = {"policy": str(policy), **FIXED}
+    records: dict[str, list[RunRecord]] = {name: [] for name in controllers}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+    )
+    with Distributed("digits-cnn", TESTED_ON) as cluster, Progress(*columns) as progress:
+        bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(controllers), status="")
+        for seed in TEST_SEEDS:
+            for name, controller in controllers.items():
+                progress.update(bar, status=f"{name}, seed {seed}")
+                run = run_training(cluster, controller, seed, link=LINK, budget_seconds=BUDGET_SECONDS)
+                records[name].append(run)
+                progress.advance(bar)
+    return records
+
+
+def target_loss(records: dict[str, list[RunRecord]]) -> float:
+    """The lowest held-out loss that every fp32 run reaches."""
+    return max(min(point.heldout["loss"] for point in run.points) for run in records["fp32 DDP"])
+
+
+def result_table(records: dict[str, list[RunRecord]], target: float) -> Table:
+    """Means over seeds. The mean time to the target is over the runs that reached it; (2/3) says how many did."""
+    table = Table(
+        title=f"{len(TEST_SEEDS)} seeds, {BUDGET_SECONDS:g} s each, {LINK}\n"
+        f"target: held-out loss {target:.3f}, which every fp32 run reaches"
+    )
+    for column in ("controller", "s to target", "final loss", "accuracy", "steps", "MiB sent", "bits"):
+        table.add_column(column, justify="left" if column == "controller" else "right")
+    for name, runs in records.items():
+        table.add_row(name, _time_to(runs, target), *_means(runs))
+    return table
+
+
+def _time_to(runs: list[RunRecord], target: float) -> str:
+    times = [t for run in runs if (t := run.seconds_to(target)) is not None]
+    reached = f" ({len(times)}/{len(runs)})" if len(times) < len(runs) else ""
+    return f"{statistics.fmean(times):.2f}{reached}" if times else "never"
+
+
+def _means(runs: list[RunRecord]) -> list[str]:
+    mean = statistics.fmean
+    return [
+        f"{mean(run.final.heldout['loss'] for run in runs):.3f}",
+        f"{mean(run.final.heldout['accuracy'] for run in runs):.3f}",
+        f"{mean(run.final.iteration for run in runs):.0f}",
+        f"{mean(run.final.wire_bytes / 2**20 for run in runs):.2f}",
+        f"{mean(run.mean_bits for run in runs):.1f}",
+    ]

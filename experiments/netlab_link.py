@@ -1,0 +1,100 @@
+"""What a link of the lab carries: its rate, its queue, and a schedule of rates."""
+
+import itertools
+import re
+from dataclasses import dataclass, replace
+
+_UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}  # of Mbit/s
+_RATE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_UNITS)})")
+_LEAST_MBIT_PER_S = 0.1  # below this one packet takes longer than the queue's latency
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkShape:
+    """The token bucket (``tbf``) at both ends of a link.
+
+    A token bucket lets ``burst_kib`` through at full speed after a pause. That must be little compared with what
+    training sends at once, or the link looks faster than it is: with 256 KiB at 100 Mbit/s, a message of 100 kB that
+    follows a pause passes at 2 Gbit/s. It must not be too little either: below about 2 ms of data the kernel
+    cannot keep 1 Gbit/s up.
+
+    Raises:
+        ValueError: a figure that no link can have.
+    """
+
+    rate_mbit_per_s: float | None = 100.0
+    """None: not shaped."""
+    burst_kib: int | None = None
+    """None: what the link carries in 2 ms, at least 16 KiB."""
+    latency_ms: float = 200.0
+    """The longest wait in the link's queue; a packet that would wait longer is dropped."""
+
+    def __post_init__(self) -> None:
+        if self.rate_mbit_per_s is not None and self.rate_mbit_per_s < _LEAST_MBIT_PER_S:
+            raise ValueError(
+                f"a rate of {self.rate_mbit_per_s} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}"
+            )
+        if self.burst_kib is not None and self.burst_kib < 2:
+            raise ValueError(f"a burst of {self.burst_kib} KiB holds no packet: at least 2")
+        if self.latency_ms <= 0:
+            raise ValueError(f"a latency of {self.latency_ms} ms is no queue: it must be positive")
+
+    def at(self, rate_mbit_per_s: float | None) -> "LinkShape":
+        """The same link at another rate."""
+        return replace(self, rate_mbit_per_s=rate_mbit_per_s)
+
+    def tbf(self) -> list[str]:
+        """The queueing discipline as arguments of ``tc``; the link must have a rate."""
+        assert self.rate_mbit_per_s is not None
+        two_ms_kib = self.rate_mbit_per_s * 1e6 / 8 * 0.002 / 1024
+        burst_kib = self.burst_kib or max(16, round(two_ms_kib))
+        rate = f"{round(self.rate_mbit_per_s * 1e6)}bit"
+        return ["tbf", "rate", rate, "burst", f"{burst_kib}kb", "latency", f"{self.latency_ms:g}ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class RateChange:
+    """One entry of a schedule."""
+
+    seconds: float  # since the commands were started
+    rate_mbit_per_s: float | None
+
+
+def parse_link_rate(text: str) -> float | None:
+    """``"100mbit"`` → 100.0 Mbit/s, ``"none"`` → None.
+
+    Raises:
+        ValueError: not a rate. Units must be given, because ``tc`` itself reads ``mbps`` as megabytes.
+    """
+    if text == "none":
+        return None
+    match = _RATE.fullmatch(text.lower())
+    if match is None:
+        raise ValueError(f"{text!r} is not a rate: give e.g. 500kbit, 100mbit, 1gbit, or none")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def format_link_rate(rate_mbit_per_s: float | None) -> str:
+    """The inverse of ``parse_link_rate``."""
+    if rate_mbit_per_s is None:
+        return "none"
+    unit = "gbit" if rate_mbit_per_s >= 1000 else "mbit"
+    return f"{rate_mbit_per_s / _UNITS[unit]:g}{unit}"
+
+
+def parse_schedule(text: str) -> list[RateChange]:
+    """``"0:1gbit,30:100mbit"`` → 1 Gbit/s from the start, 100 Mbit/s after 30 seconds.
+
+    Raises:
+        ValueError: not of this form, or the seconds do not rise.
+    """
+    changes = []
+    for item in text.split(","):
+        seconds, separator, rate = item.strip().partition(":")
+        if not separator or not re.fullmatch(r"\d+(\.\d+)?", seconds):
+            raise ValueError(f"{item!r} is not SECONDS:RATE, as in 0:1gbit,30:100mbit")
+        changes.append(RateChange(float(seconds), parse_link_rate(rate)))
+    times = [change.seconds for change in changes]
+    if any(later <= earlier for earlier, later in itertools.pairwise(times)):
+        raise ValueError(f"the seconds of the schedule {text!r} must rise")
+    return changes

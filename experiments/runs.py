@@ -1,0 +1,120 @@
+"""One training run under a controller, recorded: the unit of every comparison."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mqgrad.controllers import make_controller
+from mqgrad.trainers.cluster import Cluster
+from mqgrad.trainers.link import LinkEmulation
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunPoint:
+    """Where a run stood after some iterations."""
+
+    iteration: int
+    elapsed_seconds: float
+    """Seconds of training so far; evaluations do not count."""
+    bits: int
+    train_loss: float
+    heldout: dict[str, float]
+    """Held-out figures, ``loss`` among them."""
+    wire_bytes: float
+    """Bytes one rank has sent so far."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RunRecord:
+    """A run and how it ended."""
+
+    controller: str
+    seed: int
+    points: list[RunPoint] = dataclasses.field(default_factory=list)
+    outcome: str = "running"
+    """``finished``, or ``diverged``."""
+    bit_iterations: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain types, for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "RunRecord":
+        """The record that :meth:`to_dict` was called on."""
+        return cls(**{**fields, "points": [RunPoint(**point) for point in fields["points"]]})
+
+    @property
+    def final(self) -> RunPoint:
+        return self.points[-1]
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean bit width over iterations."""
+        return self.bit_iterations / max(self.final.iteration, 1)
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Seconds until the held-out loss first was at or below ``loss``; None if it never was."""
+        return next((p.elapsed_seconds for p in self.points if p.heldout["loss"] <= loss), None)
+
+
+def run_training(
+    cluster: Cluster,
+    controller: str,
+    seed: int,
+    *,
+    link: LinkEmulation | None = None,
+    iterations: int | None = None,
+    budget_seconds: float | None = None,
+    chunk: int = 5,
+    on_point: Callable[[RunPoint], None] = lambda point: None,
+) -> RunRecord:
+    """Train until the iterations or the seconds are spent, evaluating after every ``chunk`` iterations.
+
+    Args:
+        controller: as :func:`mqgrad.make_controller` takes it.
+        seed: of initial weights and data order.
+        chunk: iterations between two points of the record.
+        on_point: called with every new point, for progress.
+
+    Raises:
+        ValueError: if neither iterations nor seconds bound the run.
+        WorkerError: if a rank dies or hangs.
+    """
+    if iterations is None and budget_seconds is None:
+        raise ValueError("nothing ends the run: give iterations, budget_seconds or both")
+    # An object, not the name: a policy that observes its progress needs to know how long this run is.
+    cluster.reset(seed, link=link, controller=make_controller(controller, budget_seconds))
+    record = RunRecord(controller=controller, seed=seed)
+    for point, bit_iterations in _points(cluster, chunk, iterations or math.inf):
+        record.points.append(point)
+        record.bit_iterations += bit_iterations
+        on_point(point)
+        if not math.isfinite(point.train_loss):
+            record.outcome = "diverged"
+            return record
+        if budget_seconds is not None and point.elapsed_seconds >= budget_seconds:
+            break
+    record.outcome = "finished"
+    return record
+
+
+def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[RunPoint, int]]:
+    elapsed = wire_bytes = 0.0
+    done = 0
+    while done < iterations:
+        count = int(min(chunk, iterations - done))
+        statistics = cluster.run(count)
+        done += count
+        elapsed += statistics.seconds
+        wire_bytes += statistics.wire_bytes * count
+        point = RunPoint(
+            iteration=done,
+            elapsed_seconds=elapsed,
+            bits=statistics.bits,
+            train_loss=statistics.loss,
+            heldout=cluster.evaluate(),
+            wire_bytes=wire_bytes,
+        )
+        yield point, statistics.bits * count

@@ -1,0 +1,190 @@
+"""Filling the grid of a comparison, one run at a time, into a folder from which it can go on."""
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .provenance import git_revision, provenance
+from .sweep_cell import CellResult, Place, default_program, run_cell
+from .sweep_config import Cell, SweepConfig
+
+_RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
+
+
+class Sweep:
+    """A folder with ``config.json`` and ``results.jsonl``, one line per run.
+
+    Args:
+        folder: a new one, or one of an earlier sweep with the same configuration, which is then continued.
+        config: what is compared.
+        program: the command of a run up to its options; ``mqgrad run`` by default.
+
+    Raises:
+        ValueError: an unknown name, or the folder belongs to another configuration.
+    """
+
+    def __init__(self, folder: Path, config: SweepConfig, *, program: Sequence[str] | None = None) -> None:
+        config.check_names()
+        self.folder = folder
+        self.config = config
+        self._program = default_program() if program is None else program
+        folder.mkdir(parents=True, exist_ok=True)
+        given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
+        if (folder / "config.json").exists():
+            check_same_config(_load_json(folder), given, folder)
+        else:
+            _replace(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
+
+    def pending(self, *, retry_failed: bool = False) -> list[Cell]:
+        """Runs that have no result yet; on request, also those that crashed or timed out."""
+        done = {
+            result.cell
+            for result in load_results(self.folder)
+            if not (retry_failed and result.outcome in _RETRIED)
+        }
+        return [cell for cell in self.config.cells() if cell not in done]
+
+    def run(
+        self,
+        *,
+        retry_failed: bool = False,
+        on_start: Callable[[Cell], None] = lambda cell: None,
+        on_result: Callable[[CellResult], None] = lambda result: None,
+    ) -> None:
+        """Carry out what is pending, one run after another. A run that fails is a result like any other.
+
+        Raises:
+            KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
+            NetLabError: no lab can be built here.
+            ValueError: another sweep is at work in the folder.
+        """
+        with _only_sweep_in(self.folder), _caught_signals() as caught:
+            place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
+            for cell in self.pending(retry_failed=retry_failed):
+                if caught:
+                    raise KeyboardInterrupt
+                on_start(cell)
+                result = run_cell(cell, self.config, place, git_revision())
+                _append(self.folder / "results.jsonl", result)
+                on_result(result)
+
+
+def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:
+    """Raises ValueError, naming the differences, if a folder's sweep is not the one that is asked for."""
+    told = [
+        f"{name}: {saved.get(part, {}).get(name)} there, {value} here"
+        for part in given
+        for name, value in given[part].items()
+        if saved.get(part, {}).get(name) != value
+    ]
+    if told:
+        raise ValueError(
+            f"{folder} holds a sweep with another configuration ({'; '.join(told)}); give another --output"
+        )
+
+
+def load_config(folder: Path) -> SweepConfig:
+    """The configuration of a sweep's folder; policy files need not exist any more.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    try:
+        return SweepConfig.from_dict(_load_json(folder)["sweep"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'config.json'} is no configuration of a sweep: {error}") from error
+
+
+def load_provenance(folder: Path) -> dict[str, Any]:
+    """Versions, machine and revision with which a sweep was begun."""
+    return {name: value for name, value in _load_json(folder).items() if name != "sweep"}
+
+
+def load_results(folder: Path) -> list[CellResult]:
+    """The results of a sweep, the latest of each cell; a line cut short by a crash of the machine is left out.
+
+    Raises:
+        ValueError: a line other than the last is damaged.
+    """
+    path = folder / "results.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    results: dict[Cell, CellResult] = {}
+    for number, line in enumerate(lines[:-1], start=1):  # the last is empty, or was not written to its end
+        try:
+            result = CellResult(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number} is no result: {error}") from error
+        results[result.cell] = result
+    return list(results.values())
+
+
+def _load_json(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no configuration of a sweep: {error}") from error
+    return fields
+
+
+def _append(path: Path, result: CellResult) -> None:
+    line = json.dumps(dataclasses.asdict(result), allow_nan=False, separators=(",", ":"))
+    complete = path.read_bytes() if path.exists() else b""
+    if complete and not complete.endswith(b"\n"):  # cut short earlier: that cell has been run again
+        _replace(path, complete[: complete.rfind(b"\n") + 1].decode())
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _lab_name(folder: Path) -> str:
+    """The same for the same folder, so that a resumed sweep finds the lab that a killed one left behind."""
+    return "compare-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def _only_sweep_in(folder: Path) -> Iterator[None]:
+    with (folder / "config.json").open() as file:
+        try:
+            fcntl.flock(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # the kernel gives it back when this process ends
+        except OSError:
+            raise ValueError(f"another sweep is at work in {folder}") from None
+        yield
+
+
+@contextlib.contextmanager
+def _caught_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask to end, for the whole sweep: none may be lost while a lab is being removed."""
+    caught: list[int] = []
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    if threading.current_thread() is not threading.main_thread():
+        numbers = []  # only the main thread may handle signals
+    previous = {number: signal.getsignal(number) for number in numbers}
+    for number, handler in previous.items():
+        if handler is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda number, frame: caught.append(number))
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

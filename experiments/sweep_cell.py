@@ -1,0 +1,230 @@
+"""One run of a sweep: ``mqgrad run`` on the hosts of a lab or in local processes, made into a row of results."""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .machine_load import OthersLoad
+from .netlab import NetLab, clean_lab, list_labs
+from .netlab_job import describe, find_program, log_path, log_tail
+from .netlab_link import LinkShape
+from .netlab_run import run_lab
+from .runs import RunRecord
+from .sweep_config import Cell, Link, SweepConfig
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 10.0  # between asking a local run to end and killing it
+_REASON_CHARACTERS = 300
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CellResult:
+    """What became of one run; a line of ``results.jsonl``."""
+
+    workload: str
+    link: str
+    controller: str
+    seed: int
+    outcome: str
+    """``finished``, ``diverged``, ``crashed`` or ``timed out``."""
+    reason: str = ""
+    """One line; empty if the run finished."""
+    wall_seconds: float
+    """Start-up and evaluations included."""
+    others_cores: float | None = None
+    """Mean number of cores that other processes kept busy meanwhile; None if unknown."""
+    revision: str | None = None
+    """Of the source that ran."""
+    mean_bits: float | None = None
+    wire_bytes: float | None = None
+    """That one rank has sent."""
+    heldout: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """Held-out figures at the end; None where not finite."""
+    iterations: list[int] = dataclasses.field(default_factory=list)
+    """The points of the run: here and in the next three, one entry a point."""
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    """Seconds of training, evaluations excluded."""
+    losses: list[float | None] = dataclasses.field(default_factory=list)
+    """Held-out loss; None where not finite."""
+    bits: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.workload, self.link, self.controller, self.seed)
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome == "finished"
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Seconds until the held-out loss first was at or below ``loss``; None if it never was, or if the run
+        did not finish: a run that diverges later has not got there."""
+        if not self.finished:
+            return None
+        pairs = zip(self.seconds, self.losses, strict=True)
+        return next((seconds for seconds, value in pairs if value is not None and value <= loss), None)
+
+
+class Ending(NamedTuple):
+    """How a run's processes ended."""
+
+    outcome: str
+    """``ok``, ``crashed`` or ``timed out``."""
+    reason: str
+
+
+class Place(NamedTuple):
+    """Where and how the runs of a sweep are carried out."""
+
+    logs: Path
+    """Folder for output of the run in progress and of those that failed."""
+    lab_name: str
+    program: Sequence[str]
+    """The command, up to its options: ``mqgrad run``."""
+    caught: Sequence[int]
+    """Numbers of signals that ask to stop, filled by a handler."""
+
+
+def default_program() -> list[str]:
+    """``mqgrad run`` of this Python's own environment."""
+    beside = Path(sys.executable).with_name("mqgrad")
+    return [str(beside) if beside.exists() else find_program("mqgrad"), "run"]
+
+
+def run_cell(cell: Cell, config: SweepConfig, place: Place, revision: str | None = None) -> CellResult:
+    """Carry out one run, whatever becomes of it. Logs are kept if it crashed or timed out.
+
+    Raises:
+        KeyboardInterrupt: a signal asked to stop; the run's processes are gone.
+        NetLabError: no lab can be built here.
+    """
+    logs = place.logs / re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
+    shutil.rmtree(logs, ignore_errors=True)
+    logs.mkdir(parents=True)
+    record = logs / "record.json"
+    link = Link.parse(cell.link)
+    command = [*place.program, *run_arguments(cell, config, link, record)]
+    started, others = time.monotonic(), OthersLoad()
+    run = _run_locally if link.emulated else _run_on_lab
+    ending = run(command, link, config.hosts, config.limit_of(cell), logs, place)
+    if place.caught:
+        raise KeyboardInterrupt
+    result = _result(
+        cell,
+        ending,
+        record,
+        wall_seconds=round(time.monotonic() - started, 2),
+        others_cores=None if (cores := others.cores()) is None else round(cores, 2),
+        revision=revision,
+    )
+    if result.outcome in ("finished", "diverged"):
+        shutil.rmtree(logs)
+    return result
+
+
+def run_arguments(cell: Cell, config: SweepConfig, link: Link, record: Path) -> list[str]:
+    """The options of ``mqgrad run``."""
+    arguments = ["--workload", cell.workload, "--controller", cell.controller, "--seed", str(cell.seed)]
+    if cell.workload in config.budget_seconds:
+        arguments += ["--budget-seconds", str(config.budget_seconds[cell.workload])]
+    if config.iterations is not None:
+        arguments += ["--iterations", str(config.iterations)]
+    for name, value in config.settings.get(cell.workload, {}).items():
+        arguments += ["--set", f"{name}={json.dumps(value)}"]
+    if link.emulated:
+        arguments += ["--num-workers", str(config.hosts)]
+        if link.rate_mbit_per_s is not None:
+            arguments += ["--link-mbit-per-s", str(link.rate_mbit_per_s)]
+    return [*arguments, "--record", str(record)]
+
+
+def _run_on_lab(command: list[str], link: Link, hosts: int, limit: float, logs: Path, place: Place) -> Ending:
+    if place.lab_name in list_labs():  # left behind by a sweep of this folder that was killed
+        clean_lab(place.lab_name)
+    shape = LinkShape(rate_mbit_per_s=link.rate_mbit_per_s)
+    with NetLab(hosts, shape, name=place.lab_name) as lab:
+        result = run_lab(lab, command, logs, timeout_seconds=limit, stream=False, caught_signals=place.caught)
+    if result.outcome == "ok":
+        return Ending("ok", "")
+    failed = [host.rank for host in result.hosts if host.ending == "failed"]
+    if not failed:
+        return Ending("timed out", result.outcome)
+    return Ending("crashed", _reason(result.outcome, logs, failed[0]))
+
+
+def _run_locally(
+    command: list[str], link: Link, hosts: int, limit: float, logs: Path, place: Place
+) -> Ending:
+    deadline = time.monotonic() + limit
+    with log_path(logs, 0, "stdout").open("wb") as out, log_path(logs, 0, "stderr").open("wb") as err:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+        )
+        try:
+            while process.poll() is None and not place.caught and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
+        finally:
+            ended_by_itself = process.poll() is not None
+            _stop(process)
+    if not ended_by_itself:
+        return Ending("timed out", f"time limit of {limit:g} s")
+    if process.returncode != 0:
+        return Ending("crashed", _reason(f"failed: {describe(process.returncode)}", logs, 0))
+    return Ending("ok", "")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a run to end, as Ctrl-C does, and then kill it with everything it has started."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+        return
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _reason(outcome: str, logs: Path, rank: int) -> str:
+    last_words = " ".join(log_tail(logs, rank, lines=3).split())
+    return f"{outcome}: {last_words}"[:_REASON_CHARACTERS]
+
+
+def _result(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellResult:
+    if ending.outcome != "ok":
+        return CellResult(**cell._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
+    try:
+        run = RunRecord.from_dict(json.loads(record.read_text()))
+        final = run.final
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        reason = f"exit status 0, but no record of a run: {error}"[:_REASON_CHARACTERS]
+        return CellResult(**cell._asdict(), outcome="crashed", reason=reason, **known)
+    diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
+    return CellResult(
+        **cell._asdict(),
+        **known,
+        outcome="diverged" if diverged else "finished",
+        reason=f"training loss {final.train_loss} at iteration {final.iteration}" if diverged else "",
+        mean_bits=round(run.mean_bits, 4),
+        wire_bytes=final.wire_bytes,
+        heldout={name: _finite(value) for name, value in final.heldout.items()},
+        iterations=[point.iteration for point in run.points],
+        seconds=[round(point.elapsed_seconds, 4) for point in run.points],
+        losses=[_finite(point.heldout["loss"]) for point in run.points],
+        bits=[point.bits for point in run.points],
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

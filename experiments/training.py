@@ -1,0 +1,135 @@
+"""What the commands ``train`` and ``run`` do, locally and under torchrun."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.train import train
+from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.link import LinkEmulation
+
+from .runs import RunPoint, RunRecord, run_training
+
+
+def under_torchrun() -> bool:
+    """Whether this process is a rank of a torchrun job."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextlib.contextmanager
+def open_cluster(workload: str, settings: dict[str, Any], num_workers: int) -> Iterator[Distributed | None]:
+    """Local workers, or the ranks of the torchrun job: there, ranks other than 0 serve and then get None."""
+    if not under_torchrun():
+        with Distributed(workload, settings, num_workers=num_workers) as cluster:
+            yield cluster
+        return
+    cluster = Distributed.from_torchrun(workload, settings)
+    if int(os.environ["RANK"]) == 0:
+        with cluster:
+            yield cluster
+    else:
+        cluster.serve()
+        yield None
+
+
+def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
+    """Train a policy; returns the model's path, or None on the serving ranks of a torchrun job."""
+    if not under_torchrun():
+        return train(config, resume=resume)
+    import gymnasium
+
+    import mqgrad.envs  # noqa: F401 (registers the environment)
+
+    env = config.env
+    with open_cluster(env["workload"], env.get("workload_settings") or {}, 0) as cluster:
+        if cluster is None:
+            return None
+        return train(
+            config,
+            resume=resume,
+            make_env=lambda: gymnasium.make("mqgrad/BitWidth-v0", cluster=cluster, **env),
+        )
+
+
+def resume_config(output: Path, total_steps: int | None, total_seconds: float | None) -> TrainConfig:
+    """The saved configuration of a run folder; limits that are given replace the saved ones.
+
+    Raises:
+        FileNotFoundError: if the folder holds no run.
+    """
+    path = output / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(f"{output} holds no run to resume; start one without --resume")
+    saved = TrainConfig.load(path)
+    if total_steps is None and total_seconds is None:
+        return dataclasses.replace(saved, output=output)
+    return dataclasses.replace(saved, output=output, total_steps=total_steps, total_seconds=total_seconds)
+
+
+def run_once(
+    cluster: Distributed,
+    controller: str,
+    seed: int,
+    *,
+    rate: float | None,
+    latency_ms: float,
+    iterations: int | None,
+    budget_seconds: float | None,
+    tensorboard: Path | None,
+) -> RunRecord:
+    """One run with a progress bar and, if asked, TensorBoard logs."""
+    link = LinkEmulation(mbit_per_s=rate, latency_ms=latency_ms) if rate else None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+    )
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(Progress(*columns))
+        bar = progress.add_task(controller, total=1.0, status="")
+        write = _tensorboard_writer(tensorboard, stack)
+
+        def on_point(point: RunPoint) -> None:
+            done = point.iteration / iterations if iterations else 0.0
+            if budget_seconds:
+                done = max(done, point.elapsed_seconds / budget_seconds)
+            status = f"loss {point.heldout['loss']:.4f}  {point.bits} bits"
+            progress.update(bar, completed=min(done, 1.0), status=status)
+            write(point)
+
+        return run_training(
+            cluster,
+            controller,
+            seed,
+            link=link,
+            iterations=iterations,
+            budget_seconds=budget_seconds,
+            on_point=on_point,
+        )
+
+
+def _tensorboard_writer(folder: Path | None, stack: contextlib.ExitStack) -> Any:
+    if folder is None:
+        return lambda point: None
+    from torch.utils.tensorboard import SummaryWriter
+
+    from mqgrad.agents.train import check_writable
+
+    check_writable(folder)
+    writer = SummaryWriter(str(folder))
+    stack.callback(writer.close)
+
+    def write(point: RunPoint) -> None:
+        figures = {"bits": point.bits, "train_loss": point.train_loss, "wire_mib": point.wire_bytes / 2**20}
+        heldout = {f"heldout_{name}": value for name, value in point.heldout.items()}
+        for name, value in {**figures, **heldout, "elapsed_seconds": point.elapsed_seconds}.items():
+            writer.add_scalar(f"mqgrad/{name}", value, point.iteration)
+
+    return write

@@ -1,0 +1,34 @@
+"""Adaptive gradient quantization for distributed training."""
+
+import pkgutil
+
+# With the folder of a checkout first on the path (`python -c`, `python -m`), this file is ./mqgrad/__init__.py, whose
+# folder holds no `envs`, `trainers`, ...: let those come from the installed package.
+__path__ = pkgutil.extend_path(__path__, __name__)
+
+from .agreement import RankDisagreement
+from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
+from .hook import compression_hook
+from .policy import FrozenPolicy, PolicyFileError, load_policy
+from .quantization import QuantizedTensor, quantize
+from .state import CompressionState
+from .statistics import IntervalStatistics
+from .widths import WIDTHS
+
+__all__ = [
+    "DQSGD",
+    "WIDTHS",
+    "CompressionState",
+    "Controller",
+    "FixedBits",
+    "FrozenPolicy",
+    "Goodput",
+    "IntervalStatistics",
+    "PolicyFileError",
+    "QuantizedTensor",
+    "RankDisagreement",
+    "compression_hook",
+    "load_policy",
+    "make_controller",
+    "quantize",
+]

@@ -1,0 +1,16 @@
+"""The ``mqgrad`` command, which needs the training side of the package."""
+
+import sys
+
+
+def main() -> None:
+    """Hand over to the command line, or say what to install."""
+    try:
+        from mqgrad.experiments.cli import main as command_line
+    except ModuleNotFoundError as error:
+        sys.exit(f"the mqgrad command needs {error.name}: pip install 'mqgrad[train]'")
+    command_line()
+
+
+if __name__ == "__main__":
+    main()

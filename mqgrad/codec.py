@@ -1,0 +1,108 @@
+"""Gradients to bytes and back at any width, behind one small object."""
+
+import dataclasses
+from typing import Literal
+
+import torch
+
+from mqgrad import cuda_ext
+
+from .widths import check_width
+
+Rounding = Literal["nearest", "stochastic"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Codec:
+    """How a flat vector is coded. All ranks of a collective must use equal codecs.
+
+    Widths 1-8 are quantized and packed by the extension, 16 is bfloat16 and 32 is float32.
+    """
+
+    bucket_size: int = 512
+    """Elements that share one fp32 scale: 1/16 bit an element."""
+    rounding: Rounding = "nearest"
+    """``nearest`` is contractive and needs error feedback; ``stochastic`` is unbiased and noisier."""
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.bucket_size <= 65536 or self.bucket_size % 8:
+            raise ValueError(f"bucket_size {self.bucket_size!r} must be a multiple of 8 in 8..65536")
+        if self.rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"rounding {self.rounding!r} must be 'nearest' or 'stochastic'")
+
+    def payload_bytes(self, numel: int, bits: int) -> int:
+        """Bytes that ``numel`` elements take at ``bits``, scales included."""
+        if check_width(bits) >= 16:
+            return numel * bits // 8
+        return cuda_ext.payload_bytes(numel, bits, self.bucket_size)
+
+    def encode(
+        self, x: torch.Tensor, bits: int, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Code a floating vector [N] as a uint8 payload [P].
+
+        Args:
+            seed: of stochastic rounding; the same seed gives the same bytes.
+            bucket_ids: int64 [ceil(N / bucket_size)], the identity of each scale bucket in the random
+                stream, so that randomness follows a bucket wherever it lies in ``x``.
+        """
+        if check_width(bits) >= 16:
+            return _cast_to_bytes(x, bits)
+        return cuda_ext.encode(x, bits, self.bucket_size, self.rounding == "stochastic", seed, bucket_ids)
+
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: int,
+        *,
+        alpha: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Code v = x + α·h and update the residual in place: h ← h + x − Q(v) (ECQ-SGD, Wu et al. 2018, β = 1).
+
+        Args:
+            x: float [N].
+            residual: float32 [N], the h of the formula. Where v is not finite it stays as it was, so that
+                one overflowing step does not poison the run.
+        """
+        if check_width(bits) < 16:
+            stochastic = self.rounding == "stochastic"
+            return cuda_ext.encode_with_feedback(
+                x, residual, bits, self.bucket_size, stochastic, seed, alpha, 1.0, bucket_ids
+            )
+        payload = _cast_to_bytes(torch.add(x.float(), residual, alpha=alpha), bits)
+        update = residual + x - self.decode(payload, x.numel(), bits)
+        residual.copy_(torch.where(update.isfinite(), update, residual))
+        return payload
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor:
+        """Decode a uint8 payload to float32 [numel].
+
+        Raises:
+            ValueError: if the payload does not have exactly the length of ``numel`` elements.
+        """
+        if check_width(bits) < 16:
+            return cuda_ext.decode(payload, numel, bits, self.bucket_size)
+        return _cast_from_bytes(payload, numel, bits)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: int) -> None:
+        """Add a decoded payload to the float32 ``accumulator`` [N]."""
+        if check_width(bits) < 16:
+            cuda_ext.decode_add_(accumulator, payload, bits, self.bucket_size)
+        else:
+            accumulator.add_(_cast_from_bytes(payload, accumulator.numel(), bits))
+
+
+def _cast_to_bytes(x: torch.Tensor, bits: int) -> torch.Tensor:
+    dtype = torch.bfloat16 if bits == 16 else torch.float32
+    return x.to(dtype).contiguous().view(torch.uint8)
+
+
+def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor:
+    if payload.dtype != torch.uint8 or payload.numel() != numel * bits // 8:
+        raise ValueError(
+            f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at {bits} bits"
+        )
+    return payload.view(torch.bfloat16 if bits == 16 else torch.float32).float()

@@ -1,0 +1,29 @@
+"""Rules that choose the bit width."""
+
+from .accordion import Accordion
+from .base import Controller
+from .ceiling import saving_ceiling_bits
+from .dq_sgd import DQSGD
+from .federated import AdaQuantFL, DAdaQuant, FedDQ
+from .fixed import FixedBits
+from .goodput import Goodput
+from .gravac import GraVAC
+from .ramps import LinearRamp, RandomRamp
+from .registry import controller_names, make_controller
+
+__all__ = [
+    "DQSGD",
+    "Accordion",
+    "AdaQuantFL",
+    "Controller",
+    "DAdaQuant",
+    "FedDQ",
+    "FixedBits",
+    "Goodput",
+    "GraVAC",
+    "LinearRamp",
+    "RandomRamp",
+    "controller_names",
+    "make_controller",
+    "saving_ceiling_bits",
+]

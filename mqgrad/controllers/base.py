@@ -1,0 +1,34 @@
+"""The protocol of everything that chooses a bit width."""
+
+from typing import Any, Protocol, runtime_checkable
+
+from ..statistics import IntervalStatistics
+
+
+@runtime_checkable
+class Controller(Protocol):
+    """Chooses the bit width of the next interval from what the last one showed.
+
+    Every rank holds one and feeds it the same statistics; rank 0's answer is broadcast and used, so a
+    controller need not be bit-reproducible across machines. All its state is in ``state_dict``.
+    """
+
+    interval: int
+    """Iterations between two decisions."""
+
+    @property
+    def initial_bits(self) -> int:
+        """Width until the first decision."""
+        ...
+
+    def decide(self, statistics: IntervalStatistics) -> int:
+        """Observe one interval and return the width of the next."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as tensors and plain types."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        ...

@@ -1,0 +1,87 @@
+"""DQ-SGD: bits that follow the gradient's norm, under a budget."""
+
+import dataclasses
+import math
+
+from ..statistics import IntervalStatistics
+from .rule import WidthRule, check_count, check_keep, check_range, ewma, usable
+
+_LOG_RATIO_LIMIT = 30.0  # no width is further away than that, and 2**30 does not overflow
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class DQSGD(WidthRule):
+    """Bits that equalise what each iteration's quantization adds to the convergence bound (Yan et al. 2021).
+
+    The paper's schedules, for N decisions:
+
+    - non-convex: b_n = log2(t·‖g_n‖_p + 1) + 1;
+    - strongly convex, with ``horizon`` and ``contraction``: b_n = log2(k·α^((N−n)/2)·‖g_n‖_p + 1) + 1.
+
+    p = ∞ in buckets, the case in which the noise law d/(6s²)·‖g‖² holds: ‖g_n‖ is the root of ``peak_energy``, the
+    same number on every rank.
+
+    How t and k are estimated is open in the source. Derived for this project: with u = log2(‖g_n‖·α^((N−n)/2)), t
+    and k are such that a gradient of average u gets the levels of the budget, s = (2^(B−1) − 1)·2^(u − EWMA(u)); an
+    integral term repays the bits that were under- or overspent.
+    """
+
+    budget: float = 4.0
+    """B, the mean bits per element to spend over the run."""
+    keep: float = 0.98
+    """Share of the old value in the average of u, per decision."""
+    integral_gain: float = 0.05
+    """Bits added per bit of unspent budget and decision."""
+    horizon: int | None = None
+    """N, decisions in the whole run; None is the non-convex schedule."""
+    contraction: float = 1.0
+    """α of the strongly convex schedule, per decision: the factor by which the bound shrinks. 1 is none."""
+    mean_log_norm: float | None = dataclasses.field(init=False, default=None)
+    """State: EWMA of u."""
+    correction: float = dataclasses.field(init=False, default=0.0)
+    """State: bits that the integral term adds; never more than the span of the widths, either way."""
+    made: int = dataclasses.field(init=False, default=0)
+    """State: decisions made."""
+
+    def prepare(self) -> None:
+        check_range("budget", self.budget, self.widths[0], self.widths[-1])
+        check_keep(self.keep)
+        check_range("integral_gain", self.integral_gain, 0.0, 1.0)
+        if not 0 < self.contraction <= 1:
+            raise ValueError(f"contraction {self.contraction!r} must be more than 0 and at most 1")
+        if self.horizon is not None:
+            check_count("horizon", self.horizon)
+        elif self.contraction != 1:
+            raise ValueError(f"contraction {self.contraction!r} needs a horizon, the decisions in the run")
+
+    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
+        """The schedule at this decision plus the correction toward the budget."""
+        if not usable(statistics.peak_energy) or statistics.peak_energy == 0:
+            return None
+        self.made += 1
+        log_norm = 0.5 * math.log2(statistics.peak_energy) + self._log_weight()
+        self.mean_log_norm = ewma(self.mean_log_norm, log_norm, self.keep)
+        self._integrate(self.budget - statistics.bits)
+        return scheduled_bits(self.budget, log_norm - self.mean_log_norm) + self.correction
+
+    def _log_weight(self) -> float:
+        """log2 α^((N−n)/2)."""
+        if self.horizon is None:
+            return 0.0
+        return 0.5 * max(self.horizon - self.made, 0) * math.log2(self.contraction)
+
+    def _integrate(self, unspent_bits: float) -> None:
+        # Without a limit, bits that no width can repay would be owed for ever.
+        span = self.widths[-1] - self.widths[0]
+        self.correction = min(max(self.correction + self.integral_gain * unspent_bits, -span), span)
+
+
+def scheduled_bits(budget: float, log_ratio: float) -> float:
+    """DQ-SGD's b = log2(s + 1) + 1, with s = (2^(budget − 1) − 1)·2^log_ratio levels.
+
+    Args:
+        budget: the width of an average gradient.
+        log_ratio: log2 of this gradient's norm over the average one's.
+    """
+    log_ratio = min(max(log_ratio, -_LOG_RATIO_LIMIT), _LOG_RATIO_LIMIT)
+    return math.log2((2 ** (budget - 1) - 1) * 2**log_ratio + 1) + 1

@@ -1,0 +1,33 @@
+"""One width for the whole run."""
+
+import dataclasses
+from typing import Any
+
+from ..statistics import IntervalStatistics
+from ..widths import check_width
+from .rule import check_count
+
+
+@dataclasses.dataclass(slots=True)
+class FixedBits:
+    """Always the same bit width."""
+
+    bits: int
+    interval: int = 10
+
+    def __post_init__(self) -> None:
+        check_width(self.bits)
+        check_count("interval", self.interval)
+
+    @property
+    def initial_bits(self) -> int:
+        return self.bits
+
+    def decide(self, statistics: IntervalStatistics) -> int:
+        return self.bits
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass

@@ -1,0 +1,112 @@
+"""GraVAC, transcribed from compression factors to bit widths."""
+
+import dataclasses
+
+from ..statistics import IntervalStatistics
+from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
+
+_SHORTEST_STEP = 1e-9  # seconds; keeps a throughput finite
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class GraVAC(WidthRule):
+    """Search for the fewest bits that keep the gain, then for the best throughput × gain (Tyagi & Swany 2023).
+
+    With the gain δ(b), the safe width θ_min and the candidate θ_s·θ_min:
+
+    1. Send the candidate if δ ≥ ε there, else the safe width if δ ≥ ε there, else the widest one (dense).
+    2. Every ``window`` decisions: if |δ_safe − δ_candidate|/δ_safe ≤ ω, the candidate becomes the safe width.
+    3. If the two best δ·throughput of the widths tried differ by ≤ ω, or no candidate is left, freeze the best.
+    4. Else the candidate goes one width down.
+
+    Transcribed: the published gain, ‖compressed‖²/‖gradient‖², passes 1 for unbiased quantizers, so the gain here
+    is cos²(g, Q(g)) = 1/(1 + q(b)/‖g‖²) of one rank's gradient g. That assumes an unbiased quantizer whose error is
+    uncorrelated with the gradient and follows the d/(6s²) law; then no width need be tried to know its gain.
+    """
+
+    widths: tuple[int, ...] = TIMED_WIDTHS
+    """Widths to choose from, increasing; the last is the dense one."""
+    start: int = 8
+    """The first safe width."""
+    least_gain: float = 0.7
+    """ε; the paper uses 0.7 and 0.9."""
+    tolerance: float = 0.01
+    """ω."""
+    window: int = 10
+    """Decisions between two steps of the search; the paper steps every 500 to 2000 iterations."""
+    keep: float = 0.9
+    """Share of the old value in the averages of gain and throughput."""
+    safe: int = dataclasses.field(init=False, default=0)
+    """State: θ_min as a width."""
+    candidate: int = dataclasses.field(init=False, default=0)
+    """State: θ_s·θ_min as a width."""
+    is_frozen: bool = dataclasses.field(init=False, default=False)
+    """State: whether the search is over."""
+    made: int = dataclasses.field(init=False, default=0)
+    """State: decisions made."""
+    gains: list[float | None] = dataclasses.field(init=False, default_factory=list)
+    """State: EWMA of δ of each width."""
+    throughputs: list[float | None] = dataclasses.field(init=False, default_factory=list)
+    """State: EWMA of the iterations per second at each width, None where it was not tried."""
+
+    def prepare(self) -> None:
+        check_range("least_gain", self.least_gain, 0.0, 1.0)
+        check_range("tolerance", self.tolerance, 0.0, 1.0)
+        check_count("window", self.window)
+        check_keep(self.keep)
+        self.safe, self.candidate = self.start, self.narrower(self.start)
+        self.gains = [None] * len(self.widths)
+        self.throughputs = [None] * len(self.widths)
+
+    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
+        """Measure, take a step of the search where one is due, and send what is good enough."""
+        figures = (statistics.gradient_signal, statistics.gradient_noise, statistics.peak_energy)
+        if not usable(*figures, statistics.step_seconds):
+            return None
+        self._measure(statistics)
+        self.made += 1
+        if not self.is_frozen and self.made % self.window == 0:
+            self._step()
+        good = (bits for bits in (self.candidate, self.safe) if self._gain(bits) >= self.least_gain)
+        return next(good, self.widths[-1])
+
+    def _measure(self, statistics: IntervalStatistics) -> None:
+        for i, bits in enumerate(self.widths):
+            self.gains[i] = ewma(self.gains[i], squared_cosine(statistics, bits), self.keep)
+        if statistics.bits in self.widths:
+            i = self.widths.index(statistics.bits)
+            rate = 1 / max(statistics.step_seconds, _SHORTEST_STEP)
+            self.throughputs[i] = ewma(self.throughputs[i], rate, self.keep)
+
+    def _step(self) -> None:
+        if self._gain(self.safe) - self._gain(self.candidate) <= self.tolerance * self._gain(self.safe):
+            self.safe = self.candidate
+        rates = self._rates()
+        top = sorted(rates.values(), reverse=True)[:2]
+        is_level = len(top) == 2 and top[0] - top[1] <= self.tolerance * top[0]
+        if is_level or (rates and self.candidate == self.widths[0]):
+            self.is_frozen = True
+            self.safe = self.candidate = max(rates, key=lambda bits: rates[bits])
+        else:
+            self.candidate = self.narrower(self.candidate)
+
+    def _rates(self) -> dict[int, float]:
+        """Throughput × gain of the widths tried so far."""
+        tried = zip(self.widths, self.throughputs, strict=True)
+        return {bits: rate * self._gain(bits) for bits, rate in tried if rate is not None}
+
+    def _gain(self, bits: int) -> float:
+        gain = self.gains[self.widths.index(bits)]
+        assert gain is not None
+        return gain
+
+
+def squared_cosine(statistics: IntervalStatistics, bits: int) -> float:
+    """cos²(g, Q(g)) = 1/(1 + q(b)/‖g‖²) of one rank's gradient, for an unbiased Q; 1 for a zero gradient.
+
+    ‖g‖² = S + V and q are W times the figures V/W and q/W of the mean, except for S.
+    """
+    world_size = statistics.world_size
+    norm_sq = statistics.gradient_signal + world_size * statistics.gradient_noise
+    noise = world_size * statistics.quantization_noise(bits)
+    return norm_sq / (norm_sq + noise) if norm_sq + noise > 0 else 1.0

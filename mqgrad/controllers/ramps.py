@@ -1,0 +1,66 @@
+"""Controls: widths that rise on a schedule, whatever the training does."""
+
+import dataclasses
+import random
+
+from ..statistics import IntervalStatistics
+from .rule import WidthRule, check_count
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class LinearRamp(WidthRule):
+    """From ``start`` to ``end`` at a constant rate. A control, not a published method.
+
+    MQGrad's agent (Cui et al., ICTIR 2018) can only keep or add bits, so "few, then many" is built into it:
+    a ramp shows what that alone is worth.
+    """
+
+    start: int = 2
+    """Width until the first decision."""
+    end: int = 8
+    """Width from the last decision of the ramp on, at least ``start``."""
+    decisions: int = 100
+    """Decisions from ``start`` to ``end``."""
+    made: int = dataclasses.field(init=False, default=0)
+    """State: decisions made."""
+
+    def prepare(self) -> None:
+        self.check_choice("end", self.end)
+        check_count("decisions", self.decisions)
+        if self.end < self.start:
+            raise ValueError(f"end {self.end!r} must be at least start, {self.start!r}")
+
+    def wanted_bits(self, statistics: IntervalStatistics) -> float:
+        """The line's value at this decision."""
+        self.made = min(self.made + 1, self.decisions)
+        return self.start + (self.end - self.start) * self.made / self.decisions
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RandomRamp(LinearRamp):
+    """One width up at decisions drawn at random: the mandatory control of MQGrad.
+
+    MQGrad makes some 400 decisions with a network that starts at random weights, mostly noise, so a monotone
+    ramp at random times is what a learned one must beat. The times are a function of ``seed`` alone, the same
+    on every rank and after a restart.
+    """
+
+    seed: int = 0
+    """Of the draw; a comparison should run several."""
+
+    def prepare(self) -> None:
+        LinearRamp.prepare(self)
+        if self.decisions < self._steps:
+            raise ValueError(
+                f"decisions {self.decisions!r} is too few for the {self._steps} steps from {self.start} to {self.end}"
+            )
+
+    def wanted_bits(self, statistics: IntervalStatistics) -> float:
+        """As many widths up as drawn times have passed."""
+        self.made = min(self.made + 1, self.decisions)
+        times = random.Random(self.seed).sample(range(1, self.decisions + 1), self._steps)
+        return self.widths[self.widths.index(self.start) + sum(time <= self.made for time in times)]
+
+    @property
+    def _steps(self) -> int:
+        return self.widths.index(self.end) - self.widths.index(self.start)

@@ -1,0 +1,60 @@
+"""Controllers by name, as the command line and the workers of a cluster take them."""
+
+from typing import Any
+
+from .accordion import Accordion
+from .base import Controller
+from .dq_sgd import DQSGD
+from .federated import AdaQuantFL, DAdaQuant, FedDQ
+from .fixed import FixedBits
+from .goodput import Goodput
+from .gravac import GraVAC
+from .ramps import LinearRamp, RandomRamp
+from .spec import build
+
+_CONTROLLERS: dict[str, type[Any]] = {
+    "accordion": Accordion,
+    "adaquantfl": AdaQuantFL,
+    "dadaquant": DAdaQuant,
+    "dq-sgd": DQSGD,
+    "feddq": FedDQ,
+    "fixed": FixedBits,
+    "goodput": Goodput,
+    "gravac": GraVAC,
+    "linear-ramp": LinearRamp,
+    "random-ramp": RandomRamp,
+}
+
+
+def controller_names() -> tuple[str, ...]:
+    """Names that :func:`make_controller` knows, besides policy files."""
+    return tuple(_CONTROLLERS)
+
+
+def make_controller(spec: str, budget_seconds: float | None = None) -> Controller:
+    """Build a controller from its name and arguments, or from the path of a frozen policy file (``*.mqg``).
+
+    ``fixed:4``, ``goodput``, ``dq-sgd:budget=4``, ``linear-ramp:start=2,end=8,decisions=100``,
+    ``feddq:widths=2+4+8``: the arguments are those of the class.
+
+    Args:
+        budget_seconds: length of the run, for policies that observe their progress.
+
+    Raises:
+        ValueError: for an unknown name or argument, listing the known ones; a wrong value; an unusable policy file.
+    """
+    name, _, arguments = spec.partition(":")
+    if name in _CONTROLLERS:
+        try:
+            controller: Controller = build(_CONTROLLERS[name], arguments)
+        except ValueError as error:
+            raise ValueError(f"controller {spec!r}: {error}") from None
+        return controller
+    if spec.endswith(".mqg") or spec == "default":
+        from ..policy import load_policy  # here, because the policy is itself a controller
+
+        return load_policy(spec, budget_seconds=budget_seconds)
+    raise ValueError(
+        f"unknown controller {spec!r}; known: {', '.join(_CONTROLLERS)} (as name, or name:argument=value,…), or a "
+        "policy file *.mqg"
+    )

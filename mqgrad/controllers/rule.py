@@ -1,0 +1,136 @@
+"""What the closed-form rules share: a choice of widths, a current one, and their state as plain types."""
+
+import abc
+import copy
+import dataclasses
+import math
+from typing import Any
+
+from ..observation import check_widths
+from ..statistics import IntervalStatistics
+from ..widths import CODED_WIDTHS, check_width
+
+TIMED_WIDTHS = (1, 2, 3, 4, 6, 8, 16, 32)
+"""Choice of rules that weigh seconds against noise: not sending fewer bits must be one of the answers."""
+
+
+_HUGE = 1e100  # sums and products of a few such numbers stay finite
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class WidthRule(abc.ABC):
+    """A controller that computes one number from the statistics and takes the nearest of its widths.
+
+    A subclass implements :meth:`wanted_bits`. Its constructor arguments are what ``make_controller`` accepts by
+    name; its fields with ``init=False`` are its state, all of it in ``state_dict``.
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+
+    widths: tuple[int, ...] = CODED_WIDTHS
+    """Widths to choose from, increasing."""
+    start: int = 4
+    """Width until the first decision; one of ``widths``."""
+    interval: int = 10
+    """Iterations between two decisions."""
+    bits: int = dataclasses.field(init=False, default=0)
+    """State: the width decided last."""
+
+    def __post_init__(self) -> None:
+        self.widths = check_widths(self.widths)
+        self.bits = self.check_choice("start", self.start)
+        check_count("interval", self.interval)
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027 - most rules, not all, need it
+        """Check the arguments that a subclass adds, and set its first state."""
+
+    @abc.abstractmethod
+    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
+        """Observe one interval; return the width to go to, a real number, or None to stay.
+
+        An implementation leaves its state as it was when what it reads is not finite.
+        """
+
+    @property
+    def initial_bits(self) -> int:
+        """Width until the first decision."""
+        return self.start
+
+    def decide(self, statistics: IntervalStatistics) -> int:
+        """Observe one interval and return the width of the next, in bits."""
+        wanted = self.wanted_bits(statistics)
+        if wanted is not None and math.isfinite(wanted):
+            self.bits = nearest(wanted, self.widths)
+        return self.bits
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the rule remembers of the run, as plain types."""
+        return {name: copy.copy(getattr(self, name)) for name in self._state_names()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            ValueError: it was saved by another rule, or with other widths.
+        """
+        names = self._state_names()
+        if set(state) != set(names):
+            raise ValueError(
+                f"the state holds {sorted(state)}, and {type(self).__name__} needs {sorted(names)}"
+            )
+        self.check_choice("saved width", state["bits"])
+        for name in names:
+            setattr(self, name, copy.copy(state[name]))
+
+    def _state_names(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(self) if not field.init]
+
+    def check_choice(self, name: str, bits: int) -> int:
+        """Return ``bits`` if it is one of ``widths``."""
+        try:
+            return check_width(bits, self.widths)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def narrower(self, bits: int) -> int:
+        """The next width below ``bits``, or ``bits`` if it is the lowest."""
+        return self.widths[max(self.widths.index(bits) - 1, 0)]
+
+    def wider(self, bits: int) -> int:
+        """The next width above ``bits``, or ``bits`` if it is the highest."""
+        return self.widths[min(self.widths.index(bits) + 1, len(self.widths) - 1)]
+
+
+def nearest(value: float, widths: tuple[int, ...]) -> int:
+    """The width closest to ``value``; of two equally close, the wider."""
+    return min(widths, key=lambda width: (abs(width - value), -width))
+
+
+def ewma(old: float | None, new: float, keep: float) -> float:
+    """Moving average with the share ``keep`` of the old value; the first value starts it."""
+    return new if old is None else keep * old + (1 - keep) * new
+
+
+def usable(*values: float) -> bool:
+    """Whether all values are what seconds and squared norms can be: not negative, not NaN, not near overflow."""
+    return all(0 <= value < _HUGE for value in values)
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number, at least 1."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} {value!r} must be a whole number, at least 1")
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise ``ValueError`` unless low ≤ value ≤ high."""
+    if not low <= value <= high:
+        raise ValueError(f"{name} {value!r} must be from {low} to {high}")
+
+
+def check_keep(value: float) -> None:
+    """Raise ``ValueError`` unless ``value`` can be the old share of a moving average."""
+    if not 0 <= value < 1:
+        raise ValueError(f"keep {value!r} must be at least 0 and less than 1")

@@ -1,0 +1,61 @@
+"""The text form of a configuration: ``name:key=value,key=value``."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def _read_widths(text: str) -> tuple[int, ...]:
+    return tuple(int(width) for width in text.split("+"))
+
+
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    int: (int, "a whole number"),
+    int | None: (int, "a whole number"),
+    float: (float, "a number"),
+    tuple[int, ...]: (_read_widths, "whole numbers joined by +, such as 2+4+8"),
+}
+
+
+def build(cls: type[T], arguments: str) -> T:
+    """Construct a dataclass from ``key=value,key=value``; the keys are the arguments of its constructor.
+
+    A value without a key is for the first argument of a class that takes it by position (``4`` for ``FixedBits``).
+    A tuple of numbers is joined by plus signs: ``widths=2+4+8``.
+
+    Raises:
+        ValueError: naming the argument that is unknown, missing, given twice or wrong.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for item in filter(None, arguments.split(",")):
+        name, text = _split(item, fields)
+        if name in values:
+            raise ValueError(f"argument {name!r} is given twice")
+        values[name] = _read(name, text, fields[name].type)
+    for name, field in fields.items():
+        has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
+        if name not in values and not has_default:
+            raise ValueError(f"argument {name!r} is missing")
+    return cls(**values)
+
+
+def _split(item: str, fields: dict[str, dataclasses.Field[Any]]) -> tuple[str, str]:
+    name, equals, text = item.partition("=")
+    if not equals:
+        name, text = next((f.name for f in fields.values() if not f.kw_only), ""), item
+    if not name:
+        raise ValueError(f"{item!r} must be written as argument=value; known: {', '.join(fields)}")
+    if name not in fields:
+        raise ValueError(f"unknown argument {name!r}; known: {', '.join(fields)}")
+    return name, text
+
+
+def _read(name: str, text: str, kind: Any) -> Any:
+    reader, meaning = _READERS[kind]
+    try:
+        return reader(text)
+    except ValueError:
+        raise ValueError(f"{name} {text!r} is not {meaning}") from None

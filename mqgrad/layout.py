@@ -1,0 +1,101 @@
+"""Where each parameter's gradient lies in the vector that is coded.
+
+DDP regroups its buckets after the first iteration, and again after a restart. So that neither changes what is sent
+for a parameter, every parameter starts a scale bucket of its own and has a fixed identity: its error feedback,
+its scales and its random numbers do not depend on the DDP bucket it travels in.
+"""
+
+import dataclasses
+
+import torch
+import torch.distributed as dist
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Layout:
+    """The coded vector of one DDP bucket, padded with zeros: [W, shard_numel] elements."""
+
+    keys: tuple[int, ...]
+    """Identity of each parameter, ascending."""
+    numels: tuple[int, ...]
+    offsets: tuple[int, ...]
+    """Start of each parameter, a multiple of the scale-bucket size."""
+    numel: int
+    """Elements with padding, a multiple of world size times the scale-bucket size."""
+    shard_numel: int
+    """Elements that each rank sums and re-encodes."""
+    bucket_ids: torch.Tensor
+    """int64 [numel / bucket_size]: identity of each scale bucket, for the random numbers."""
+
+    def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters' parts of a vector [numel], without padding."""
+        return [flat[o : o + n] for o, n in zip(self.offsets, self.numels, strict=True)]
+
+    def pack(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """Copy gradients of any floating dtype to a float32 vector [numel]."""
+        flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
+        for view, gradient in zip(self.views(flat), gradients, strict=True):
+            view.copy_(gradient.reshape(-1))
+        return flat
+
+    def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+        """Copy a vector [numel] back into the gradients."""
+        for view, gradient in zip(self.views(flat), gradients, strict=True):
+            gradient.copy_(view.view_as(gradient))
+
+
+class LayoutTable:
+    """Gives parameters their identities, and buckets their layouts."""
+
+    def __init__(self, *, bucket_size: int, world_size: int) -> None:
+        self._bucket_size = bucket_size
+        self._world_size = world_size
+        self._parameters: list[torch.Tensor] = []  # kept alive, so that an id is never reused
+        self._keys: dict[int, int] = {}  # by id: tensors compare element by element
+        self._first_ids: list[int] = []
+        self._next_id = 0
+        self._layouts: dict[int, Layout] = {}
+
+    def of(self, bucket: dist.GradBucket) -> tuple[Layout, list[torch.Tensor]]:
+        """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
+
+        The order is that of the keys: DDP also reorders parameters within a bucket, and that should move nothing.
+        """
+        parameters = bucket.parameters()
+        bucket_keys = [self._key(parameter) for parameter in parameters]
+        order = sorted(range(len(parameters)), key=bucket_keys.__getitem__)
+        keys = tuple(bucket_keys[i] for i in order)
+        layout = self._layouts.get(bucket.index())
+        if layout is None or layout.keys != keys:
+            layout = self._build(keys, tuple(parameters[i].numel() for i in order), parameters[0].device)
+            self._layouts[bucket.index()] = layout
+        gradients = bucket.gradients()
+        return layout, [gradients[i] for i in order]
+
+    def _key(self, parameter: torch.Tensor) -> int:
+        """Number parameters as they first appear: DDP's initial buckets are the same in every run of a model."""
+        if id(parameter) not in self._keys:
+            self._keys[id(parameter)] = len(self._keys)
+            self._parameters.append(parameter)
+            self._first_ids.append(self._next_id)
+            self._next_id += self._scale_buckets(parameter.numel())
+        return self._keys[id(parameter)]
+
+    def _scale_buckets(self, numel: int) -> int:
+        return -(-numel // self._bucket_size)
+
+    def _build(self, keys: tuple[int, ...], numels: tuple[int, ...], device: torch.device) -> Layout:
+        counts = [self._scale_buckets(n) for n in numels]
+        starts = [sum(counts[:i]) for i in range(len(counts))]
+        shard = -(-sum(counts) // self._world_size)
+        ids = torch.zeros(shard * self._world_size, dtype=torch.int64)
+        for key, start, count in zip(keys, starts, counts, strict=True):
+            ids[start : start + count] = torch.arange(self._first_ids[key], self._first_ids[key] + count)
+        return Layout(
+            keys=keys,
+            numels=numels,
+            offsets=tuple(start * self._bucket_size for start in starts),
+            numel=len(ids) * self._bucket_size,
+            shard_numel=shard * self._bucket_size,
+            bucket_ids=ids.to(device),
+        )

@@ -1,0 +1,258 @@
+"""The frozen policy: a trained network that chooses bit widths without the library that trained it."""
+
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .observation import ObservationSchema, Observer
+from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
+from .statistics import IntervalStatistics
+from .widths import check_width
+
+__all__ = ["ACTIONS", "FrozenPolicy", "Normalization", "PolicyFileError", "load_policy"]
+
+ACTIONS = ("absolute", "keep-or-increase")
+COMPARE_WIDTHS = "compare-widths"  # a reading of the network's outputs, not an action of the environment
+MAX_LAYERS = 16
+_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
+_PACKAGED = pathlib.Path(__file__).parent / "policies"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """What SB3's ``VecNormalize`` does to an observation: clip((x − mean) / std, ±clip), in float64."""
+
+    mean: npt.NDArray[np.float64]
+    std: npt.NDArray[np.float64]
+    """sqrt(variance + epsilon)."""
+    clip: float
+
+    def __call__(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        scaled = (observation - self.mean) / self.std
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+    def check(self, size: int) -> None:
+        """Raise ``ValueError`` unless this normalises observations of ``size`` entries."""
+        for name, array in (("mean", self.mean), ("std", self.std)):
+            if array.dtype != np.float64 or array.shape != (size,) or not np.isfinite(array).all():
+                raise ValueError(
+                    f"normalization {name} must be {size} finite float64 numbers, one per observation entry"
+                )
+        if (self.std <= 0).any():
+            raise ValueError("normalization std must be positive")
+        _check_number("normalization clip", self.clip)
+
+
+@dataclasses.dataclass(kw_only=True)
+class FrozenPolicy:
+    """A controller that evaluates a multilayer perceptron on the observation and takes the largest output.
+
+    It picks the actions that the SB3 model it came from would pick (ties go to the first action), holds no
+    code, and needs torch and numpy only.
+
+    Raises:
+        ValueError: naming the field that does not fit the others.
+    """
+
+    schema: ObservationSchema
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    """(weight float32 [out, in], bias float32 [out]) of each layer, with the activation between layers."""
+    activation: str = "tanh"
+    action: str = "absolute"
+    """``absolute``: output i is ``schema.widths[i]``. ``keep-or-increase``: 0 keeps, 1 goes one width up.
+    ``compare-widths`` (MQGrad's own): output i is the value of ``schema.widths[i]``, and the width goes one up
+    where the next one's value is larger than the current one's."""
+    interval: int = 5
+    """Iterations between two decisions."""
+    initial_bits: int = 8
+    normalization: Normalization | None = None
+    budget_seconds: float | None = None
+    """Length of the run that progress is measured against."""
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Where the policy comes from, as plain JSON."""
+
+    def __post_init__(self) -> None:
+        _check_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        _check_choice("action mode", self.action, (*ACTIONS, COMPARE_WIDTHS))
+        if type(self.interval) is not int or not 1 <= self.interval <= 10**6:
+            raise ValueError(
+                f"interval {self.interval!r} must be a whole number of iterations from 1 to a million"
+            )
+        check_width(self.initial_bits, self.schema.widths)
+        if self.budget_seconds is not None:
+            _check_number("budget_seconds", self.budget_seconds)
+        if self.normalization is not None:
+            self.normalization.check(self.schema.size)
+        if not isinstance(self.provenance, dict):
+            raise ValueError(f"provenance {self.provenance!r} must be a dictionary of plain JSON values")
+        outputs = 2 if self.action == "keep-or-increase" else len(self.schema.widths)
+        _check_layers(self.layers, self.schema.size, outputs)
+        self._observer = Observer(self.schema, self.budget_seconds)
+        self._bits = self.initial_bits
+
+    def logits(self, observation: npt.NDArray[np.float32]) -> torch.Tensor:
+        """Outputs of the network for one observation: float32 [size] -> float32 [actions]."""
+        if self.normalization is not None:
+            observation = self.normalization(observation)
+        # A batch of one, as SB3 evaluates it: the same kernel, hence the same bits.
+        x = torch.from_numpy(observation).unsqueeze(0)
+        for weight, bias in self.layers[:-1]:
+            x = _ACTIVATIONS[self.activation](torch.nn.functional.linear(x, weight, bias))
+        return torch.nn.functional.linear(x, *self.layers[-1]).squeeze(0)
+
+    def act(self, observation: npt.NDArray[np.float32], bits: int | None = None) -> int:
+        """Index of the action for one observation, float32 [size].
+
+        Args:
+            bits: the current width, by default the one last decided; only ``compare-widths`` looks at it.
+        """
+        with torch.no_grad():
+            outputs = self.logits(observation)
+        if self.action != COMPARE_WIDTHS:
+            return int(outputs.argmax())
+        here = self.schema.widths.index(self._bits if bits is None else bits)
+        return int(outputs[min(here + 1, len(outputs) - 1)] > outputs[here])
+
+    def decide(self, statistics: IntervalStatistics) -> int:
+        """Observe one interval and return the width of the next, in bits."""
+        action = self.act(self._observer.observe(statistics))
+        self._bits = apply_action(self.action, action, self._bits, self.schema.widths)
+        return self._bits
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the policy remembers of the run, as plain types."""
+        return {"bits": self._bits, "observer": self._observer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self._bits = check_width(state["bits"], self.schema.widths)
+        self._observer.load_state_dict(state["observer"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the policy to a ``.mqg`` file (see :mod:`mqgrad.policy_file`).
+
+        Raises:
+            ValueError: the provenance is not plain JSON.
+            OSError: the file cannot be written.
+        """
+        arrays = {}
+        for i, (weight, bias) in enumerate(self.layers):
+            arrays[f"layer{i}.weight"], arrays[f"layer{i}.bias"] = (
+                weight.detach().numpy(),
+                bias.detach().numpy(),
+            )
+        if self.normalization is not None:
+            arrays |= {
+                "normalization.mean": self.normalization.mean,
+                "normalization.std": self.normalization.std,
+            }
+        try:
+            json.dumps(self.provenance, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"provenance must hold plain JSON values only: {error}") from error
+        write_policy_file(path, self._document(), arrays)
+
+    def _document(self) -> dict[str, Any]:
+        names = ("activation", "action", "interval", "initial_bits", "budget_seconds", "provenance")
+        return {name: getattr(self, name) for name in names} | {
+            "observation": self.schema.to_json(),
+            "num_layers": len(self.layers),
+            "normalization_clip": self.normalization.clip if self.normalization else None,
+        }
+
+
+def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = None) -> FrozenPolicy:
+    """Read a frozen policy. A file from a stranger can be wrong, but it cannot execute anything.
+
+    Args:
+        path: a ``.mqg`` file, or ``"default"`` for the policy that comes with the package.
+        budget_seconds: how long your run will take, if the policy watches its progress; None takes the length
+            of the episodes it was trained on.
+
+    Raises:
+        PolicyFileError: the file is missing, damaged, of another version or not a policy.
+    """
+    if path == "default":
+        path = _PACKAGED / "default.mqg"
+        if not path.exists():
+            raise PolicyFileError(
+                "this build of mqgrad comes without a default policy; train one with `mqgrad train` and "
+                "`mqgrad export`, and give load_policy the path of its file"
+            )
+    if budget_seconds is not None:
+        _check_number("budget_seconds", budget_seconds)
+    document, arrays = read_policy_file(path)
+    try:
+        policy = _build(document, arrays)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise file_error(path, f"does not hold a valid policy: {error}") from error
+    return policy if budget_seconds is None else dataclasses.replace(policy, budget_seconds=budget_seconds)
+
+
+def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:
+    names = {field.name for field in dataclasses.fields(FrozenPolicy)} - {"schema", "layers", "normalization"}
+    expected = names | {"observation", "num_layers", "normalization_clip"}
+    if set(document) != expected:
+        raise ValueError(f"its fields are {sorted(document)} and not {sorted(expected)}")
+    count, clip = document["num_layers"], document["normalization_clip"]
+    if type(count) is not int or not 1 <= count <= MAX_LAYERS:
+        raise ValueError(f"num_layers is {count!r} and must be from 1 to {MAX_LAYERS}")
+    layer_names = [(f"layer{i}.weight", f"layer{i}.bias") for i in range(count)]
+    wanted = {name for pair in layer_names for name in pair}
+    wanted |= {"normalization.mean", "normalization.std"} if clip is not None else set()
+    if set(arrays) != wanted:
+        raise ValueError(f"its arrays are {sorted(arrays)} and not {sorted(wanted)}")
+    normalization = None
+    if clip is not None:
+        normalization = Normalization(
+            mean=arrays["normalization.mean"], std=arrays["normalization.std"], clip=clip
+        )
+    return FrozenPolicy(
+        schema=ObservationSchema.from_json(document["observation"]),
+        layers=[
+            (torch.from_numpy(arrays[weight]), torch.from_numpy(arrays[bias])) for weight, bias in layer_names
+        ],
+        normalization=normalization,
+        **{name: document[name] for name in names},
+    )
+
+
+def apply_action(mode: str, action: int, bits: int, widths: tuple[int, ...]) -> int:
+    """Width after ``action`` is taken at width ``bits``; beyond the last width, it stays there."""
+    if mode == "absolute":
+        return widths[action]
+    return widths[min(widths.index(bits) + action, len(widths) - 1)]
+
+
+def _check_layers(layers: list[tuple[torch.Tensor, torch.Tensor]], inputs: int, outputs: int) -> None:
+    if not 1 <= len(layers) <= MAX_LAYERS:
+        raise ValueError(f"the network has {len(layers)} layers and must have from 1 to {MAX_LAYERS}")
+    for i, (weight, bias) in enumerate(layers):
+        if weight.dtype != torch.float32 or bias.dtype != torch.float32:
+            raise ValueError(f"layer {i} is {weight.dtype} and {bias.dtype}, and must be float32")
+        if weight.ndim != 2 or weight.shape[1] != inputs or bias.shape != weight.shape[:1]:
+            shapes = f"weight {list(weight.shape)} and bias {list(bias.shape)}"
+            raise ValueError(
+                f"layer {i} has {shapes}, which does not take the {inputs} numbers that reach it"
+            )
+        if not (weight.isfinite().all() and bias.isfinite().all()):
+            raise ValueError(f"layer {i} holds numbers that are not finite")
+        inputs = weight.shape[0]
+    if inputs != outputs:
+        raise ValueError(f"the network has {inputs} outputs, and its action mode and widths need {outputs}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e12:
+        raise ValueError(f"{name} {value!r} must be a positive number, at most 1e12")

@@ -1,0 +1,264 @@
+"""The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
+
+import dataclasses
+import datetime
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .agreement import Agreement
+from .codec import Codec, Rounding
+from .collective import BucketWork, CompressedMean
+from .comm_thread import CommThread
+from .controllers.base import Controller
+from .feedback import ErrorFeedback
+from .layout import LayoutTable
+from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
+from .transport import Link, Transport
+from .widths import check_width
+
+
+class CompressionState:
+    """Compresses one DDP model's gradients at a width that a controller chooses while the run goes on.
+
+    Construct it on every rank at the same point (it creates a process group), register it together with
+    :func:`mqgrad.compression_hook`, and call :meth:`step` after each ``optimizer.step()``.
+
+    Communication runs on one thread, bucket after bucket, while backward goes on. An iteration is:
+
+    1. The :meth:`step` before it opens it: the ranks compare configuration, iteration and width in one small
+       all-gather. (The first iteration is opened by its first bucket.)
+    2. If an interval has ended, they exchange its statistics; rank 0's controller decides and broadcasts the width,
+       in force from this iteration on. All of that goes on during forward: the training loop never waits for it.
+    3. Every bucket is averaged (:class:`mqgrad.collective.CompressedMean`).
+    4. The last bucket closes it.
+
+    Args:
+        controller: decides the width every ``controller.interval`` iterations; None leaves it to :meth:`set_width`.
+        process_group: ranks to average over; the default group if None.
+        bucket_size: elements that share one fp32 scale.
+        rounding: ``nearest`` (with error feedback, the default) or ``stochastic`` (unbiased).
+        error_feedback: keep what quantization left out and send it later; costs two fp32 copies of the model.
+        seed: of stochastic rounding, equal on all ranks.
+        interval: iterations per interval when there is no controller.
+        link: emulated network, see :class:`mqgrad.transport.Transport`.
+        timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
+            rank does alone, such as an evaluation or saving a checkpoint.
+
+    Raises:
+        ValueError: for an unknown width, rounding or bucket size.
+    """
+
+    def __init__(
+        self,
+        controller: Controller | None = None,
+        *,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_size: int = 512,
+        rounding: Rounding = "nearest",
+        error_feedback: bool = True,
+        seed: int = 0,
+        interval: int = 10,
+        link: Link | None = None,
+        timeout_seconds: float = 600.0,
+    ) -> None:
+        self.controller = controller
+        self.interval = controller.interval if controller is not None else interval
+        self.totals = Totals()
+        self.last_statistics: IntervalStatistics | None = None
+        """Statistics that the controller saw last."""
+        codec = Codec(bucket_size=bucket_size, rounding=rounding)
+        group = _own_group(process_group, timeout_seconds)
+        self._transport = Transport(group, link)
+        self._mean = CompressedMean(
+            transport=self._transport,
+            codec=codec,
+            seed=seed,
+            push_feedback=ErrorFeedback() if error_feedback else None,
+            pull_feedback=ErrorFeedback() if error_feedback else None,
+        )
+        self._config = f"{codec}, error_feedback={error_feedback}, seed={seed}, world_size={group.size()}"
+        decides = f"a controller decides={controller is not None}, interval={self.interval}"
+        self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
+        self._layouts = LayoutTable(bucket_size=bucket_size, world_size=group.size())
+        self._requested_bits = self._bits = controller.initial_bits if controller is not None else 32
+        self._closed_bits = self._bits
+        self._statistics = RankStatistics()
+        self._iteration_costs = Costs()
+        self._losses: list[torch.Tensor | float] = []
+        self._is_open = False  # between the first and the last bucket of an iteration
+        self._step_time: float | None = None
+        self._last_bucket_time = 0.0
+        self._done_time = 0.0
+        self._thread = CommThread()
+
+    @property
+    def bits(self) -> int:
+        """Width of the last iteration that is complete; before there is one, of the first."""
+        return self._closed_bits
+
+    def step(self, loss: torch.Tensor | float) -> None:
+        """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks.
+
+        The time until the first call after construction is not counted: it holds start-up costs.
+        """
+        now = time.perf_counter()
+        if self._step_time is not None:
+            waited = max(self._done_time - self._last_bucket_time, 0.0)
+            self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
+            seconds = now - self._step_time
+            self._account(Costs(step_seconds=seconds, compute_seconds=seconds - waited))
+        else:
+            self._statistics = RankStatistics()  # it holds the costs of an iteration whose time is not known
+        self._step_time = now
+        if self.controller is not None:
+            self._thread.post(self._open_iteration)
+
+    def mark(self) -> None:
+        """Start the clock here: call after a pause such as an evaluation, so that it is not taken for training.
+
+        Every rank calls it. If one rank pauses and the others do not, let them meet in a barrier first: what they
+        would wait for it in the next collective counts as communication.
+        """
+        self._step_time = time.perf_counter()
+
+    def set_width(self, bits: int) -> None:
+        """Use a width from the next iteration on, where no controller decides; the same value on every rank.
+
+        Raises:
+            ValueError: for an unknown width.
+        """
+        self._requested_bits = check_width(bits)
+
+    def take_statistics(self) -> RankStatistics:
+        """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
+        taken, self._statistics = self._statistics, RankStatistics()
+        taken.losses = [float(loss) for loss in self._losses]
+        self._losses = []
+        return taken
+
+    def close(self) -> None:
+        """Finish the work at hand, stop the communication thread and give its process group back."""
+        self._thread.close()
+        dist.destroy_process_group(self._transport.group)
+
+    def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Hand a bucket to the communication thread; the body of the comm hook."""
+        layout, gradients = self._layouts.of(bucket)
+        work = BucketWork(bucket.buffer(), gradients, layout)
+        is_last = bucket.is_last()
+        if is_last:
+            self._last_bucket_time = time.perf_counter()
+        return self._thread.submit(lambda: self._average(work, is_last), work.buffer)
+
+    def _account(self, costs: Costs) -> None:
+        self._statistics.add(costs)
+        self.totals.add(costs)
+
+    # What follows runs on the communication thread, for one bucket after another in the same order on all ranks.
+
+    def _average(self, work: BucketWork, is_last: bool) -> None:
+        self._open_iteration()
+        self._mean.average_(
+            work,
+            bits=self._bits,
+            iteration=self.totals.iterations,
+            costs=self._iteration_costs,
+            figures=self._statistics if len(self._losses) + 1 == self.interval else None,
+        )
+        if is_last:
+            self._close_iteration()
+
+    def _open_iteration(self) -> None:
+        if self._is_open:
+            return
+        self._is_open = True
+        self._agreement.check(
+            iteration=self.totals.iterations,
+            bits=self._requested_bits,
+            losses=len(self._losses),
+            residuals=self._mean.num_residuals,
+        )
+        if self.controller is not None and len(self._losses) >= self.interval:
+            self._decide(self.controller)
+        self._bits = self._requested_bits
+
+    def _decide(self, controller: Controller) -> None:
+        self.last_statistics = self._agreement.gather(
+            self.take_statistics(), interval=self.interval, iteration=self.totals.iterations, bits=self._bits
+        )
+        # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
+        self._requested_bits = self._agreement.adopt(check_width(controller.decide(self.last_statistics)))
+
+    def _close_iteration(self) -> None:
+        self._is_open = False
+        self._closed_bits = self._bits
+        self._transport.move_costs(self._iteration_costs)
+        self._account(self._iteration_costs)
+        self._iteration_costs = Costs()
+        self.totals.iterations += 1
+        self.totals.bit_iterations += self._bits
+        self._done_time = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state as tensors and plain types; every rank must save its own.
+
+        Call it between ``step`` and the next backward. It holds the residuals, the position in the interval, the
+        controller and the totals: a run that loads it goes on with the same bytes.
+        """
+        self._thread.drain()  # the next iteration may be opening
+        return {
+            "config": self._config,
+            "requested_bits": self._requested_bits,
+            "bits": self._bits,
+            "statistics": dataclasses.asdict(self._statistics),
+            "losses": [float(loss) for loss in self._losses],
+            "totals": dataclasses.asdict(self.totals),
+            "mean": self._mean.state_dict(),
+            "controller": self.controller.state_dict() if self.controller is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned on this rank.
+
+        Raises:
+            ValueError: if it was saved with other arguments or another world size.
+        """
+        if state["config"] != self._config:
+            raise ValueError(
+                f"rank {self._transport.rank}: the state was saved with [{state['config']}] and cannot be loaded "
+                f"into [{self._config}]; construct CompressionState with the saved arguments"
+            )
+        if (state["controller"] is None) != (self.controller is None):
+            raise ValueError(
+                "the state was saved with a controller and is loaded without one, or the reverse"
+            )
+        self._thread.drain()
+        self._transport.move_costs(
+            Costs()
+        )  # the next iteration may have been opened: its costs are not this run's
+        self._iteration_costs = Costs()
+        self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
+        self._requested_bits, self._bits = check_width(state["requested_bits"]), check_width(state["bits"])
+        self._closed_bits = self._bits
+        self._statistics = RankStatistics(**state["statistics"])
+        self._losses = list(state["losses"])
+        self.totals = Totals(**state["totals"])
+        self._mean.load_state_dict(state["mean"])
+        if self.controller is not None:
+            self.controller.load_state_dict(state["controller"])
+        self._step_time = time.perf_counter()
+
+
+def _own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
+    """A group of the same ranks whose collectives cannot interleave with the training script's."""
+    if not dist.is_initialized():
+        raise RuntimeError("call torch.distributed.init_process_group before constructing CompressionState")
+    group = group or dist.group.WORLD
+    return dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+        backend=dist.get_backend(group),
+    )

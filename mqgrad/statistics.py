@@ -1,0 +1,187 @@
+"""What one interval of training showed: the input of every controller and observation."""
+
+import dataclasses
+import math
+
+import torch
+
+from .sketch import SKETCH_SIZE
+
+_SCALARS = (
+    "step_seconds",
+    "compute_seconds",
+    "encode_seconds",
+    "wire_seconds",
+    "fixed_wire_seconds",
+    "decode_seconds",
+    "wire_bytes",
+    "local_norm_sq",
+    "peak_energy",
+)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Costs:
+    """Seconds and bytes of one rank, summed over iterations."""
+
+    step_seconds: float = 0.0
+    """Wall-clock time of the iterations."""
+    compute_seconds: float = 0.0
+    """The part of ``step_seconds`` not spent waiting for communication."""
+    encode_seconds: float = 0.0
+    wire_seconds: float = 0.0
+    fixed_wire_seconds: float = 0.0
+    """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
+    decode_seconds: float = 0.0
+    wire_bytes: float = 0.0
+    """Bytes handed to the transport for other ranks."""
+
+    def add(self, other: "Costs") -> None:
+        """Add another's seconds and bytes."""
+        for field in dataclasses.fields(Costs):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Totals(Costs):
+    """What a run has cost one rank so far."""
+
+    iterations: int = 0
+    bit_iterations: int = 0
+    """Sum of the bit width over iterations."""
+
+    def since(self, before: "Totals") -> Costs:
+        """Costs between an earlier copy of the totals and now."""
+        spent = (getattr(self, f.name) - getattr(before, f.name) for f in dataclasses.fields(Costs))
+        return Costs(**dict(zip((f.name for f in dataclasses.fields(Costs)), spent, strict=True)))
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean bit width over the iterations."""
+        return self.bit_iterations / max(self.iterations, 1)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class RankStatistics(Costs):
+    """One rank's own measurements over an interval of iterations.
+
+    The gradient's figures are taken at the last iteration of the interval, before compression.
+    """
+
+    losses: list[float] = dataclasses.field(default_factory=list)
+    """This rank's training loss, one per iteration."""
+    local_norm_sq: float = 0.0
+    """‖g_r‖² of this rank's gradient."""
+    peak_energy: float = 0.0
+    """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
+    sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
+    """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :mod:`mqgrad.sketch`."""
+
+    def to_row(self, interval: int) -> torch.Tensor:
+        """Pack into a float64 row of a length that depends on ``interval`` only, so that ranks can all-gather it."""
+        losses = (self.losses + [math.nan] * interval)[:interval]
+        scalars = [getattr(self, name) for name in _SCALARS]
+        return torch.cat([torch.tensor(scalars + losses, dtype=torch.float64), self.sketch.cpu().double()])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class IntervalStatistics:
+    """An interval of iterations over all ranks. Seconds and bytes are means per iteration."""
+
+    iteration: int
+    """Iterations completed since the run began, at the end of this interval."""
+    bits: int
+    """Bit width that the interval was run at."""
+    world_size: int
+    losses: tuple[float, ...]
+    """Training loss of each iteration, mean over ranks."""
+    step_seconds: float
+    """Wall-clock seconds of the slowest rank."""
+    compute_seconds: float
+    """Seconds not spent waiting for communication, mean over ranks."""
+    encode_seconds: float
+    wire_seconds: float
+    decode_seconds: float
+    wire_bytes: float
+    """Bytes one rank hands to the transport, mean over ranks."""
+    gradient_signal: float
+    """S, an estimate of the true gradient's squared norm, from the inner products between ranks; at least 0."""
+    gradient_noise: float
+    """V/W: the variance that the mean over W ranks has left (V is the variance between ranks)."""
+    peak_energy: float
+    """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`quantization_noise`."""
+    fixed_wire_seconds: float = 0.0
+    """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the interval."""
+        return sum(self.losses) / len(self.losses) if self.losses else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of the whole interval."""
+        return self.step_seconds * len(self.losses)
+
+    def predicted_wire_seconds(self, bits: int) -> float:
+        """Wire seconds of an iteration at ``bits``: what depends on bytes is scaled by the width, the rest stays."""
+        fixed = min(self.fixed_wire_seconds, self.wire_seconds)
+        return fixed + (self.wire_seconds - fixed) * bits / self.bits
+
+    def quantization_noise(self, bits: int) -> float:
+        """Expected squared error that quantizing the ranks' gradients at ``bits`` adds to their mean.
+
+        The second quantization, of the mean itself, is not in it: it adds as much again or more, and is not
+        divided by W. Nor is what error feedback repays later.
+
+        Uniform stochastic rounding with s = 2^(b−1) − 1 levels has d/(6s²)·max² per bucket (DQ-SGD,
+        Yan et al. 2021, with p = ∞); at one bit the error is at most max². 16 and 32 bits count as none.
+        """
+        if bits >= 16:
+            return 0.0
+        levels = 2 ** (bits - 1) - 1
+        return self.peak_energy / (6 * levels**2) if levels else self.peak_energy
+
+    @classmethod
+    def from_rows(cls, rows: torch.Tensor, *, iteration: int, bits: int) -> "IntervalStatistics":
+        """Combine the ranks' rows.
+
+        Args:
+            rows: float64 [W, K], row r from ``RankStatistics.to_row`` on rank r.
+            iteration: iterations completed at the end of the interval.
+            bits: width of the interval.
+        """
+        world_size = rows.shape[0]
+        scalars, losses_WI, sketches_WS = rows.tensor_split(
+            [len(_SCALARS), rows.shape[1] - SKETCH_SIZE], dim=1
+        )
+        means = dict(zip(_SCALARS, scalars.mean(dim=0).tolist(), strict=True))
+        losses = losses_WI.mean(dim=0).tolist()
+        steps = max(len(losses), 1)
+        signal = _signal(sketches_WS, means["local_norm_sq"])
+        return cls(
+            iteration=iteration,
+            bits=bits,
+            world_size=world_size,
+            losses=tuple(losses),
+            step_seconds=float(scalars[:, 0].max()) / steps,
+            compute_seconds=means["compute_seconds"] / steps,
+            encode_seconds=means["encode_seconds"] / steps,
+            wire_seconds=means["wire_seconds"] / steps,
+            fixed_wire_seconds=means["fixed_wire_seconds"] / steps,
+            decode_seconds=means["decode_seconds"] / steps,
+            wire_bytes=means["wire_bytes"] / steps,
+            gradient_signal=signal,
+            gradient_noise=(means["local_norm_sq"] - signal) / world_size if world_size > 1 else 0.0,
+            peak_energy=means["peak_energy"] / world_size,
+        )
+
+
+def _signal(sketches_WS: torch.Tensor, local_norm_sq: float) -> float:
+    """S = mean of ⟨g_r, g_q⟩ over r ≠ q: what independent gradients have in common. Within [0, mean ‖g_r‖²]."""
+    world_size = sketches_WS.shape[0]
+    if world_size == 1:
+        return local_norm_sq
+    products = sketches_WS @ sketches_WS.T
+    common = float(products.sum() - products.trace()) / (world_size * (world_size - 1))
+    return min(max(common, 0.0), local_norm_sq)

@@ -1,0 +1,113 @@
+"""The collectives we use, with every byte and second of them counted."""
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from .statistics import Costs
+
+# all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+SMALL_BYTES = 1024  # a collective this small takes the time of its latency
+SMALL_MEMORY = 10
+
+
+class Link(Protocol):
+    """A network slower than the one at hand."""
+
+    def seconds(self, wire_bytes: int) -> float:
+        """Least duration of a collective in which each rank sends this many bytes."""
+        ...
+
+
+@dataclasses.dataclass(slots=True)
+class Transport:
+    """Blocking collectives of one process group, called from one thread in the same order on every rank.
+
+    Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
+    (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes.
+    """
+
+    group: dist.ProcessGroup
+    link: Link | None = None
+    """Emulated link: each collective is stretched to the time that it would take there."""
+    wire_bytes: float = 0.0
+    wire_seconds: float = 0.0
+    collectives: int = 0
+    world_size: int = dataclasses.field(init=False)
+    rank: int = dataclasses.field(init=False)
+    _small_seconds: collections.deque[float] = dataclasses.field(init=False)
+    device: torch.device = dataclasses.field(init=False)
+    """Where tensors of control messages must live."""
+
+    def __post_init__(self) -> None:
+        self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
+        self.world_size = self.group.size()
+        self.rank = self.group.rank()
+        nccl = dist.get_backend(self.group) == "nccl"
+        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+
+    def all_to_all(self, payloads_WP: torch.Tensor) -> torch.Tensor:
+        """Send row r to rank r; return [W, P] with row r from rank r."""
+        received = torch.empty_like(payloads_WP)
+        self._timed(
+            lambda: dist.all_to_all_single(received, payloads_WP, group=self.group),
+            payloads_WP.nbytes // self.world_size * (self.world_size - 1),
+        )
+        return received
+
+    def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
+        """Return [W, P] with row r the payload [P] of rank r."""
+        gathered = payload.new_empty(self.world_size * payload.numel())
+        self._timed(
+            lambda: _all_gather(gathered, payload, group=self.group), payload.nbytes * (self.world_size - 1)
+        )
+        return gathered.view(self.world_size, -1)
+
+    def all_reduce_(self, tensor: torch.Tensor) -> None:
+        """Sum over ranks, in place."""
+        self._timed(
+            lambda: dist.all_reduce(tensor, group=self.group),
+            2 * tensor.nbytes * (self.world_size - 1) / self.world_size,
+        )
+
+    def broadcast_(self, tensor: torch.Tensor) -> None:
+        """Overwrite with the tensor of the group's rank 0."""
+        self._timed(
+            lambda: dist.broadcast(tensor, dist.get_global_rank(self.group, 0), group=self.group),
+            tensor.nbytes if self.rank == 0 else 0,
+        )
+
+    def move_costs(self, costs: Costs) -> None:
+        """Add the bytes and seconds since the last call to ``costs``."""
+        costs.wire_bytes += self.wire_bytes
+        costs.wire_seconds += self.wire_seconds
+        costs.fixed_wire_seconds += min(self.collectives * self.latency_seconds, self.wire_seconds)
+        self.wire_bytes = self.wire_seconds = 0.0
+        self.collectives = 0
+
+    @property
+    def latency_seconds(self) -> float:
+        """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
+        return min(self._small_seconds, default=0.0)
+
+    def _timed(self, collective: Callable[[], object], wire_bytes: float) -> None:
+        start = time.perf_counter()
+        collective()
+        if self.link is not None and self.world_size > 1:
+            left = start + self.link.seconds(int(wire_bytes)) - time.perf_counter()
+            if left > 0:
+                time.sleep(left)
+        seconds = time.perf_counter() - start
+        self.wire_bytes += wire_bytes
+        self.wire_seconds += seconds
+        self.collectives += 1
+        if wire_bytes <= SMALL_BYTES:
+            self._small_seconds.append(seconds)

@@ -1,0 +1,136 @@
+"""A frozen policy acts exactly as the model that it came from."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from toy_link import toy_env
+
+from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.export import export
+from mqgrad.agents.sarsa import Sarsa, WithWidth
+from mqgrad.agents.train import train
+from mqgrad.envs import BitWidthEnv
+from mqgrad.policy import FrozenPolicy, load_policy
+
+
+def random_observations(env: BitWidthEnv, count: int) -> np.ndarray:
+    low, high = env.settings.schema.bounds()
+    return np.random.default_rng(0).uniform(low, high, (count, len(low))).astype(np.float32)
+
+
+def rollout_observations(env: BitWidthEnv) -> list[np.ndarray]:
+    observation, _ = env.reset(seed=5)
+    seen, done = [observation], False
+    while not done:
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        seen.append(observation)
+        done = terminated or truncated
+    return seen
+
+
+def assert_same_actions(model: BaseAlgorithm, frozen: FrozenPolicy, env: BitWidthEnv) -> None:
+    normalize = model.get_vec_normalize_env()
+    actions = set()
+    for observation in [*random_observations(env, 2000), *rollout_observations(env)]:
+        seen = normalize.normalize_obs(observation) if normalize else observation
+        expected = int(model.predict(seen, deterministic=True)[0])
+        assert frozen.act(observation) == expected
+        actions.add(expected)
+    assert len(actions) > 1  # or the comparison shows nothing
+
+
+@pytest.mark.parametrize("algorithm", [DQN, PPO, A2C])
+@pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.ReLU])
+def test_frozen_policy_acts_like_the_model(tmp_path: Path, algorithm: Any, activation: Any) -> None:
+    env = toy_env()
+    kwargs = {"net_arch": [32, 16], "activation_fn": activation}
+    model = algorithm("MlpPolicy", env, seed=3, device="cpu", policy_kwargs=kwargs)
+    export(model, tmp_path / "policy.mqg")
+    assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
+
+
+def test_normalization_is_carried(tmp_path: Path) -> None:
+    env = toy_env()
+    normalized = VecNormalize(DummyVecEnv([lambda: env]), clip_obs=2.0)
+    model = PPO("MlpPolicy", normalized, n_steps=64, seed=3, device="cpu").learn(128)
+    normalized.training = False
+    export(model, tmp_path / "policy.mqg")
+    assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
+
+
+def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
+    env = toy_env(preset="authors", max_steps=60)
+    model = Sarsa(env=DummyVecEnv([lambda: WithWidth(env)]), seed=3, zero_init=False).learn(100)
+    frozen = export(model, tmp_path / "policy.mqg")
+    frozen = load_policy(tmp_path / "policy.mqg")
+    for observation in np.random.default_rng(0).uniform(0.5, 2.5, (500, 5)).astype(np.float32):
+        for index, bits in enumerate(env.settings.widths):
+            seen = np.append(observation, index).astype(np.float32)
+            assert frozen.act(observation, bits) == int(model.predict(seen, deterministic=True)[0])
+
+
+def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Path) -> None:
+    config = TrainConfig(
+        output=tmp_path / "run", total_steps=60, seed=11, env={"workload": "digits-mlp"}, progress_bar=False
+    )
+    model_zip = train(config, make_env=toy_env)
+    frozen = export(model_zip, tmp_path / "policy.mqg")
+    assert frozen.budget_seconds == 150.0  # that of the environment it really had
+    assert frozen.initial_bits == 4
+    facts = load_policy(tmp_path / "policy.mqg").provenance
+    assert (facts["algorithm"], facts["steps"], facts["seed"]) == ("DQN", 60, 11)
+    assert facts["config"]["env"] == {"workload": "digits-mlp"}
+    assert facts["versions"]["torch"] == torch.__version__
+    assert str(tmp_path) not in str(facts)
+
+
+class OtherEnv(gymnasium.Env):
+    """Random observations of some space, to build models that cannot be exported."""
+
+    def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.settings = toy_env().settings
+
+    def reset(self, **_: Any) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+IMAGES = spaces.Box(0, 255, (36, 36, 3), dtype=np.uint8)
+VECTORS = spaces.Box(-1.0, 1.0, (18,))
+
+
+@pytest.mark.parametrize(
+    ("policy", "observations", "actions", "message"),
+    [
+        ("CnnPolicy", IMAGES, spaces.Discrete(8), "NatureCNN"),
+        ("MlpPolicy", VECTORS, spaces.Box(-1.0, 1.0, (2,)), "only discrete actions"),
+        ("MultiInputPolicy", spaces.Dict(a=VECTORS), spaces.Discrete(8), "CombinedExtractor"),
+        ("MlpPolicy", VECTORS, spaces.Discrete(3), "3 outputs"),
+        ("MlpPolicy", spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(8), "18 numbers"),
+    ],
+)
+def test_what_cannot_be_frozen_is_refused(
+    tmp_path: Path, policy: str, observations: spaces.Space, actions: spaces.Space, message: str
+) -> None:
+    model = PPO(policy, OtherEnv(observations, actions), device="cpu")
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path / "policy.mqg")
+    assert not (tmp_path / "policy.mqg").exists()
+
+
+def test_a_mixed_network_is_refused(tmp_path: Path) -> None:
+    model = DQN("MlpPolicy", toy_env(), device="cpu", buffer_size=10)
+    model.q_net.q_net.append(torch.nn.Softmax(dim=1))
+    with pytest.raises(ValueError, match="perceptron"):
+        export(model, tmp_path / "policy.mqg")

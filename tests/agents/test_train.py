@@ -1,0 +1,195 @@
+"""A run folder: limits, resuming, TensorBoard, Ctrl-C, and what is refused."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stable_baselines3 import DQN
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from toy_link import toy_env
+
+from mqgrad.agents.build import algorithm_class
+from mqgrad.agents.checkpoint import latest_checkpoint, load_model
+from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.train import train
+
+
+def config_for(folder: Path, **settings: object) -> TrainConfig:
+    return TrainConfig(
+        **{"output": folder, "total_steps": 120, "progress_bar": False, "warm_start": "none", **settings}
+    )  # type: ignore[arg-type]
+
+
+def tags(folder: Path) -> EventAccumulator:
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+def test_tensorboard_has_our_tags_and_those_of_sb3(tmp_path: Path, algo: str) -> None:
+    train(config_for(tmp_path, algo=algo, total_steps=192), make_env=toy_env)
+    events = tags(tmp_path / "tensorboard")
+    ours = {"bits", "loss", "wire_mib", "compute_seconds", "encode_seconds", "wire_seconds", "decode_seconds"}
+    assert {f"mqgrad/{name}" for name in ours} <= set(events.Tags()["scalars"])
+    assert {"mqgrad/episode_log_loss_drop", "rollout/ep_rew_mean", "train/loss"} <= set(
+        events.Tags()["scalars"]
+    )
+    bits = events.Scalars("mqgrad/bits")
+    assert [event.step for event in bits] == list(range(1, 193))
+    assert {event.value for event in bits} <= {1, 2, 3, 4, 6, 8, 16, 32}
+    # The return that is reported is the environment's, not the shaped one: log-losses from 2.3 down.
+    assert 0.0 < events.Scalars("rollout/ep_rew_mean")[-1].value < 2.0
+
+
+def test_resuming_continues_steps_buffer_schedule_and_curves(tmp_path: Path) -> None:
+    train(config_for(tmp_path, total_steps=100), make_env=toy_env)
+    before = load_model(tmp_path / "model.zip", DQN)
+    train(config_for(tmp_path, total_steps=160), resume=True, make_env=toy_env)
+    after = load_model(tmp_path / "model.zip", DQN)
+    assert (before.num_timesteps, after.num_timesteps) == (100, 160)
+    after.load_replay_buffer(latest_checkpoint(tmp_path) / "replay_buffer.pkl")  # type: ignore[operator]
+    assert after.replay_buffer is not None
+    assert after.replay_buffer.size() == 160
+    assert after._n_updates > before._n_updates
+    assert after.exploration_rate <= before.exploration_rate
+    steps = [event.step for event in tags(tmp_path / "tensorboard").Scalars("mqgrad/bits")]
+    assert steps == list(range(1, 161))
+    progress = json.loads((latest_checkpoint(tmp_path) / "progress.json").read_text())  # type: ignore[operator]
+    assert progress["steps"] == 160
+    assert progress["time_price"]["episodes"] > 0
+
+
+def test_equal_seeds_give_equal_policies(tmp_path: Path) -> None:
+    one, two = (load_model(train(config_for(tmp_path / name), make_env=toy_env), DQN) for name in ("a", "b"))
+    for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+
+
+def test_a_limit_of_time_stops_and_exploration_follows_the_clock(tmp_path: Path) -> None:
+    started = time.monotonic()
+    model_zip = train(config_for(tmp_path, total_steps=None, total_seconds=4.0), make_env=toy_env)
+    assert time.monotonic() - started < 30.0
+    assert load_model(model_zip, DQN).exploration_rate < 0.3
+    with pytest.raises(FileExistsError, match="already holds a run"):
+        train(config_for(tmp_path), make_env=toy_env)
+
+
+def test_folders_that_cannot_be_written_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    def never():  # type: ignore[no-untyped-def]
+        raise AssertionError("the environment was started")
+
+    for settings in ({"output": tmp_path / "file"}, {"tensorboard": tmp_path / "file" / "logs"}):
+        config = config_for(tmp_path / "run")
+        for name, value in settings.items():
+            setattr(config, name, value)
+        with pytest.raises(OSError, match=r"cannot write to .*file.*choose another"):
+            train(config, make_env=never)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown algorithm 'dqnn'"):
+        train(config_for(tmp_path, algo="dqnn"), make_env=toy_env)
+    with pytest.raises(ValueError, match="'sac' does not fit"):
+        train(config_for(tmp_path, algo="sac"), make_env=toy_env)
+    with pytest.raises(ValueError, match="2 actions, got 8"):
+        train(config_for(tmp_path, algo="sarsa"), make_env=toy_env)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        train(config_for(tmp_path / "new"), resume=True, make_env=toy_env)
+    train(config_for(tmp_path / "ppo", algo="ppo", total_steps=64), make_env=toy_env)
+    with pytest.raises(ValueError, match="run of 'ppo' and cannot go on with 'dqn'"):
+        train(config_for(tmp_path / "ppo"), resume=True, make_env=toy_env)
+    with pytest.raises(ValueError, match="nothing says when to stop"):
+        config_for(tmp_path, total_steps=None)
+    with pytest.raises(ValueError, match="checkpoint_every must be positive, got 0"):
+        config_for(tmp_path, checkpoint_every=0)
+
+
+def test_any_sb3_algorithm_with_discrete_actions_trains(tmp_path: Path) -> None:
+    model = algorithm_class("a2c").load(
+        train(config_for(tmp_path, algo="A2C", total_steps=20), make_env=toy_env)
+    )
+    assert model.num_timesteps == 20
+
+
+def test_a_configuration_survives_json(tmp_path: Path) -> None:
+    config = config_for(tmp_path, env={"link_mbit_per_s": [10, 100]}, hyperparameters={"gamma": 0.5})
+    config.save(tmp_path / "config.json")
+    assert TrainConfig.load(tmp_path / "config.json") == config
+    config.env["workload"] = object()
+    with pytest.raises(ValueError, match="make_env"):
+        config.save(tmp_path / "config.json")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    config = config_for(
+        tmp_path,
+        total_steps=10**6,
+        checkpoint_every=10**6,
+        env={
+            "workload": "digits-mlp",
+            "budget_seconds": 20.0,
+            "clock": {"compute_seconds": 0.1, "mbit_per_s": 10.0},
+        },
+    )
+    config.save(tmp_path / "wanted.json")
+    script = (
+        "import sys; from pathlib import Path; from mqgrad.agents.config import TrainConfig;"
+        "from mqgrad.agents.train import train; train(TrainConfig.load(Path(sys.argv[1])))"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "wanted.json")],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+    )
+    wait_for_steps(tmp_path, child)
+    # As a terminal does on Ctrl-C: the whole foreground group gets the signal, the workers too.
+    os.killpg(child.pid, number)
+    errors = child.communicate(timeout=60)[1].decode()
+    assert child.returncode == code, errors
+    checkpoint = latest_checkpoint(tmp_path)
+    assert checkpoint is not None
+    assert {path.name for path in checkpoint.iterdir()} == {
+        "model.zip",
+        "replay_buffer.pkl",
+        "random_states.pt",
+        "progress.json",
+    }
+    assert members_of_session(child.pid) == []
+
+
+def wait_for_steps(folder: Path, child: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 150  # starting takes long on a busy machine
+    while time.monotonic() < deadline and child.poll() is None:
+        if (folder / "tensorboard").exists() and "mqgrad/bits" in tags(folder / "tensorboard").Tags()[
+            "scalars"
+        ]:
+            return
+        time.sleep(0.5)
+    child.kill()
+    raise AssertionError("no step was logged: " + child.communicate()[1].decode())
+
+
+def members_of_session(leader: int) -> list[int]:
+    """Processes whose session is led by ``leader``, from /proc/PID/stat (field 6, after the name in brackets)."""
+    members = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == leader and fields[0] != "Z":
+            members.append(int(entry.parent.name))
+    return members

@@ -1,0 +1,47 @@
+"""The goodput rule, read from an observation, and a network that imitates it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_link import FAST, SLOW, goodput, toy_env
+
+from mqgrad.agents.build import build_env, build_model
+from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.warm_start import expected_advantage, relative_goodput
+
+
+@pytest.mark.parametrize("mbit_per_s", [SLOW, FAST])
+def test_the_rule_read_from_an_observation_is_the_one_of_the_statistics(mbit_per_s: float) -> None:
+    env = toy_env(mbit_per_s)
+    observations = np.array([env.reset(seed=seed)[0] for seed in range(200)], dtype=np.float64)
+    schema = env.settings.schema
+    progress, seconds = relative_goodput(observations, schema)
+    found = np.median(progress / seconds, axis=0)
+    wanted = np.array([goodput(bits, mbit_per_s) for bits in schema.widths])
+    np.testing.assert_allclose(found / found.max(), wanted / wanted.max(), rtol=0.1)
+
+
+def test_the_choice_of_the_rule_has_the_highest_advantage() -> None:
+    env = toy_env(SLOW)
+    observation = env.reset(seed=0)[0][None].astype(np.float64)
+    advantage = expected_advantage(observation, env.settings.schema)[0]
+    assert advantage.max() == 0.0
+    assert env.settings.widths[int(advantage.argmax())] == 3
+    assert advantage[-1] < -3  # 32 bits take many times as long for hardly more progress
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo", "a2c"])
+def test_a_warm_network_decides_like_the_rule_before_any_step(tmp_path: Path, algo: str) -> None:
+    config = TrainConfig(output=tmp_path, algo=algo, total_steps=1, warm_start="goodput")
+    model = build_model(config, build_env(config, toy_env))
+    for mbit_per_s, right in ((SLOW, {3}), (FAST, {4, 6, 8, 16, 32})):
+        env = toy_env(mbit_per_s)
+        actions = [int(model.predict(env.reset(seed=seed)[0], deterministic=True)[0]) for seed in range(20)]
+        assert np.mean([env.settings.widths[action] in right for action in actions]) > 0.7
+
+
+def test_it_needs_the_observation_that_holds_the_statistics(tmp_path: Path) -> None:
+    config = TrainConfig(output=tmp_path, total_steps=1, warm_start="goodput")
+    with pytest.raises(ValueError, match='needs observation="full"'):
+        build_model(config, build_env(config, lambda: toy_env(observation="loss")))

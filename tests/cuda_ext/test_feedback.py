@@ -1,0 +1,74 @@
+"""Error feedback: nothing is lost, and nothing is owed for a bucket that did not arrive."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mqgrad import cuda_ext
+
+WIDTHS = range(1, 9)
+
+
+def gradients(steps: int, numel: int = 1000) -> Tensor:
+    return torch.randn(steps, numel, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_one_step_is_the_formula(bits: int, stochastic: bool) -> None:
+    x, residual = gradients(2).unbind()
+    alpha, beta = 0.7, 0.9
+    v = (x.double() + alpha * residual.double()).float()
+    expected_payload = cuda_ext.encode(v, bits, 128, stochastic, 4)
+    sent = cuda_ext.decode(expected_payload, len(x), bits, 128)
+    expected = beta * residual.double() + x.double() - sent.double()
+    payload = cuda_ext.encode_with_feedback(x, residual, bits, 128, stochastic, 4, alpha, beta)
+    assert torch.equal(payload, expected_payload)
+    torch.testing.assert_close(residual.double(), expected, rtol=6e-8, atol=1e-12)  # half an ulp
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_sent_plus_owed_is_what_came_in(bits: int) -> None:
+    steps = 200
+    residual = torch.zeros(1000)
+    sent = torch.zeros(1000, dtype=torch.float64)
+    for step, x in enumerate(gradients(steps)):
+        payload = cuda_ext.encode_with_feedback(x, residual, bits, 128, False, step, 1.0, 1.0)
+        sent += cuda_ext.decode(payload, 1000, bits, 128)
+    came_in = gradients(steps).double().sum(0)
+    owed_ulp = float(residual.abs().max()) * 2**-23
+    assert float((sent + residual - came_in).abs().max()) < steps * owed_ulp
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_feedback_on_nearest_rounding_stays_bounded(bits: int) -> None:
+    residual = torch.zeros(1000)
+    norms = []
+    for step, x in enumerate(gradients(300)):
+        cuda_ext.encode_with_feedback(x, residual, bits, 128, False, step, 1.0, 1.0)
+        norms.append(float(residual.norm()))
+    assert max(norms[150:]) < 1.2 * max(norms[:150])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_residual_is_float32_whatever_the_gradient_is(dtype: torch.dtype) -> None:
+    x = gradients(1)[0].to(dtype)
+    ours, expected = torch.ones(1000), torch.ones(1000)
+    payload = cuda_ext.encode_with_feedback(x, ours, 2, 128, False, 0, 1.0, 1.0)
+    assert torch.equal(
+        payload, cuda_ext.encode_with_feedback(x.float(), expected, 2, 128, False, 0, 1.0, 1.0)
+    )
+    assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("bad_residual", [False, True])
+def test_a_non_finite_bucket_keeps_its_residual(bad: float, bad_residual: bool) -> None:
+    x, residual = gradients(2, 24).unbind()
+    (residual if bad_residual else x)[9] = bad
+    before = residual.clone()
+    payload = cuda_ext.encode_with_feedback(x, residual, 4, 8, False, 0, 1.0, 1.0)
+    assert bool(cuda_ext.decode(payload, 24, 4, 8)[8:16].isnan().all())
+    torch.testing.assert_close(residual[8:16], before[8:16], rtol=0, atol=0, equal_nan=True)
+    assert not torch.equal(residual[:8], before[:8])
+    assert not torch.equal(residual[16:], before[16:])

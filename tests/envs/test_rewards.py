@@ -1,0 +1,71 @@
+"""Rewards against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from mqgrad.envs.rewards import AuthorsReward, LogLossReward, least_squares_slope
+from mqgrad.statistics import IntervalStatistics
+
+
+def interval(*losses: float, bits: int = 4, seconds: float = 1.0) -> IntervalStatistics:
+    return IntervalStatistics(
+        iteration=5,
+        bits=bits,
+        world_size=2,
+        losses=losses,
+        step_seconds=seconds / len(losses),
+        compute_seconds=0.0,
+        encode_seconds=0.0,
+        wire_seconds=0.0,
+        decode_seconds=0.0,
+        wire_bytes=0.0,
+        gradient_signal=0.0,
+        gradient_noise=0.0,
+        peak_energy=0.0,
+    )
+
+
+def test_log_loss_is_the_drop_and_telescopes() -> None:
+    reward = LogLossReward()
+    reward.reset(interval(8.0))
+    assert reward(interval(4.0), 2.0) == pytest.approx(math.log(2))
+    assert reward(interval(16.0), 3.0) == pytest.approx(-math.log(4))
+    assert reward(interval(1.0), 4.0) == pytest.approx(math.log(16))
+
+
+def test_log_loss_is_discounted_per_second() -> None:
+    reward = LogLossReward(discount_per_second=0.5)
+    reward.reset(interval(8.0))
+    assert reward(interval(4.0), 2.0) == pytest.approx(math.log(2) / 4)
+
+
+def test_last_interval_counts_as_far_as_it_lies_inside_the_budget() -> None:
+    reward = LogLossReward(budget_seconds=10.0)
+    reward.reset(interval(8.0))
+    assert reward(interval(4.0, seconds=4.0), 11.0) == pytest.approx(0.75 * math.log(2))
+    assert reward(interval(2.0, seconds=4.0), 15.0) == 0.0
+
+
+def test_log_loss_of_nan_is_the_worst() -> None:
+    reward = LogLossReward()
+    reward.reset(interval(1.0))
+    assert reward(interval(math.nan), 1.0) == pytest.approx(-math.log(1e6))
+
+
+@pytest.mark.parametrize(
+    ("values", "slope"),
+    [([1.0, 2.0, 3.0], 1.0), ([5.0], 0.0), ([0.0, 0.0, 0.0, 0.0, 5.0], 1.0), ([3.0, 3.0], 0.0)],
+)
+def test_least_squares_slope(values: list[float], slope: float) -> None:
+    assert least_squares_slope(values) == pytest.approx(slope)
+
+
+def test_authors_reward_by_hand() -> None:
+    reward = AuthorsReward()
+    reward.reset(interval(*[2.0] * 5))
+    # Smoothed: 1.9, 1.81, 1.729, 1.6561, 1.59049; slope (−2·1.9 − 1.81 + 1.6561 + 2·1.59049)/10 = −0.077292.
+    got = reward(interval(*[1.0] * 5, bits=3), 99.0)
+    assert got == pytest.approx(-300 * -0.077292 / 20)
+    # Next, back at 2: smoothed rises, so the reward is negative; wider intervals count less.
+    assert reward(interval(*[3.0] * 5, bits=8), 99.0) < 0

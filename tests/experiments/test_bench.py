@@ -1,0 +1,172 @@
+"""The benchmark: arithmetic on hand-made numbers, and what tiny real runs report. No timing is asserted."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import run_ranks
+from typer.testing import CliRunner
+
+from mqgrad.experiments import bench_codec, bench_peers
+from mqgrad.experiments.bench_break_even import break_even_mbit_per_s, break_even_rates
+from mqgrad.experiments.bench_codec import Coder, Operation, Skipped, measure_codec, time_in_turn
+from mqgrad.experiments.bench_ranks import TransportSettings, measure_on_rank
+from mqgrad.experiments.bench_steps import StepFigures
+from mqgrad.experiments.bench_tables import format_rate
+from mqgrad.experiments.cli import app
+
+SMALL = 1 / 64  # MiB: 4096 elements
+
+
+def step(
+    bits: int | None, seconds: float, *, codec_seconds: float = 0.0, wire_bytes: float = 0.0
+) -> StepFigures:
+    return StepFigures(
+        bits=bits,
+        step_seconds=seconds,
+        per_plain=1.0,
+        encode_seconds=codec_seconds / 2,
+        wire_seconds=0.0,
+        decode_seconds=codec_seconds / 2,
+        wire_bytes=wire_bytes,
+    )
+
+
+def no_peers(numel: int, threads: int) -> tuple[list[Coder], list[Skipped]]:
+    return [], []
+
+
+def test_break_even_is_bits_saved_over_seconds_spent() -> None:
+    assert break_even_mbit_per_s(saved_bytes=1e6, extra_seconds=0.008) == pytest.approx(1000.0)
+    assert break_even_mbit_per_s(saved_bytes=1e6, extra_seconds=0.0) is None
+    assert break_even_mbit_per_s(saved_bytes=0.0, extra_seconds=0.0) == 0.0
+    assert (format_rate(None), format_rate(12345.6)) == ("any rate", "12,346")
+
+
+def test_break_even_counts_codec_hook_and_ring_all_reduce() -> None:
+    # 4 ranks, 1 M parameters: a ring all-reduce sends 2 · 3/4 · 4 MB = 6 MB a rank. The hook costs 2 ms.
+    steps = [
+        step(None, 0.100),
+        step(32, 0.102, wire_bytes=6e6),
+        step(4, 0.105, codec_seconds=0.004, wire_bytes=0.75e6),
+        step(8, 0.105, codec_seconds=0.002, wire_bytes=1.5e6),
+    ]
+    four, eight = break_even_rates(steps, world_size=4, parameters=10**6)
+    assert (four.bits, four.saved_bytes) == (4, 5.25e6)
+    assert four.extra_seconds == pytest.approx(0.006)
+    assert four.mbit_per_s == pytest.approx(8 * 5.25 / 0.006)
+    assert eight.mbit_per_s == pytest.approx(8 * 4.5 / 0.004)
+
+
+def test_a_hook_that_measures_faster_than_plain_ddp_counts_as_free() -> None:
+    steps = [step(None, 0.100), step(32, 0.090), step(4, 0.105, codec_seconds=0.004)]
+    assert break_even_rates(steps, world_size=2, parameters=100)[0].extra_seconds == pytest.approx(0.004)
+
+
+def test_break_even_needs_plain_ddp_and_width_32() -> None:
+    with pytest.raises(ValueError, match="width 32"):
+        break_even_rates([step(None, 0.1), step(4, 0.1)], world_size=2, parameters=100)
+
+
+def test_operations_are_timed_in_turn() -> None:
+    calls: list[str] = []
+    operations = [Operation("a", lambda: calls.append("a")), Operation("b", lambda: calls.append("b"))]
+    seconds = time_in_turn(operations, rounds=2)
+    assert calls == ["a", "b"] * 3
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_every_width_and_rounding_is_measured() -> None:
+    threads = torch.get_num_threads()
+    report = measure_codec(no_peers, mebibytes=SMALL, rounds=1, widths=(1, 4, 16), thread_counts=(1, 2))
+    assert torch.get_num_threads() == threads
+    found = {(f.bits, f.coder, f.threads) for f in report.figures}
+    roundings = ("nearest", "stochastic", "feedback")
+    coders = [
+        (bits, coder) for bits in (1, 4, 16) for coder in roundings if (bits, coder) != (16, "stochastic")
+    ]
+    assert found == {(*coder, threads) for coder in coders for threads in (1, 2)}
+    assert all(f.encode_gb_per_s > 0 and math.isfinite(f.round_trip_per_copy) for f in report.figures)
+    nmse = {(f.coder, f.bits): f.nmse for f in report.figures}
+    assert nmse["nearest", 1] == pytest.approx(1 - 2 / math.pi, rel=0.05)
+    assert nmse["feedback", 4] == nmse["nearest", 4] < 0.02
+
+
+def test_a_peer_that_is_missing_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("piquant", "bitsandbytes", "bitsandbytes.functional"):
+        monkeypatch.setitem(sys.modules, package, None)
+    coders, skipped = bench_peers.find_peers(512, 1)
+    assert [coder.name for coder in coders] == ["torch bfloat16"]
+    assert [(s.name, s.reason.partition(":")[0]) for s in skipped] == [
+        ("pi-quant", "ModuleNotFoundError"),
+        ("bitsandbytes", "ModuleNotFoundError"),
+    ]
+
+
+def test_every_peer_at_hand_decodes_what_it_encoded() -> None:
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    coders, _ = bench_peers.find_peers(x.numel(), 1)
+    figures = list(bench_codec.measure_group(coders, x, threads=1, rounds=1))
+    assert all(f.nmse < (0.01 if f.bits >= 8 else 2) for f in figures)
+
+
+def test_the_command_writes_the_codec_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = measure_codec(no_peers, mebibytes=SMALL, rounds=1, widths=(4,), thread_counts=(1,))
+    tiny.skipped.append(Skipped("a peer", "not installed"))
+    monkeypatch.setattr(bench_codec, "measure_codec", lambda *_, **__: tiny)
+    path = tmp_path / "bench.json"
+    result = CliRunner().invoke(app, ["bench", "--only", "codec", "--quick", "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "not measured: a peer (not installed)" in result.output
+    report = json.loads(path.read_text())
+    assert report["machine"]["cpu"]
+    assert report["versions"]["torch"] == torch.__version__
+    assert [f["coder"] for f in report["codec"]["figures"]] == ["nearest", "stochastic", "feedback"]
+
+
+def test_transport_and_steps_on_two_ranks() -> None:
+    settings = TransportSettings(
+        workload="digits-mlp",
+        workload_settings={"width": 8},
+        mebibytes=SMALL,
+        rounds=1,
+        iterations=2,
+        widths=(4, 32),
+    )
+    report, other = run_ranks(lambda rank: measure_on_rank(settings, "loopback"))
+    assert report == other
+    assert [c.bits for c in report.collectives] == [4, 32]
+    four, plain = report.collectives
+    assert four.wire_bytes == 4096 * 4 / 8 + 4096 / 512 * 4  # codes and scales; half a vector, twice
+    assert plain.wire_bytes == 4 * 4096
+    assert four.seconds > 0
+    assert four.encode_seconds > 0
+    assert four.decode_seconds > 0
+    assert [s.bits for s in report.steps] == [None, 4, 32]
+    assert report.steps[0].per_plain == 1.0
+    assert report.steps[2].wire_bytes >= 4 * report.parameters
+    rates = break_even_rates(report.steps, world_size=report.world_size, parameters=report.parameters)
+    assert [rate.bits for rate in rates] == [4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--only", "disk"], "disk"),
+        (["--json", "no-such-folder/bench.json"], "no-such-folder"),
+        (["--num-workers", "1"], "num-workers"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_measured(arguments: list[str], expected: str) -> None:
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    assert result.exit_code == 2
+    assert expected in result.output
+
+
+def test_an_unknown_workload_is_named_before_anything_is_measured() -> None:
+    result = CliRunner().invoke(app, ["bench", "--workload", "digits-rnn"])
+    assert isinstance(result.exception, ValueError)
+    assert "digits-rnn" in str(result.exception)

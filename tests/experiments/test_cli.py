@@ -1,0 +1,125 @@
+"""The command line as a user meets it: real processes, exit codes, and what is printed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mqgrad
+from mqgrad.experiments.cli import main
+
+MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
+Invoke = Callable[..., tuple[int, str, str]]
+EXAMPLE = Path(__file__).parents[2] / "experiments" / "examples" / "ddp_digits.py"
+
+
+def command(*arguments: str, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run([*arguments], capture_output=True, text=True, timeout=timeout, env=environment)
+
+
+@pytest.fixture
+def invoke(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process, which has torch imported; return exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(sys, "argv", ["mqgrad", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return int(stopped.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+def test_the_installed_command_names_its_subcommands() -> None:
+    overview = command(MQGRAD, "--help").stdout
+    for name in ("train", "export", "run", "demo", "netlab"):
+        assert name in overview
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--workload", "digits-rnn"], "digits-cnn, digits-mlp"),
+        (["run", "--controller", "magic"], "known: "),
+        (["run", "--controller", "fixed:9"], "bit width 9"),
+        (["run", "--controller", "missing.mqg"], "missing.mqg"),
+        (["run", "--set", "batch_size=0"], "batch_size"),
+        (["run", "--set", "batch_size"], "NAME=VALUE"),
+        (["run", "--link-mbit-per-s", "fast"], "Mbit/s"),
+        (["run", "--link-mbit-per-s", "1:2"], "single rate"),
+        (["train", "/proc/here", "--total-steps", "1"], "/proc/here"),
+        (["train", "nowhere", "--resume"], "no run to resume"),
+        (["export", "nowhere.zip", "p.mqg"], "nowhere.zip"),
+    ],
+)
+def test_a_mistake_ends_in_one_message_and_exit_code_2(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Invoke
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, error = invoke(*arguments)
+    assert code == 2
+    assert expected in error
+
+
+@pytest.mark.timeout(240)
+def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
+    """The three uses, each as small as it can be and each real."""
+    folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p.mqg"), tmp_path / "record.json"
+    workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
+    short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5"]
+    assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
+    assert invoke("train", folder, "--resume", "--total-steps", "60")[0] == 0
+    assert "DQN after 60 decisions" in invoke("export", folder, policy)[1]
+
+    logs = tmp_path / "logs"
+    look = ["--tensorboard", str(logs), "--record", str(record)]
+    code, output, _ = invoke("run", *workload, "--controller", policy, "--iterations", "30", *look)
+    assert code == 0
+    assert "(emulated)" in output
+    points = json.loads(record.read_text())["points"]
+    assert [p["iteration"] for p in points] == list(range(5, 31, 5))
+    assert {p["bits"] for p in points} <= set(mqgrad.load_policy(policy).schema.widths)
+    assert any(logs.iterdir())
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    deployed = command(*torchrun, str(EXAMPLE), policy)
+    assert deployed.returncode == 0, deployed.stderr
+    losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
+    assert len(losses) == 10
+    assert losses[-1] < losses[0]
+
+
+def test_ctrl_c_stops_a_run_and_its_workers() -> None:
+    process = subprocess.Popen(
+        [MQGRAD, "run", "--workload", "digits-mlp", "--iterations", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(children(process.pid)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        workers = children(process.pid)
+        assert len(workers) == 2
+        time.sleep(5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

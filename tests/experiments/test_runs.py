@@ -1,0 +1,101 @@
+"""Records of runs, and what the demo makes of them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from mqgrad.experiments import demo
+from mqgrad.experiments.plots import plot_runs
+from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
+from mqgrad.statistics import IntervalStatistics
+
+
+class TinyCluster:
+    """Loss halves every 5 iterations, a second each; diverges after ``diverge_at`` iterations."""
+
+    world_size = 2
+    workload: Any = None
+
+    def __init__(self, diverge_at: float = math.inf) -> None:
+        self.iteration = 0
+        self.diverge_at = diverge_at
+
+    def reset(self, seed: int, **arguments: Any) -> None:
+        self.iteration = 0
+
+    def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
+        self.iteration += iterations
+        loss = 0.5 ** (self.iteration / 5) if self.iteration < self.diverge_at else math.nan
+        return IntervalStatistics(
+            iteration=self.iteration,
+            bits=4,
+            world_size=2,
+            losses=(loss,) * iterations,
+            step_seconds=1.0,
+            compute_seconds=0.5,
+            encode_seconds=0.0,
+            wire_seconds=0.5,
+            decode_seconds=0.0,
+            wire_bytes=100.0,
+            gradient_signal=1.0,
+            gradient_noise=1.0,
+            peak_energy=1.0,
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        return {"loss": 0.5 ** (self.iteration / 5), "accuracy": 0.5}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
+    record = run_training(TinyCluster(), "fixed:4", 0, iterations=12)
+    assert [p.iteration for p in record.points] == [5, 10, 12]
+    assert record.final.elapsed_seconds == pytest.approx(12)
+    assert record.final.wire_bytes == pytest.approx(1200)
+    assert record.mean_bits == 4
+    assert record.outcome == "finished"
+    assert record.seconds_to(0.25) == pytest.approx(10)
+    assert record.seconds_to(0.01) is None
+
+
+def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
+    assert run_training(TinyCluster(), "fixed:4", 0, budget_seconds=8).final.iteration == 10
+    record = run_training(TinyCluster(diverge_at=8), "fixed:4", 0, iterations=100)
+    assert (record.outcome, record.final.iteration) == ("diverged", 10)
+
+
+def test_a_run_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="nothing ends the run"):
+        run_training(TinyCluster(), "fixed:4", 0)
+
+
+def point(iteration: int, loss: float) -> RunPoint:
+    return RunPoint(
+        iteration=iteration,
+        elapsed_seconds=float(iteration),
+        bits=4,
+        train_loss=loss,
+        heldout={"loss": loss, "accuracy": 0.9},
+        wire_bytes=2.0**20 * iteration,
+    )
+
+
+def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -> None:
+    reached = RunRecord(controller="fixed:2", seed=1, points=[point(1, 2.0), point(4, 0.5)], bit_iterations=8)
+    missed = RunRecord(controller="fixed:2", seed=2, points=[point(1, 2.0), point(4, 1.5)], bit_iterations=8)
+    dense = RunRecord(controller="fixed:32", seed=1, points=[point(2, 1.0)], bit_iterations=64)
+    assert RunRecord.from_dict(json.loads(json.dumps(reached.to_dict()))) == reached
+    records = {"2 bits": [reached, missed], "fp32 DDP": [dense]}
+    assert demo.target_loss(records) == 1.0
+    console = Console(width=120, record=True)
+    console.print(demo.result_table(records, 1.0))
+    row = next(line for line in console.export_text().splitlines() if "2 bits" in line)
+    assert "4.00 (1/2)" in row
+    plot_runs(records, 1.0, tmp_path / "runs.png", title="test")
+    assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,332 @@
+"""The comparison: its grid, its folder, runs that fail, and the arithmetic of its report."""
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqgrad.experiments.compare_command import parse_budgets, parse_workload_settings, split_list
+from mqgrad.experiments.estimates import mean_with_interval, paired_ratio
+from mqgrad.experiments.report import ControllerSummary, summarize, summarize_overall
+from mqgrad.experiments.report_pages import write_report
+from mqgrad.experiments.sweep import Sweep, load_config, load_results
+from mqgrad.experiments.sweep_cell import CellResult
+from mqgrad.experiments.sweep_config import Link, SweepConfig
+
+MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
+
+# Stands in for `mqgrad run`: what it does depends on the controller it is given.
+FAKE_RUN = """
+import json, os, pathlib, signal, sys, time
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+controller, seed = options["--controller"], int(options["--seed"])
+with open({calls!r}, "a") as file:
+    file.write(controller + "\\n")
+if controller == "fixed:1":
+    sys.exit("error: out of luck")
+if controller == "fixed:2":
+    time.sleep(60)
+if controller == "fixed:3":
+    sys.exit(0)  # without a record
+if controller == "fixed:6":
+    pathlib.Path({calls!r} + ".pid").write_text(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, at a moment that is known
+    time.sleep(60)
+loss = [2.0, 1.0, float("nan") if controller == "fixed:5" else 0.5]
+points = [
+    dict(iteration=5 * i + 5, elapsed_seconds=i + 1.0, bits=4, train_loss=loss[i], heldout=dict(loss=loss[i]),
+         wire_bytes=2.0**20 * i)
+    for i in range(3)
+]
+outcome = "diverged" if controller == "fixed:5" else "finished"
+record = dict(controller=controller, seed=seed, points=points, outcome=outcome, bit_iterations=60)
+pathlib.Path(options["--record"]).write_text(json.dumps(record))
+"""
+
+
+def small_config(**changes: Any) -> SweepConfig:
+    chosen: dict[str, Any] = {
+        "controllers": ("fixed:32", "fixed:4"),
+        "workloads": ("digits-mlp",),
+        "links": ("emulated:100mbit",),
+        "seeds": (1, 2),
+        "iterations": 15,
+    }
+    return SweepConfig(**{**chosen, **changes})
+
+
+def fake_program(folder: Path) -> tuple[list[str], Path]:
+    calls, script = folder / "calls", folder / "fake.py"
+    script.write_text(FAKE_RUN.format(calls=str(calls)))
+    calls.touch()
+    return [sys.executable, str(script)], calls
+
+
+def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResult]:
+    program, _ = fake_program(folder)
+    Sweep(folder / "out", config, program=program).run(**options)
+    return load_results(folder / "out")
+
+
+def test_the_grid_has_every_combination_seed_by_seed() -> None:
+    config = small_config(workloads=("digits-mlp", "digits-cnn"), links=("none", "1gbit"))
+    cells = list(config.cells())
+    assert len(cells) == len(set(cells)) == 16
+    assert [cell.seed for cell in cells] == [1] * 8 + [2] * 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
+        ({"controllers": ("fixed:4",)}, "fixed:32"),
+        ({"controllers": ("fixed:32", "fixed:32")}, "twice"),
+        ({"workloads": ()}, "no workloads"),
+        ({"hosts": 1}, "1 hosts"),
+        ({"iterations": None}, "nothing ends"),
+        ({"budget_seconds": {"digits-mlp": -1.0}}, "-1.0"),
+        ({"budget_seconds": {"bytes-gpt": 1.0}}, "bytes-gpt, which is not compared"),
+    ],
+)
+def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"controllers": ("fixed:32", "magic")}, "known: .*goodput"),
+        ({"controllers": ("fixed:32", "gone.mqg")}, "gone.mqg"),
+        ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),
+        ({"settings": {"digits-mlp": {"depth": 3}}}, "no setting 'depth'"),
+    ],
+)
+def test_unknown_names_are_found_before_anything_is_written(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        Sweep(tmp_path / "out", small_config(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_are_read() -> None:
+    assert Link.parse("1gbit") == ("1gbit", False, 1000.0)
+    assert Link.parse("none").emulation() == ("emulated:none", True, None)
+    assert Link.parse("emulated:50mbit").emulation().rate_mbit_per_s == 50.0
+
+
+def test_the_options_of_the_command_are_read() -> None:
+    assert split_list("fixed:2, linear-ramp:start=2,end=8,a/b=c.mqg") == [
+        "fixed:2",
+        "linear-ramp:start=2,end=8",
+        "a/b=c.mqg",
+    ]
+    assert parse_budgets("6", ["a", "b"]) == {"a": 6.0, "b": 6.0}
+    assert parse_budgets("a=6,b=1.5", ["a", "b"]) == {"a": 6.0, "b": 1.5}
+    settings = parse_workload_settings(["a:width=64", "batch_size=8"], ["a", "b"])
+    assert settings == {"a": {"width": 64, "batch_size": 8}, "b": {"batch_size": 8}}
+
+
+def test_the_report_names_the_command_that_makes_it() -> None:
+    config = small_config(settings={"digits-mlp": {"width": 16}}, budget_seconds={"digits-mlp": 1.5})
+    words = shlex.split(config.command_line())
+    assert words[:3] == ["mqgrad", "compare", "--output=FOLDER"]
+    assert {"--controllers=fixed:32,fixed:4", "--budget-seconds=digits-mlp=1.5", "--seeds=2"} <= set(words)
+    assert "--set=digits-mlp:width=16" in words
+
+
+def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    controllers = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5")
+    config = small_config(controllers=controllers, seeds=(1,), time_limit_seconds=4.0)
+    results = {result.controller: result for result in run_fake(tmp_path, config)}
+    assert {name: result.outcome for name, result in results.items()} == {
+        "fixed:32": "finished",
+        "fixed:1": "crashed",
+        "fixed:2": "timed out",
+        "fixed:3": "crashed",
+        "fixed:5": "diverged",
+    }
+    assert "exit status 1: error: out of luck" in results["fixed:1"].reason
+    assert "4 s" in results["fixed:2"].reason
+    assert "no record" in results["fixed:3"].reason
+    assert results["fixed:5"].losses == [2.0, 1.0, None]
+    assert results["fixed:32"].wire_bytes == 2.0**21
+    assert results["fixed:32"].mean_bits == 4.0
+    kept = {folder.name.split("-")[3] for folder in (tmp_path / "out" / "logs").iterdir()}
+    assert kept == {"fixed_1", "fixed_2", "fixed_3"}
+    report = write_report(tmp_path / "out").markdown.read_text()
+    assert "out of luck" in report
+    assert "never (0/1)" in report
+
+
+def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
+    config = small_config(controllers=("fixed:32", "fixed:1"), seeds=(1,))
+    program, calls = fake_program(tmp_path)
+    sweep = Sweep(tmp_path / "out", config, program=program)
+    sweep.run()
+    sweep.run()
+    assert calls.read_text().split() == ["fixed:32", "fixed:1"]
+    sweep.run(retry_failed=True)
+    assert calls.read_text().split() == ["fixed:32", "fixed:1", "fixed:1"]
+    assert len(load_results(tmp_path / "out")) == 2
+
+
+def test_a_line_cut_short_is_run_again(tmp_path: Path) -> None:
+    config = small_config(seeds=(1,))
+    complete = run_fake(tmp_path, config)
+    path = tmp_path / "out" / "results.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert len(load_results(tmp_path / "out")) == 1
+    again = run_fake(tmp_path, config)
+    assert [result.cell for result in again] == [result.cell for result in complete]
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(ValueError, match="line 1"):
+        load_results(tmp_path / "out")
+
+
+def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    with pytest.raises(ValueError, match=r"iterations: 15 there, 20 here"):
+        Sweep(tmp_path / "out", small_config(seeds=(1,), iterations=20))
+    assert load_config(tmp_path / "out") == small_config(seeds=(1,))
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {"revision", "versions", "machine"} <= set(fields)
+    assert {"cpu", "cores", "kernel"} == set(fields["machine"])
+
+
+def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> None:
+    program, calls = fake_program(tmp_path)
+    config = small_config(controllers=("fixed:32", "fixed:6", "fixed:4"), seeds=(1,))
+    sweep = Sweep(tmp_path / "out", config, program=program)
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run()
+    assert calls.read_text().split() == ["fixed:32", "fixed:6"]
+    assert [cell.controller for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
+    assert not Path("/proc", calls.with_suffix(".pid").read_text()).exists()
+
+
+def result(
+    controller: str, seed: int, losses: Sequence[float | None], *, step: float = 1.0, **changes: Any
+) -> CellResult:
+    fields: dict[str, Any] = {
+        "workload": "digits-mlp",
+        "link": "emulated:100mbit",
+        "controller": controller,
+        "seed": seed,
+        "outcome": "finished",
+        "wall_seconds": 1.0,
+        "mean_bits": 4.0,
+        "wire_bytes": 2.0**20,
+        "heldout": {"loss": losses[-1] if losses else None, "accuracy": 0.5},
+        "iterations": [5 * (i + 1) for i in range(len(losses))],
+        "seconds": [step * (i + 1) for i in range(len(losses))],
+        "losses": list(losses),
+        "bits": [4] * len(losses),
+    }
+    return CellResult(**{**fields, **changes})
+
+
+ROWS = [
+    result("fixed:32", 1, [3.0, 2.0, 1.0]),
+    result("fixed:32", 2, [3.0, 1.5, 1.5]),  # target 1.5: what both reach
+    result("fixed:4", 1, [1.5, 0.5, 0.25], step=0.75),  # 0.75 s against 3 s
+    result("fixed:4", 2, [2.0, 1.0, 0.5], step=1.0),  # 2 s against 2 s
+    result("fixed:2", 1, [1.0], step=0.5),
+    result("fixed:2", 2, [2.0], step=0.5),  # never
+    result("goodput", 1, [1.0], outcome="diverged", reason="training loss nan"),  # reached, then diverged
+    result("goodput", 2, [], outcome="crashed", reason="failed", heldout={}, mean_bits=None, wire_bytes=None),
+]
+CONTROLLERS = ("fixed:32", "fixed:4", "fixed:2", "goodput")
+
+
+def summaries() -> dict[str, ControllerSummary]:
+    (group,) = summarize(small_config(controllers=CONTROLLERS), ROWS)
+    assert (group.target, group.oracle) == (1.5, "fixed:4")
+    return {summary.controller: summary for summary in group.controllers}
+
+
+def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
+    four = summaries()["fixed:4"]
+    assert four.seconds_to_target == pytest.approx(1.375)
+    assert four.to_dense is not None
+    assert four.to_dense.value == pytest.approx(math.sqrt(0.25 * 1.0))
+    assert four.to_oracle is not None
+    assert four.to_oracle.value == pytest.approx(1.0)
+    assert four.final_loss is not None
+    assert four.final_loss.value == pytest.approx(0.375)
+    dense = summaries()["fixed:32"]
+    assert dense.to_oracle is not None
+    assert dense.to_oracle.value == pytest.approx(2.0)
+
+
+def test_a_missed_target_is_told_and_bounds_the_mean() -> None:
+    by_name = summaries()
+    two, goodput = by_name["fixed:2"], by_name["goodput"]
+    assert (two.reached, two.runs, two.to_dense, two.to_oracle) == (1, 2, None, None)
+    assert (goodput.reached, goodput.seconds_to_target, goodput.final_loss) == (0, None, None)
+    assert goodput.outcomes == {"diverged": 1, "crashed": 1}
+    config = small_config(controllers=CONTROLLERS)
+    overall = {each.controller: each for each in summarize_overall(config, summarize(config, ROWS))}
+    bound = overall["fixed:2"].to_dense
+    assert bound is not None
+    assert bound == (
+        pytest.approx(math.sqrt((0.5 / 3.0) * (0.5 / 2.0))),
+        False,
+    )  # as if at the end of the run
+    assert overall["goodput"].to_dense is None
+    assert overall["fixed:2"].missed == ["digits-mlp @ emulated:100mbit (1/2 reached it)"]
+    assert overall["fixed:4"].to_dense == (pytest.approx(0.5), True)
+    assert overall["fixed:4"].worst.endswith("0.50")
+
+
+def test_without_a_finished_fp32_run_there_is_no_target() -> None:
+    rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
+    (group,) = summarize(small_config(), rows)
+    assert group.target is None
+    assert all(summary.to_dense is None and summary.reached == 0 for summary in group.controllers)
+
+
+def test_intervals_are_students() -> None:
+    estimate = mean_with_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert estimate is not None
+    assert estimate.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-3)
+    assert mean_with_interval([]) is None
+    assert mean_with_interval([2.0]) == (2.0, None, None)
+    ratio = paired_ratio({1: 2.0, 2: 8.0, 3: 1.0}, {1: 1.0, 2: 1.0})
+    assert ratio is not None
+    assert ratio.value == pytest.approx(4.0)
+
+
+@pytest.mark.timeout(200)
+def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    grid = ["--workloads", "digits-mlp", "--controllers", "fixed:32", "--links", "emulated:100mbit"]
+    size = ["--seeds", "1", "--hosts", "2", "--iterations", "10", "--set", "digits-mlp:width=16"]
+    command = [MQGRAD, "compare", "--output", str(out), *grid, *size]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    (row,) = load_results(out)
+    assert (row.outcome, row.iterations) == ("finished", [5, 10]), row.reason
+    assert "EMULATED" in (out / "report.md").read_text()
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page
+    assert str(tmp_path) not in page
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert "1 of them done" in again.stdout
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")
+def test_without_root_every_link_is_emulated_and_says_so(tmp_path: Path) -> None:
+    command = [MQGRAD, "compare", "--output", str(tmp_path), "--quick", "--controllers", "magic"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "emulated in the transport" in done.stdout

@@ -1,0 +1,156 @@
+"""The compressed mean all-reduce through the DDP hook, on real ranks."""
+
+import copy
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+
+
+def averaged_gradient(
+    bits: int, rank: int, state_args: dict, ddp_args: dict | None = None, iterations: int = 3
+):
+    """The averaged and the exact mean gradient of each iteration, with the parameters left alone."""
+    model = models.small_model()
+    state = mqgrad.CompressionState(mqgrad.FixedBits(bits), **state_args)
+    ddp = models.compressed_ddp(model, state, **(ddp_args or {}))
+    exact_model = copy.deepcopy(model)
+    results = []
+    for iteration in range(iterations):
+        model.zero_grad()
+        state.step(models.backward(ddp, rank, iteration))
+        exact = []
+        for other in range(torch.distributed.get_world_size()):
+            exact_model.zero_grad()
+            models.backward(exact_model, other, iteration)
+            exact.append(models.gradient_of(exact_model))
+        results.append((models.gradient_of(model).numpy(), torch.stack(exact).mean(0).numpy()))
+    state.close()
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
+def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int, bits: int) -> None:
+    def rank_main(rank: int):
+        return averaged_gradient(bits, rank, {"error_feedback": False})
+
+    results = run_ranks(rank_main, world_size)
+    for iterations in zip(*results, strict=True):
+        assert len({got.tobytes() for got, _ in iterations}) == 1
+        got, exact = (torch.from_numpy(x) for x in iterations[0])
+        # Each of the two roundings of a contractive code errs by less than the vector; finer ones by far less.
+        tolerance = {1: 1.5, 2: 1.0, 4: 0.25, 8: 0.02, 16: 0.006, 32: 1e-6}[bits]
+        assert (got - exact).norm() <= tolerance * exact.norm()
+        if world_size == 1 or bits == 32:
+            torch.testing.assert_close(got, exact, rtol=1e-5, atol=1e-8)
+        else:
+            assert not torch.equal(got, exact)
+
+
+def test_stochastic_mean_is_unbiased_over_iterations() -> None:
+    def rank_main(rank: int):
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(3), rounding="stochastic", error_feedback=False)
+        ddp = models.compressed_ddp(model, state)
+        total = 0
+        for _ in range(200):
+            model.zero_grad()
+            models.backward(ddp, rank, 0)
+            total = total + models.gradient_of(model)
+        one = models.gradient_of(model)
+        state.close()
+        exact = 0
+        for other in range(2):
+            model.zero_grad()
+            models.backward(model, other, 0)
+            exact = exact + models.gradient_of(model) / 2
+        return (one - exact).norm().item(), (total / 200 - exact).norm().item()
+
+    single_error, mean_error = run_ranks(rank_main)[0]
+    # Independent unbiased errors shrink by √200 ≈ 14 in the mean; a bias would stay.
+    assert mean_error < single_error / 9
+
+
+@pytest.mark.parametrize("bits", [2, 32])
+def test_many_small_buckets_overlap_without_deadlock(bits: int) -> None:
+    def rank_main(rank: int):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*[torch.nn.Linear(40, 40) for _ in range(40)])
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.001)
+        gradients = []
+        for iteration in range(5):
+            model.zero_grad()
+            x = torch.randn(8, 40, generator=torch.Generator().manual_seed(rank + 10 * iteration))
+            ddp(x).square().mean().backward()
+            gradients.append(models.gradient_of(model).numpy().tobytes())
+        state.close()
+        return gradients
+
+    first, second = run_ranks(rank_main)
+    assert first == second
+
+
+@pytest.mark.parametrize("bits", [2, 8, 16, 32])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite(bits: int, bad: float) -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(600, 2, bias=False)
+        torch.nn.init.constant_(model.weight, 0.1)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddp = models.compressed_ddp(model, state)
+        finite = []
+        for iteration in range(3):
+            model.zero_grad()
+            x = torch.randn(4, 600, generator=torch.Generator().manual_seed(rank + 2 * iteration))
+            if iteration == 1 and rank == 1:
+                x[0, 5] = bad
+            ddp(x).sum().backward()
+            finite.append(bool(model.weight.grad.isfinite().all()))
+        state.close()
+        return finite
+
+    assert run_ranks(rank_main) == [[True, False, True]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("bits", [4, 16, 32])
+def test_other_gradient_dtypes(dtype: torch.dtype, bits: int) -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(64, 8, bias=False).to(dtype)
+        torch.nn.init.constant_(model.weight, 0.1)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddp = models.compressed_ddp(model, state)
+        x = torch.full((1, 64), float(rank + 1), dtype=dtype)
+        ddp(x).sum().backward()
+        state.close()
+        return str(model.weight.grad.dtype), model.weight.grad.double().unique().tolist()
+
+    # Constant gradients 1 and 2 are exact at every width.
+    assert run_ranks(rank_main) == [(str(dtype), [1.5])] * 2
+
+
+def test_bytes_are_counted_as_sent() -> None:
+    def rank_main(rank: int):
+        sent = {}
+        for bits in (2, 4, 8, 16, 32):
+            model = torch.nn.Linear(512, 64, bias=False)
+            state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+            ddp = models.compressed_ddp(model, state)  # held: its hooks live as long as it does
+            ddp(torch.randn(2, 512)).sum().backward()
+            state.close()
+            sent[bits] = state.totals.wire_bytes
+        return sent
+
+    sent = run_ranks(rank_main)[0]
+    agreement_bytes = 5 * 8
+    n = 512 * 64
+    for bits in (2, 4, 8):
+        shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2
+        assert sent[bits] == 2 * shard_payload + agreement_bytes
+    assert sent[16] == 2 * n + agreement_bytes
+    assert sent[32] == 4 * n + agreement_bytes

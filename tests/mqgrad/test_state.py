@@ -1,0 +1,351 @@
+"""CompressionState: controllers, agreement between ranks, checkpoints, feedback through width changes."""
+
+import contextlib
+import io
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+
+
+class Scripted:
+    """A controller that plays a list of widths and remembers what it saw."""
+
+    interval = 2
+
+    def __init__(self, widths: list[int]) -> None:
+        self.widths = widths
+        self.decisions = 0
+        self.seen: list[mqgrad.IntervalStatistics] = []
+
+    @property
+    def initial_bits(self) -> int:
+        return self.widths[0]
+
+    def decide(self, statistics: mqgrad.IntervalStatistics) -> int:
+        self.seen.append(statistics)
+        self.decisions += 1
+        return self.widths[self.decisions % len(self.widths)]
+
+    def state_dict(self) -> dict:
+        return {"decisions": self.decisions}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.decisions = state["decisions"]
+
+
+def new_run(controller, **state_args):
+    model = models.small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = mqgrad.CompressionState(controller, **state_args)
+    # Small buckets: DDP regroups them after the first iteration, which the run must not notice.
+    return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state
+
+
+def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
+    def rank_main(rank: int):
+        controller = Scripted([2, 8, 32, 4])
+        model, optimizer, state = new_run(controller)
+        state.mark()
+        widths, losses = [], []
+        for iteration in range(8):
+            optimizer.zero_grad()
+            loss = models.backward(model, rank, iteration)
+            widths.append(state.bits)
+            optimizer.step()
+            state.step(loss)
+            losses.append(loss.item())
+        state.close()
+        return widths, losses, [s.losses for s in controller.seen], controller.seen[0]
+
+    results = run_ranks(rank_main)
+    for widths, _, seen, _ in results:
+        assert widths == [2, 2, 8, 8, 32, 32, 4, 4]
+        for i, interval in enumerate(seen):
+            expected = [(results[0][1][2 * i + k] + results[1][1][2 * i + k]) / 2 for k in range(2)]
+            assert interval == pytest.approx(expected)
+    assert results[0][3] == results[1][3]
+    first = results[0][3]
+    assert first.bits == 2
+    assert first.iteration == 2
+    assert first.wire_bytes > 0
+    assert 0 < first.compute_seconds <= first.step_seconds * 1.001
+    assert first.gradient_noise > 0
+    assert first.quantization_noise(2) > first.quantization_noise(4) > 0
+
+
+def test_rank_zero_decides_when_controllers_differ() -> None:
+    def rank_main(rank: int):
+        class Opinionated(Scripted):
+            def decide(self, statistics):
+                return 4 if rank == 0 else 8
+
+        model, optimizer, state = new_run(Opinionated([2]))
+        models.train(model, optimizer, state, rank, range(6))
+        bits = state.bits
+        state.close()
+        return bits
+
+    assert run_ranks(rank_main) == [4, 4]
+
+
+@pytest.mark.parametrize(("world_size", "widths"), [(2, [2, 4, 32, 1, 16]), (4, [2, 4, 8, 1, 16])])
+def test_interrupted_run_continues_with_the_same_bytes(world_size: int, widths: list[int]) -> None:
+    """Save in the middle of an interval, load into a fresh model, DDP and state: nothing may differ.
+
+    DDP starts the resumed run with other buckets than the straight run has by then. Width 32 is DDP's own
+    all-reduce, whose order of summation over more than two ranks depends on the bucket: it is left out there.
+    """
+
+    def rank_main(rank: int):
+        model, optimizer, state = new_run(Scripted(widths))
+        state.mark()
+        models.train(model, optimizer, state, rank, range(5))
+        file = io.BytesIO()
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mqgrad": state.state_dict()},
+            file,
+        )
+        straight = models.train(model, optimizer, state, rank, range(5, 15))
+        state.close()
+
+        file.seek(0)
+        saved = torch.load(file)  # weights_only: tensors and plain types
+        model, optimizer, state = new_run(Scripted(widths))
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        state.load_state_dict(saved["mqgrad"])
+        resumed = models.train(model, optimizer, state, rank, range(5, 15))
+        state.close()
+        return straight == resumed, straight[-1]
+
+    results = run_ranks(rank_main, world_size)
+    assert [same for same, _ in results] == [True] * world_size
+    assert len({gradient for _, gradient in results}) == 1
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding) -> None:
+    """The sum of what was applied plus what feedback still holds is the sum of the exact means."""
+
+    def rank_main(rank: int):
+        controller = Scripted([1, 2, 1, 4, 2, 1])
+        model = torch.nn.Linear(1024, 4, bias=False)
+        state = mqgrad.CompressionState(controller, rounding=rounding)
+        ddp = models.compressed_ddp(model, state)
+        state.mark()
+        applied, exact, norms = 0.0, 0.0, []
+        for iteration in range(120):
+            both = [
+                torch.randn(1, 1024, generator=torch.Generator().manual_seed(2 * iteration + r))
+                for r in range(2)
+            ]
+            model.zero_grad()
+            loss = ddp(both[rank]).sum()
+            loss.backward()
+            state.step(loss)
+            applied = applied + model.weight.grad[0]
+            exact = exact + (both[0] + both[1])[0] / 2
+            norms.append(((applied - exact).norm() / exact.norm() * (iteration + 1) ** 0.5).item())
+        state.close()
+        return norms
+
+    norms = run_ranks(rank_main)[0]
+    # The backlog in units of one gradient's norm: about constant when stable, exponential when not.
+    assert max(norms[60:]) < 40
+    assert max(norms[60:]) < 2 * max(norms[:60])
+
+
+def test_width_32_sends_the_backlog_exactly() -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(700, 3, bias=False)
+        state = mqgrad.CompressionState(None)
+        ddp = models.compressed_ddp(model, state)
+        applied, exact = 0.0, 0.0
+        for iteration, bits in enumerate([1, 2, 3, 32]):
+            state.set_width(bits)
+            xs = [
+                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
+                for r in range(2)
+            ]
+            model.zero_grad()
+            ddp(xs[rank]).sum().backward()
+            applied = applied + model.weight.grad
+            exact = exact + (xs[0] + xs[1]) / 2
+        state.close()
+        return (applied - exact).abs().max().item()
+
+    assert max(run_ranks(rank_main)) < 1e-5
+
+
+def test_no_sync_accumulates_and_skips_the_hook() -> None:
+    def rank_main(rank: int):
+        model, _, state = new_run(mqgrad.FixedBits(32))
+        for micro in range(4):
+            with model.no_sync() if micro < 3 else contextlib.nullcontext():
+                models.backward(model, rank, micro)
+        got = models.gradient_of(model)
+        iterations = state.totals.iterations
+        state.close()
+        reference = models.small_model()
+        for other in range(2):
+            for micro in range(4):
+                models.backward(reference, other, micro)
+        torch.testing.assert_close(got, models.gradient_of(reference) / 2)
+        return iterations
+
+    assert run_ranks(rank_main) == [1, 1]
+
+
+def disagreement(make_state) -> list[str]:
+    """The error that each rank's training thread gets from a first iteration."""
+
+    def rank_main(rank: int):
+        model = models.small_model()
+        state = make_state(rank)
+        ddp = models.compressed_ddp(model, state)
+        try:
+            models.backward(ddp, rank, 0)
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            state.close()
+        return "no error"
+
+    return run_ranks(rank_main)
+
+
+def test_ranks_with_different_widths_are_detected_before_anything_is_sent() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None)
+        state.set_width(2 if rank == 0 else 8)
+        return state
+
+    for message in disagreement(make_state):
+        assert "bit width (rank 0: 2, rank 1: 8)" in message
+        assert "every rank" in message
+
+
+def test_a_rank_that_did_not_load_its_state_is_detected() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = new_run(Scripted([4]))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = state.state_dict()
+        state.close()
+        model, optimizer, state = new_run(Scripted([4]))
+        if rank == 0:
+            state.load_state_dict(saved)
+        with pytest.raises(RuntimeError, match=r"iteration \(rank 0: 3, rank 1: 0\)"):
+            models.train(model, optimizer, state, rank, range(1))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_ranks_with_different_configuration_are_detected() -> None:
+    for message in disagreement(lambda rank: mqgrad.CompressionState(bucket_size=512 if rank else 256)):
+        assert "disagree about the configuration" in message
+
+
+def test_ranks_in_different_iterations_are_detected() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState()
+        state.totals.iterations = 7 * rank
+        return state
+
+    for message in disagreement(make_state):
+        assert "iteration (rank 0: 0, rank 1: 7)" in message
+
+
+def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
+    def rank_main(rank: int):
+        model, _, state = new_run(mqgrad.FixedBits(4))
+        with pytest.raises(RuntimeError, match="register_comm_hook"):
+            model.register_comm_hook(state, mqgrad.compression_hook)
+        with pytest.raises(ValueError, match="width 9"):
+            state.set_width(9)
+        with pytest.raises(ValueError, match="rounding 'up'"):
+            mqgrad.CompressionState(rounding="up")
+        other = mqgrad.CompressionState(mqgrad.FixedBits(4), bucket_size=64)
+        with pytest.raises(ValueError, match=r"rank 0.*bucket_size=512.*bucket_size=64"):
+            other.load_state_dict(state.state_dict())
+        other.close()
+        state.close()
+
+    run_ranks(rank_main, world_size=1)
+
+
+def test_a_controller_that_fails_is_reported_by_the_training_thread() -> None:
+    def rank_main(rank: int):
+        class Broken(Scripted):
+            def decide(self, statistics):
+                raise KeyError("no such width table")
+
+        model, optimizer, state = new_run(Broken([2]))
+        state.mark()
+        with pytest.raises(RuntimeError, match="no such width table"):
+            models.train(model, optimizer, state, rank, range(4))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_without_a_process_group_the_remedy_is_named() -> None:
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        mqgrad.CompressionState()
+
+
+def test_different_intervals_are_detected() -> None:
+    def make_state(rank: int):
+        return mqgrad.CompressionState(mqgrad.FixedBits(4, interval=2 + rank))
+
+    for message in disagreement(make_state):
+        assert "disagree about the configuration" in message
+
+
+def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() -> None:
+    def rank_main(rank: int):
+        model = models.small_model()
+        state = mqgrad.CompressionState(None, interval=2)
+        ddp = models.compressed_ddp(model, state)
+        norms = []
+        state.mark()
+        for _ in range(6):
+            model.zero_grad()
+            state.step(models.backward(ddp, rank, 0))
+            norms.append(state._statistics.local_norm_sq)
+        state.close()
+        return norms
+
+    norms = run_ranks(rank_main)[0]
+    assert norms[0] == 0
+    assert norms[1] > 0
+    assert set(norms[1:]) == {norms[1]}
+
+
+def test_a_backlog_survives_an_overflow_at_width_32() -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(700, 3, bias=False)
+        state = mqgrad.CompressionState(None)
+        ddp = models.compressed_ddp(model, state)
+        applied, exact = 0.0, 0.0
+        for iteration, bits in enumerate([1, 2, 32, 32]):
+            state.set_width(bits)
+            xs = [
+                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
+                for r in range(2)
+            ]
+            if iteration == 2:
+                xs[1][0, 0] = float("inf")
+            model.zero_grad()
+            ddp(xs[rank]).sum().backward()
+            if model.weight.grad.isfinite().all():  # as a loss scaler does
+                applied = applied + model.weight.grad
+                exact = exact + (xs[0] + xs[1]) / 2
+        state.close()
+        return (applied - exact).abs().max().item()
+
+    assert max(run_ranks(rank_main)) < 1e-5

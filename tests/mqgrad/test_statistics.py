@@ -1,0 +1,64 @@
+"""Signal and noise of the gradient, from sketches and through the hook."""
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.sketch import SKETCH_SIZE, Sketcher
+from mqgrad.statistics import IntervalStatistics, RankStatistics
+
+
+def test_sketches_keep_inner_products() -> None:
+    generator = torch.Generator().manual_seed(0)
+    common = torch.randn(20_000, generator=generator)
+    x, y = (common + torch.randn(20_000, generator=generator) for _ in range(2))
+    products = []
+    for seed in range(50):
+        sketcher = Sketcher(seed)
+        products.append(float(sketcher.sketch(x, 0) @ sketcher.sketch(y, 0)))
+    error = float(x.norm() * y.norm()) / SKETCH_SIZE**0.5
+    assert abs(sum(products) / 50 - float(x @ y)) < 4 * error / 50**0.5
+    assert sum((p - float(x @ y)) ** 2 for p in products) / 50 < (2 * error) ** 2
+
+
+def test_signal_and_noise_add_up_to_the_norms() -> None:
+    vectors = torch.randn(4, SKETCH_SIZE, generator=torch.Generator().manual_seed(0)) + 1.0
+    rows = [
+        RankStatistics(losses=[1.0], local_norm_sq=float(v.square().sum()), sketch=v).to_row(1)
+        for v in vectors
+    ]
+    statistics = IntervalStatistics.from_rows(torch.stack(rows), iteration=1, bits=4)
+    # A sketch of the identity is exact: S + V/W is the squared norm of the mean.
+    mean_norm_sq = float(vectors.mean(dim=0).square().sum())
+    assert statistics.gradient_signal + statistics.gradient_noise == pytest.approx(mean_norm_sq)
+    assert statistics.gradient_signal == pytest.approx(SKETCH_SIZE, rel=0.2)  # the common ‖1‖²
+    assert statistics.gradient_noise == pytest.approx(SKETCH_SIZE / 4, rel=0.2)  # ‖unit Gaussians‖²/W
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+def test_signal_does_not_depend_on_the_width(error_feedback: bool) -> None:
+    def rank_main(rank: int):
+        found = []
+        for bits in (1, 2, 32):
+            model = models.small_model()
+            state = mqgrad.CompressionState(None, interval=1, error_feedback=error_feedback)
+            state.set_width(bits)
+            ddp = models.compressed_ddp(model, state)
+            state.mark()
+            rows = []
+            for iteration in range(3):
+                model.zero_grad()
+                state.step(models.backward(ddp, rank, iteration))
+                rows.append(state.take_statistics().to_row(1))
+            state.close()
+            found.append(torch.stack(rows).numpy())
+        return found
+
+    first, second = run_ranks(rank_main)
+    signals = []
+    for mine, others in zip(first, second, strict=True):
+        rows = torch.stack([torch.from_numpy(mine[-1]), torch.from_numpy(others[-1])])
+        signals.append(IntervalStatistics.from_rows(rows, iteration=3, bits=4).gradient_signal)
+    assert signals[0] == signals[1] == signals[2] > 0

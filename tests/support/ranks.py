@@ -1,0 +1,60 @@
+"""Run a function on several real ranks, each a forked process with a Gloo group."""
+
+import datetime
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # DDP imports it lazily: once here instead of once per rank
+import torch.distributed as dist
+
+_FORK = multiprocessing.get_context("fork")  # no pickling of test functions, no second import of torch
+
+
+def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: float = 60.0) -> list[Any]:
+    """Call ``function(rank)`` on every rank and return the results by rank.
+
+    A rank that raises fails the test with its traceback; one that neither answers nor ends within ``timeout``
+    seconds is killed and fails it too.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        pipes = [_FORK.Pipe(duplex=False) for _ in range(world_size)]
+        processes = [
+            _FORK.Process(target=_main, args=(function, rank, world_size, Path(folder), pipes[rank][1]))
+            for rank in range(world_size)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            return [_result(rank, pipes[rank][0], timeout) for rank in range(world_size)]
+        finally:
+            for process in processes:
+                process.join(timeout=2)
+                process.kill()
+
+
+def _result(rank: int, pipe: Any, timeout: float) -> Any:
+    assert pipe.poll(timeout), f"rank {rank} gave no result within {timeout} s"
+    ok, value = pipe.recv()
+    assert ok, f"rank {rank} failed:\n{value}"
+    return value
+
+
+def _main(function: Callable[[int], Any], rank: int, world_size: int, folder: Path, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=30),
+    )
+    try:
+        pipe.send((True, function(rank)))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+    dist.destroy_process_group()

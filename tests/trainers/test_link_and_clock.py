@@ -1,0 +1,69 @@
+"""Arithmetic of the emulated link and the modelled clock."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.trainers import LinkEmulation, ModelClock
+
+
+def statistics(wire_bytes: float) -> IntervalStatistics:
+    return IntervalStatistics(
+        iteration=10,
+        bits=4,
+        world_size=2,
+        losses=(1.0, 0.5),
+        step_seconds=9.0,
+        compute_seconds=9.0,
+        encode_seconds=9.0,
+        wire_seconds=9.0,
+        decode_seconds=9.0,
+        wire_bytes=wire_bytes,
+        gradient_signal=1.0,
+        gradient_noise=2.0,
+        peak_energy=3.0,
+    )
+
+
+def test_a_link_takes_latency_plus_bytes_over_rate() -> None:
+    assert LinkEmulation(mbit_per_s=8, latency_ms=2).seconds(1_000_000) == pytest.approx(1.002)
+    assert LinkEmulation(mbit_per_s=8).seconds(0) == 0
+
+
+def test_a_link_says_that_it_is_emulated() -> None:
+    assert str(LinkEmulation(mbit_per_s=100, latency_ms=0.5)) == "100 Mbit/s + 0.5 ms (emulated)"
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf"), "10", True])
+def test_bad_rates_are_named(rate: Any) -> None:
+    with pytest.raises(ValueError, match=f"mbit_per_s must be a finite number above 0, not {rate!r}"):
+        LinkEmulation(mbit_per_s=rate)
+    with pytest.raises(ValueError, match=f"mbit_per_s .* {rate!r}"):
+        ModelClock(compute_seconds=0.1, mbit_per_s=rate)
+
+
+def test_negative_latency_is_named() -> None:
+    with pytest.raises(ValueError, match=r"latency_ms .* -0\.5"):
+        LinkEmulation(mbit_per_s=1, latency_ms=-0.5)
+
+
+@given(
+    st.floats(0, 1e9, allow_nan=False),
+    st.floats(0.1, 1e5, allow_nan=False),
+    st.floats(0, 100, allow_nan=False),
+)
+def test_clock_replaces_every_second_and_nothing_else(nbytes: float, rate: float, latency: float) -> None:
+    measured = statistics(nbytes)
+    modelled = ModelClock(compute_seconds=0.01, mbit_per_s=rate, latency_ms=latency).apply(measured)
+    assert modelled.wire_seconds == pytest.approx(latency / 1000 + nbytes * 8 / (rate * 1e6))
+    assert modelled.step_seconds == pytest.approx(0.01 + modelled.wire_seconds)
+    assert (modelled.encode_seconds, modelled.decode_seconds, modelled.compute_seconds) == (0, 0, 0.01)
+    assert (modelled.losses, modelled.bits, modelled.gradient_noise) == ((1.0, 0.5), 4, 2.0)
+
+
+def test_clock_on_another_link_keeps_its_compute() -> None:
+    clock = ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(LinkEmulation(mbit_per_s=5, latency_ms=2))
+    assert clock == ModelClock(compute_seconds=0.01, mbit_per_s=5, latency_ms=2)

@@ -1,0 +1,180 @@
+"""``bytes-gpt``: a small GPT on the bytes of the Python standard library's sources."""
+
+import dataclasses
+import functools
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from .gpt import GPT
+from .schedules import warmup_inverse_sqrt
+from .settings import check_not_negative, check_positive, check_positive_ints
+from .sharding import shuffled_indices
+from .workload import Batch
+
+_HELD_OUT_EVERY = 10  # every tenth file is held out
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BytesGPT:
+    """Predict the next byte. The default model has 835,000 parameters.
+
+    Raises:
+        ValueError: an invalid setting, or a ``data_root`` without enough matching files.
+    """
+
+    batch_size: int = 8
+    """Sequences per rank and iteration."""
+    context: int = 64
+    """Bytes per sequence."""
+    width: int = 128
+    num_layers: int = 4
+    num_heads: int = 4
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.01
+    warmup_iterations: int = 100
+    data_root: str = ""
+    """Folder to read text from; the running Python's standard library when empty."""
+    file_pattern: str = "*.py"
+    """Files to read below ``data_root``."""
+    max_bytes: int = 4 * 2**20
+    """Training data is cut off here."""
+    evaluation_bytes: int = 16 * 2**10
+    """How much of the held-out files an evaluation reads."""
+
+    def __post_init__(self) -> None:
+        check_positive_ints(
+            batch_size=self.batch_size,
+            context=self.context,
+            width=self.width,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            max_bytes=self.max_bytes,
+            evaluation_bytes=self.evaluation_bytes,
+        )
+        check_positive(learning_rate=self.learning_rate)
+        check_not_negative(weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations)
+        if self.width % self.num_heads:
+            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
+        list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
+
+    @property
+    def name(self) -> str:
+        return "bytes-gpt"
+
+    def build_model(self) -> nn.Module:
+        return GPT(
+            vocabulary=256,
+            context=self.context,
+            width=self.width,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+        )
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        return AdamW(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+
+    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return warmup_inverse_sqrt(optimizer, self.warmup_iterations)
+
+    def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
+        """Bytes and the bytes that follow them, both int64 [batch_size, context]."""
+        windows = self._windows(self._load().train)
+        order = shuffled_indices(
+            len(windows), batch_size=self.batch_size, rank=rank, world_size=world_size, seed=seed
+        )
+        return (_inputs_and_targets(windows[i]) for i in order)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross-entropy in nats per byte."""
+        tokens, targets = batch
+        return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` (nats per byte) and ``accuracy`` on held-out files."""
+        loss, correct, count = 0.0, 0, 0
+        model.eval()
+        with torch.no_grad():
+            for chunk in self._evaluation_windows().split(64):
+                tokens, targets = _inputs_and_targets(chunk)
+                logits = model(tokens)
+                loss += F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+                correct += int((logits.argmax(dim=-1) == targets).sum())
+                count += targets.numel()
+        model.train()
+        return {"loss": loss / count, "accuracy": correct / count}
+
+    def _windows(self, data: torch.Tensor) -> torch.Tensor:
+        """Consecutive windows, uint8 [N, context + 1]; neighbours share one byte, a target and then an input."""
+        if len(data) <= self.context:
+            raise ValueError(f"context {self.context} is longer than the {len(data)} bytes of data there are")
+        return data.unfold(0, self.context + 1, self.context)
+
+    def _evaluation_windows(self) -> torch.Tensor:
+        """``evaluation_bytes`` worth of held-out windows, spread evenly over the held-out files."""
+        windows = self._windows(self._load().held_out)
+        wanted = min(max(self.evaluation_bytes // self.context, 1), len(windows))
+        return windows[torch.linspace(0, len(windows) - 1, wanted).long()]
+
+    def _load(self) -> "BytesData":
+        return load_bytes(self.data_root, self.file_pattern, self.max_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class BytesData:
+    """Text as uint8 [bytes]."""
+
+    train: torch.Tensor
+    held_out: torch.Tensor
+
+
+@functools.cache
+def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
+    """Matching files below ``data_root`` in sorted order, other people's packages and test suites left out.
+
+    Raises:
+        ValueError: fewer than two files: one to train on and one to hold out.
+    """
+    root = Path(data_root or sysconfig.get_path("stdlib"))
+    files = sorted(
+        p for p in root.rglob(file_pattern) if p.is_file() and not _is_skipped(p.relative_to(root))
+    )
+    if len(files) < 2:
+        raise ValueError(
+            f"data_root {str(root)!r} has {len(files)} files matching {file_pattern!r}, at least 2 are needed: "
+            "set data_root to a folder of text and file_pattern to its names"
+        )
+    return tuple(files)
+
+
+@functools.cache
+def load_bytes(data_root: str, file_pattern: str, max_bytes: int) -> BytesData:
+    """Read files in order until there are ``max_bytes`` of training data, holding out every tenth file."""
+    train, held_out = bytearray(), bytearray()
+    for index, file in enumerate(list_files(data_root, file_pattern)):
+        part = train if index % _HELD_OUT_EVERY else held_out
+        part += file.read_bytes()
+        if len(train) >= max_bytes:
+            break
+    return BytesData(train=_as_tensor(train[:max_bytes]), held_out=_as_tensor(held_out))
+
+
+def _is_skipped(path: Path) -> bool:
+    return not _SKIPPED_FOLDERS.isdisjoint(path.parts)
+
+
+def _as_tensor(text: bytearray) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(text, dtype=np.uint8))
+
+
+def _inputs_and_targets(windows: torch.Tensor) -> Batch:
+    windows = windows.long()
+    return windows[:, :-1], windows[:, 1:]

@@ -1,0 +1,55 @@
+"""What an environment, a benchmark or a command drives: W ranks that train one model together."""
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from mqgrad.controllers.base import Controller
+from mqgrad.statistics import IntervalStatistics
+
+from .link import LinkEmulation
+from .workload import Workload
+
+ControllerSpec: TypeAlias = str | Controller
+"""As ``mqgrad.controllers.make_controller`` takes it (``"fixed:4"``, a policy file), or an object that pickles."""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """W ranks. One run lasts from a ``reset`` to the next."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def workload(self) -> Workload: ...
+
+    def reset(
+        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+    ) -> None:
+        """Begin a run: a fresh model, optimizer and data order.
+
+        Args:
+            seed: of initial weights, data order and stochastic rounding.
+            link: emulated network of this run; the cluster's own if None.
+            controller: decides the width; if None, the caller of :meth:`run` does.
+        """
+        ...
+
+    def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
+        """Train for some iterations.
+
+        Args:
+            iterations: how many.
+            bits: width from the first of them on; None when a controller decides.
+
+        Returns:
+            Statistics of these iterations. A loss that is not finite is reported like any other.
+        """
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the current model; takes no training time."""
+        ...
+
+    def close(self) -> None:
+        """Release processes. May be called twice."""
+        ...

@@ -1,0 +1,228 @@
+"""The cluster of real ``torch.distributed`` processes."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import torch
+
+from mqgrad.controllers import make_controller
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.widths import check_width
+
+from .clock import ModelClock
+from .cluster import ControllerSpec
+from .errors import ReplicaMismatchError
+from .link import LinkEmulation
+from .local_ranks import LocalRanks
+from .session import RankInterval
+from .settings import check_positive, check_positive_ints
+from .torchrun_ranks import TorchrunRanks
+from .workload import Workload, make_workload, workload_reference
+
+
+class Ranks(Protocol):
+    """The processes behind a cluster."""
+
+    world_size: int
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        """Call a method of every rank's ``TrainingSession``; return the results by rank."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Distributed:
+    """W processes train one model over ``torch.distributed``: local ones started here, or those of a torchrun job.
+
+    Local workers live from construction to :meth:`close`, through any number of resets.
+
+    Args:
+        workload: name of a registered workload, or ``"package.module:factory"`` of your own.
+        workload_settings: its settings, see the workload's class.
+        num_workers: ranks, one process with one compute thread each.
+        link: *emulated* slow network that paces the transport; None leaves loopback as it is.
+        clock: ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the link
+            only supplies the clock's rate.
+        timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
+
+    Raises:
+        ValueError: an unknown workload or an invalid setting.
+        WorkerError: a worker could not start.
+    """
+
+    def __init__(
+        self,
+        workload: str = "digits-cnn",
+        workload_settings: dict[str, Any] | None = None,
+        *,
+        num_workers: int = 2,
+        link: LinkEmulation | None = None,
+        clock: ModelClock | Literal["measured"] | None = "measured",
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        check_positive_ints(num_workers=num_workers)
+        settings = workload_settings or {}
+        reference = workload_reference(workload)
+        self._configure(make_workload(workload, **settings), link, clock, timeout_seconds)
+        self._start: Callable[[], Ranks] | None = lambda: LocalRanks(
+            reference, settings, num_workers, timeout_seconds
+        )
+        self._ranks: Ranks = self._start()
+
+    @classmethod
+    def from_torchrun(
+        cls,
+        workload: str | Workload = "digits-cnn",
+        workload_settings: dict[str, Any] | None = None,
+        *,
+        link: LinkEmulation | None = None,
+        clock: ModelClock | Literal["measured"] | None = "measured",
+        timeout_seconds: float = 60.0,
+    ) -> "Distributed":
+        """Use the ranks of the torchrun job that runs this script. Every rank calls it; then rank 0 drives, and the
+        others call :meth:`serve`.
+
+        Raises:
+            RuntimeError: not a torchrun job, or its port is in use.
+        """
+        if isinstance(workload, str):
+            workload = make_workload(workload, **(workload_settings or {}))
+        cluster = cls.__new__(cls)
+        cluster._configure(workload, link, clock, timeout_seconds)
+        cluster._start = None
+        cluster._ranks = TorchrunRanks(workload, timeout_seconds)
+        return cluster
+
+    def _configure(
+        self,
+        workload: Workload,
+        link: LinkEmulation | None,
+        clock: ModelClock | Literal["measured"] | None,
+        timeout_seconds: float,
+    ) -> None:
+        check_positive(timeout_seconds=timeout_seconds)
+        if clock not in (None, "measured") and not isinstance(clock, ModelClock):
+            raise ValueError(f"clock must be 'measured' or a ModelClock, not {clock!r}")
+        self._workload = workload
+        self._link = link
+        self._clock = clock if isinstance(clock, ModelClock) else None
+        self._run_clock: ModelClock | None = None
+        self._has_controller: bool | None = None
+
+    @property
+    def workload(self) -> Workload:
+        """The workload; its name and settings are what the workers train."""
+        return self._workload
+
+    @property
+    def clock(self) -> ModelClock | None:
+        """The clock that models the seconds; None where they are measured."""
+        return self._clock
+
+    @property
+    def link(self) -> LinkEmulation | None:
+        """The emulated link of runs that do not bring their own."""
+        return self._link
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of local workers by rank; empty under torchrun."""
+        return self._ranks.pids if isinstance(self._ranks, LocalRanks) else []
+
+    def reset(
+        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+    ) -> None:
+        """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`.
+
+        Raises:
+            ValueError: an unknown controller.
+            WorkerError: a rank died, hung or raised.
+        """
+        if isinstance(controller, str):
+            make_controller(controller)  # a mistake is found here, where it costs no worker
+        if controller is not None and self._clock is not None:
+            raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
+        link = link or self._link
+        self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
+        paced_link = None if self._run_clock else link
+        self._ranks.call("reset", seed=seed, link=paced_link, controller=controller)
+        self._has_controller = controller is not None
+
+    def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
+        """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
+
+        With a controller, gradient figures are 0 (they belong to its own intervals) and ``bits`` is the width of the
+        last iteration: run ``controller.interval`` iterations at a time for one width per call.
+
+        Raises:
+            ValueError: an unknown width, or both or neither of a width and a controller.
+            WorkerError: a rank died, hung or raised.
+        """
+        check_positive_ints(iterations=iterations)
+        if self._has_controller is None:
+            raise RuntimeError("call reset(seed) before run()")
+        if bits is None and not self._has_controller:
+            raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")
+        if bits is not None and self._has_controller:
+            raise ValueError(f"bits={bits!r}, but the controller given to reset() decides: leave bits out")
+        if bits is not None:
+            check_width(bits)
+        intervals: list[RankInterval] = self._ranks.call("run", iterations=iterations, bits=bits)
+        statistics = IntervalStatistics.from_rows(
+            torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
+            iteration=intervals[0].iteration,
+            bits=intervals[0].bits,
+        )
+        return self._run_clock.apply(statistics) if self._run_clock else statistics
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the current model; takes no training time."""
+        return self._ranks.call("evaluate")[0]
+
+    def verify_replicas(self) -> str:
+        """Return the hash of the parameters, which all ranks must share.
+
+        Raises:
+            ReplicaMismatchError: they do not.
+        """
+        fingerprints: list[str] = self._ranks.call("fingerprint")
+        others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
+        if others:
+            raise ReplicaMismatchError(f"parameters of ranks {others} differ from rank 0's: {fingerprints}")
+        return fingerprints[0]
+
+    def restart(self) -> None:
+        """Start new workers after a failure; a :meth:`reset` must follow.
+
+        Raises:
+            RuntimeError: under torchrun, where the job has to be started again.
+        """
+        if self._start is None:
+            raise RuntimeError(
+                "the ranks of a torchrun job cannot be restarted from inside it: start it again"
+            )
+        self.close()
+        self._ranks = self._start()
+
+    def serve(self) -> None:
+        """On ranks other than 0 of a torchrun job: obey rank 0 until it closes the cluster."""
+        if not isinstance(self._ranks, TorchrunRanks):
+            raise RuntimeError("serve() is for the ranks of a torchrun job; local workers need no call")
+        self._ranks.serve()
+
+    def close(self) -> None:
+        """Stop the workers; bounded, and may be called twice. Happens by itself when the process ends."""
+        self._has_controller = None
+        self._ranks.close()
+
+    def __enter__(self) -> "Distributed":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,21 @@
+"""What goes wrong with a rank."""
+
+
+class WorkerError(RuntimeError):
+    """A rank of a cluster died, hung or raised. The cluster must be restarted before it is used again."""
+
+    def __init__(self, rank: int, reason: str, details: str = "") -> None:
+        super().__init__(rank, reason, details)  # all of them, so that it pickles
+        self.rank = rank
+        self.reason = reason
+        """What happened, and what to do about it."""
+        self.details = details
+        """The rank's own traceback, or the end of what it wrote."""
+
+    def __str__(self) -> str:
+        details = f"\n--- rank {self.rank} ---\n{self.details.rstrip()}" if self.details.strip() else ""
+        return f"rank {self.rank} {self.reason}{details}"
+
+
+class ReplicaMismatchError(RuntimeError):
+    """The ranks' parameters differ, which synchronous training must never allow."""

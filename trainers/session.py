@@ -1,0 +1,160 @@
+"""What one rank does: build a replica, train it for an interval, evaluate it."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import mqgrad
+from mqgrad.controllers import make_controller
+from mqgrad.statistics import RankStatistics
+
+from .cluster import ControllerSpec
+from .link import LinkEmulation
+from .workload import Batch, Workload
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RankInterval:
+    """One rank's part of an interval."""
+
+    statistics: RankStatistics
+    bits: int
+    """Width of the last iteration."""
+    iteration: int
+    """Iterations since the run began."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replica:
+    """Everything that a run has and the next one gets anew."""
+
+    ddp: DistributedDataParallel
+    optimizer: Optimizer
+    scheduler: LRScheduler
+    batches: Iterator[Batch]
+    compression: mqgrad.CompressionState
+
+
+class TrainingSession:
+    """One rank of a cluster. All ranks call the same methods with the same arguments in the same order.
+
+    Args:
+        workload: what to train.
+        group: the ranks; its backend's collectives must be usable from CPU tensors.
+        timeout_seconds: bound on every wait for another rank.
+    """
+
+    def __init__(self, workload: Workload, group: dist.ProcessGroup, timeout_seconds: float = 60.0) -> None:
+        self.workload = workload
+        self.rank = group.rank()
+        self.world_size = group.size()
+        self.position = (0, 0)
+        """Steps begun, and whether the current one has come to where ranks meet. If one rank hangs on its own and the
+        others wait for it, it has the smallest position."""
+        self._group = group
+        self._timeout_seconds = timeout_seconds
+        self._replica: Replica | None = None
+
+    def reset(
+        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+    ) -> None:
+        """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`."""
+        self._begin_step()
+        self.close()
+        torch.manual_seed(seed)  # the same initial weights on every rank
+        model = self.workload.build_model()
+        self._meet_others()
+        ddp = DistributedDataParallel(model, process_group=self._group)
+        compression = mqgrad.CompressionState(
+            make_controller(controller) if isinstance(controller, str) else controller,
+            process_group=self._group,
+            seed=seed,
+            link=link,
+            timeout_seconds=self._timeout_seconds,
+        )
+        ddp.register_comm_hook(compression, mqgrad.compression_hook)
+        optimizer = self.workload.build_optimizer(model)
+        self._replica = Replica(
+            ddp=ddp,
+            optimizer=optimizer,
+            scheduler=self.workload.build_scheduler(optimizer),
+            batches=self.workload.batches(self.rank, self.world_size, seed),
+            compression=compression,
+        )
+        torch.manual_seed(seed * self.world_size + self.rank)  # dropout and the like differ between ranks
+
+    def run(self, iterations: int, bits: int | None = None) -> RankInterval:
+        """Train; see :class:`mqgrad.trainers.cluster.Cluster`."""
+        replica = self._started()
+        compression = replica.compression
+        if bits is not None:
+            compression.set_width(bits)
+            compression.interval = iterations  # gradient figures are taken at its last iteration
+        totals = dataclasses.replace(compression.totals)
+        compression.mark()
+        losses = [self._train_step(replica) for _ in range(iterations)]
+        if compression.controller is None:
+            statistics = compression.take_statistics()
+        else:  # its statistics, gradient figures included, belong to the controller
+            costs = dataclasses.asdict(compression.totals.since(totals))
+            statistics = RankStatistics(losses=[float(loss) for loss in losses], **costs)
+        return RankInterval(
+            statistics=statistics, bits=compression.bits, iteration=compression.totals.iterations
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures, on rank 0 only: the replicas are identical."""
+        return self.workload.evaluate(self._model) if self.rank == 0 else {}
+
+    def fingerprint(self) -> str:
+        """Hash of all parameters' bytes."""
+        digest = hashlib.blake2b(digest_size=16)
+        for parameter in self._model.parameters():
+            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def warm_up(self) -> None:
+        """Pay first-time costs (lazy imports, kernel selection) here rather than in the first interval."""
+        self.reset(seed=0)
+        self.run(2, bits=4)
+        self.close()
+
+    def close(self) -> None:
+        """End the run."""
+        if self._replica is not None:
+            self._replica.compression.close()
+            self._replica = None
+
+    @property
+    def _model(self) -> nn.Module:
+        return self._started().ddp.module
+
+    def _started(self) -> Replica:
+        if self._replica is None:
+            raise RuntimeError("call reset(seed) before anything else")
+        return self._replica
+
+    def _train_step(self, replica: Replica) -> torch.Tensor:
+        self._begin_step()
+        batch = next(replica.batches)
+        replica.optimizer.zero_grad()
+        loss = self.workload.loss(replica.ddp, batch)
+        self._meet_others()
+        loss.backward()
+        replica.optimizer.step()
+        replica.scheduler.step()
+        replica.compression.step(loss)
+        return loss.detach()
+
+    def _begin_step(self) -> None:
+        self.position = (self.position[0] + 1, 0)
+
+    def _meet_others(self) -> None:
+        self.position = (self.position[0], 1)
