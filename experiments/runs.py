@@ -9,6 +9,9 @@ from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 
+PARTS = ("compute", "encode", "wire", "decode", "decide")
+"""What the seconds of an iteration go to."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunPoint:
@@ -23,6 +26,10 @@ class RunPoint:
     """Held-out figures, ``loss`` among them."""
     wire_bytes: float
     """Bytes one rank has sent so far."""
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of one rank so far by ``PARTS``. All but ``compute`` are the communication thread's, and overlap it."""
+    gradient_norm_sq: float = 0.0
+    """‖ḡ‖² of the mean gradient when it was measured last; 0 if it never was."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -102,6 +109,7 @@ def run_training(
 
 def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[RunPoint, int]]:
     elapsed = wire_bytes = 0.0
+    parts = dict.fromkeys(PARTS, 0.0)
     done = 0
     while done < iterations:
         count = int(min(chunk, iterations - done))
@@ -109,6 +117,7 @@ def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[R
         done += count
         elapsed += statistics.seconds
         wire_bytes += statistics.wire_bytes * count
+        parts = {part: parts[part] + getattr(statistics, f"{part}_seconds") * count for part in PARTS}
         point = RunPoint(
             iteration=done,
             elapsed_seconds=elapsed,
@@ -116,5 +125,7 @@ def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[R
             train_loss=statistics.loss,
             heldout=cluster.evaluate(),
             wire_bytes=wire_bytes,
+            parts=parts,
+            gradient_norm_sq=statistics.gradient_signal + statistics.gradient_noise,
         )
         yield point, statistics.bits * count

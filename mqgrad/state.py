@@ -186,11 +186,14 @@ class CompressionState:
         self._bits = self._requested_bits
 
     def _decide(self, controller: Controller) -> None:
+        started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
         self.last_statistics = self._agreement.gather(
             self.take_statistics(), interval=self.interval, iteration=self.totals.iterations, bits=self._bits
         )
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         self._requested_bits = self._agreement.adopt(check_width(controller.decide(self.last_statistics)))
+        on_wire = self._transport.wire_seconds - wire_seconds
+        self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
 
     def _close_iteration(self) -> None:
         self._is_open = False

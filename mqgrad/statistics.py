@@ -14,6 +14,7 @@ _SCALARS = (
     "wire_seconds",
     "fixed_wire_seconds",
     "decode_seconds",
+    "decide_seconds",
     "wire_bytes",
     "local_norm_sq",
     "peak_energy",
@@ -33,6 +34,8 @@ class Costs:
     fixed_wire_seconds: float = 0.0
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
     decode_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    """Combining the ranks' statistics and asking the controller; what it sends meanwhile is in ``wire_seconds``."""
     wire_bytes: float = 0.0
     """Bytes handed to the transport for other ranks."""
 
@@ -112,6 +115,8 @@ class IntervalStatistics:
     """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`quantization_noise`."""
     fixed_wire_seconds: float = 0.0
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
+    decide_seconds: float = 0.0
+    """Combining statistics and asking the controller."""
 
     @property
     def loss(self) -> float:
@@ -122,6 +127,15 @@ class IntervalStatistics:
     def seconds(self) -> float:
         """Wall-clock seconds of the whole interval."""
         return self.step_seconds * len(self.losses)
+
+    def with_gradient_of(self, other: "IntervalStatistics") -> "IntervalStatistics":
+        """The same interval with another one's figures of the gradient."""
+        return dataclasses.replace(
+            self,
+            gradient_signal=other.gradient_signal,
+            gradient_noise=other.gradient_noise,
+            peak_energy=other.peak_energy,
+        )
 
     def predicted_wire_seconds(self, bits: int) -> float:
         """Wire seconds of an iteration at ``bits``: what depends on bytes is scaled by the width, the rest stays."""
@@ -170,6 +184,7 @@ class IntervalStatistics:
             wire_seconds=means["wire_seconds"] / steps,
             fixed_wire_seconds=means["fixed_wire_seconds"] / steps,
             decode_seconds=means["decode_seconds"] / steps,
+            decide_seconds=means["decide_seconds"] / steps,
             wire_bytes=means["wire_bytes"] / steps,
             gradient_signal=signal,
             gradient_noise=(means["local_norm_sq"] - signal) / world_size if world_size > 1 else 0.0,

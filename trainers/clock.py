@@ -45,4 +45,5 @@ class ModelClock:
             wire_seconds=wire_seconds,
             fixed_wire_seconds=self.latency_ms * 1e-3,
             decode_seconds=0.0,
+            decide_seconds=0.0,
         )

@@ -157,8 +157,8 @@ class Distributed:
     def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
 
-        With a controller, gradient figures are 0 (they belong to its own intervals) and ``bits`` is the width of the
-        last iteration: run ``controller.interval`` iterations at a time for one width per call.
+        With a controller, gradient figures are those it saw last, 0 before its first decision, and ``bits`` is the
+        width of the last iteration: run ``controller.interval`` iterations at a time for one width per call.
 
         Raises:
             ValueError: an unknown width, or both or neither of a width and a controller.
@@ -179,6 +179,8 @@ class Distributed:
             iteration=intervals[0].iteration,
             bits=intervals[0].bits,
         )
+        if (seen := intervals[0].decided_on) is not None:
+            statistics = statistics.with_gradient_of(seen)
         return self._run_clock.apply(statistics) if self._run_clock else statistics
 
     def evaluate(self) -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
 from mqgrad.controllers import make_controller
-from mqgrad.statistics import RankStatistics
+from mqgrad.statistics import IntervalStatistics, RankStatistics
 
 from .cluster import ControllerSpec
 from .link import LinkEmulation
@@ -29,6 +29,8 @@ class RankInterval:
     """Width of the last iteration."""
     iteration: int
     """Iterations since the run began."""
+    decided_on: IntervalStatistics | None = None
+    """What the controller saw last; None without one, and before its first decision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ class TrainingSession:
             costs = dataclasses.asdict(compression.totals.since(totals))
             statistics = RankStatistics(losses=[float(loss) for loss in losses], **costs)
         return RankInterval(
-            statistics=statistics, bits=compression.bits, iteration=compression.totals.iterations
+            statistics=statistics,
+            bits=compression.bits,
+            iteration=compression.totals.iterations,
+            decided_on=compression.last_statistics,
         )
 
     def evaluate(self) -> dict[str, float]:

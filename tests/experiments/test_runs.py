@@ -58,6 +58,8 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
     assert [p.iteration for p in record.points] == [5, 10, 12]
     assert record.final.elapsed_seconds == pytest.approx(12)
     assert record.final.wire_bytes == pytest.approx(1200)
+    assert record.final.parts == {"compute": 6.0, "encode": 0.0, "wire": 6.0, "decode": 0.0, "decide": 0.0}
+    assert record.final.gradient_norm_sq == 2.0
     assert record.mean_bits == 4
     assert record.outcome == "finished"
     assert record.seconds_to(0.25) == pytest.approx(10)

@@ -78,6 +78,8 @@ def test_a_pause_between_intervals_is_not_training_time(cluster: Distributed) ->
 def test_a_controller_decides(cluster: Distributed) -> None:
     cluster.reset(seed=0, controller="fixed:4")
     statistics = cluster.run(12)
+    assert statistics.gradient_signal + statistics.gradient_noise > 0  # as the controller saw them
+    assert 0 < statistics.decide_seconds < statistics.step_seconds
     assert statistics.bits == 4
     assert len(statistics.losses) == 12
     assert statistics.seconds > 0
