@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.workload import workload_names
 
 from . import bench_command, compare_command, netlab_command
 
@@ -32,7 +33,7 @@ app.command()(compare_command.compare)
 WorkloadName = Annotated[
     str,
     typer.Option(
-        help="What is trained: digits-mlp, digits-cnn, bytes-gpt, or your own as package.module:factory."
+        help=f"What is trained: {', '.join(workload_names())}, or your own as package.module:factory."
     ),
 ]
 WorkloadSettings = Annotated[

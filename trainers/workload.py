@@ -58,6 +58,7 @@ _REFERENCES: dict[str, str] = {
     "digits-mlp": "mqgrad.trainers.digits:DigitsMLP",
     "digits-cnn": "mqgrad.trainers.digits:DigitsCNN",
     "bytes-gpt": "mqgrad.trainers.bytes_text:BytesGPT",
+    "logreg": "mqgrad.trainers.logreg:LogisticRegression",
 }
 
 

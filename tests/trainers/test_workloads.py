@@ -91,7 +91,7 @@ def test_held_out_digits_are_not_trained_on() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'digits-cmn'.*bytes-gpt, digits-cnn, digits-mlp"):
+    with pytest.raises(ValueError, match=r"'digits-cmn'.*bytes-gpt.*digits-cnn, digits-mlp"):
         make_workload("digits-cmn")
 
 
