@@ -1,4 +1,4 @@
-"""``bytes-gpt``: a small GPT on the bytes of the Python standard library's sources."""
+"""The bytes of the Python standard library's sources, for models that predict the next one."""
 
 import dataclasses
 import functools
@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .gpt import GPT
 from .schedules import warmup_inverse_sqrt
 from .settings import check_not_negative, check_positive, check_positive_ints
 from .sharding import shuffled_indices
@@ -24,8 +23,8 @@ _SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "te
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BytesGPT:
-    """Predict the next byte. The default model has 835,000 parameters.
+class BytesText:
+    """Predict the next byte; everything but the model. Subclasses give ``name`` and ``build_model``.
 
     Raises:
         ValueError: an invalid setting, or a ``data_root`` without enough matching files.
@@ -36,8 +35,8 @@ class BytesGPT:
     context: int = 64
     """Bytes per sequence."""
     width: int = 128
+    """Size of the embedding and of the hidden layers."""
     num_layers: int = 4
-    num_heads: int = 4
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
     warmup_iterations: int = 100
@@ -56,28 +55,12 @@ class BytesGPT:
             context=self.context,
             width=self.width,
             num_layers=self.num_layers,
-            num_heads=self.num_heads,
             max_bytes=self.max_bytes,
             evaluation_bytes=self.evaluation_bytes,
         )
         check_positive(learning_rate=self.learning_rate)
         check_not_negative(weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations)
-        if self.width % self.num_heads:
-            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
-
-    @property
-    def name(self) -> str:
-        return "bytes-gpt"
-
-    def build_model(self) -> nn.Module:
-        return GPT(
-            vocabulary=256,
-            context=self.context,
-            width=self.width,
-            num_layers=self.num_layers,
-            num_heads=self.num_heads,
-        )
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         return AdamW(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -57,7 +57,9 @@ Factory: TypeAlias = Callable[..., Workload]
 _REFERENCES: dict[str, str] = {
     "digits-mlp": "mqgrad.trainers.digits:DigitsMLP",
     "digits-cnn": "mqgrad.trainers.digits:DigitsCNN",
-    "bytes-gpt": "mqgrad.trainers.bytes_text:BytesGPT",
+    "bytes-gpt": "mqgrad.trainers.gpt:BytesGPT",
+    "bytes-gpt-large": "mqgrad.trainers.gpt:BytesGPTLarge",
+    "bytes-lstm": "mqgrad.trainers.lstm:BytesLSTM",
     "logreg": "mqgrad.trainers.logreg:LogisticRegression",
 }
 

@@ -12,6 +12,7 @@ from mqgrad.trainers.digits import DigitsMLP, load_digits
 from mqgrad.trainers.sharding import shuffled_indices
 
 SMALL_GPT = {"width": 32, "num_layers": 1, "num_heads": 2, "batch_size": 4, "warmup_iterations": 5}
+SMALL_LSTM = {"width": 48, "num_layers": 1, "batch_size": 4, "warmup_iterations": 5}
 
 
 def train(workload: Workload, iterations: int) -> list[float]:
@@ -32,26 +33,40 @@ def train(workload: Workload, iterations: int) -> list[float]:
 
 @pytest.mark.parametrize(
     ("name", "settings", "iterations", "drop"),
-    [("digits-mlp", {}, 150, 0.8), ("digits-cnn", {}, 200, 0.8), ("bytes-gpt", SMALL_GPT, 60, 1.0)],
+    [
+        ("digits-mlp", {}, 150, 0.8),
+        ("digits-cnn", {}, 200, 0.8),
+        ("bytes-gpt", SMALL_GPT, 60, 1.0),
+        ("bytes-lstm", SMALL_LSTM, 60, 1.0),
+    ],
 )
 def test_loss_falls(name: str, settings: dict, iterations: int, drop: float) -> None:
     losses = train(make_workload(name, **settings), iterations)
     assert sum(losses[:10]) / 10 - sum(losses[-10:]) / 10 > drop
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "bytes-gpt"])
+@pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "bytes-gpt", "bytes-lstm"])
 def test_evaluation_of_an_untrained_model_is_chance(name: str) -> None:
     workload = make_workload(name)
     torch.manual_seed(0)
     model = workload.build_model()
     figures = workload.evaluate(model)
-    chance = {"bytes-gpt": 5.545}.get(name, 2.303)  # ln 256 and ln 10
+    chance = 5.545 if name.startswith("bytes") else 2.303  # ln 256 and ln 10
     assert figures["loss"] == pytest.approx(chance, abs=0.4)
     assert 0 <= figures["accuracy"] < 0.4
     assert model.training
 
 
-@pytest.mark.parametrize(("name", "at_least"), [("digits-mlp", 1e5), ("digits-cnn", 1e5), ("bytes-gpt", 8e5)])
+@pytest.mark.parametrize(
+    ("name", "at_least"),
+    [
+        ("digits-mlp", 1e5),
+        ("digits-cnn", 1e5),
+        ("bytes-gpt", 8e5),
+        ("bytes-lstm", 8e5),
+        ("bytes-gpt-large", 5e6),
+    ],
+)
 def test_models_are_large_enough_for_the_link_to_matter(name: str, at_least: float) -> None:
     model = make_workload(name).build_model()
     assert sum(parameter.numel() for parameter in model.parameters()) >= at_least
