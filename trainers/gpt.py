@@ -42,7 +42,7 @@ class BytesGPT(BytesText):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BytesGPTLarge(BytesGPT):
-    """6.4 million parameters, few bytes an iteration: at 100 Mbit/s an fp32 gradient takes far longer than compute."""
+    """6.4 million parameters, few bytes an iteration: at 100 Mbit/s an fp32 gradient takes longer than compute."""
 
     batch_size: int = 4
     width: int = 256
