@@ -1,6 +1,6 @@
 """The ops in plain torch: what is right, byte for byte. The C++ kernels are tested against this file.
 
-The notes of csrc/quantize_math.h ([Payload], [Levels], [Scale], [Random numbers], [Feedback]) explain the choices.
+The notes in csrc/quantize_math.h ([Payload], [Levels], [Scale], [Fixed point], ...) explain the choices.
 Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded), R rows, C columns.
 
 Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number.
@@ -12,7 +12,8 @@ from torch import Tensor
 CLIP = {2: 1.0, 3: 1.6479, 4: 2.1810}
 """k_b of Note [Scale]; the widths not listed do not clip."""
 
-MAGNITUDE_ONE = 2.0**15
+MAGNITUDE_ONE = 2**15
+DITHER_BITS = 15
 
 
 def encode(
@@ -97,14 +98,13 @@ def _encode(
     scale_B = _scales(x_BL, count_B, bits, stochastic)
 
     usable_B1 = (scale_B > 0)[:, None]
-    ratio_BL = torch.where(usable_B1, x_BL, 0.0) / torch.where(usable_B1, scale_B[:, None], 1.0)
     if stochastic:
         if bucket_ids is None:
             bucket_ids = torch.arange(num_buckets, device=x_N.device)
-        codes_BL = _stochastic_codes(ratio_BL, bits, random24(seed, bucket_ids, length))
+        codes_BL = _stochastic_codes(x_BL, scale_B, bits, dither(seed, bucket_ids, length))
     else:
-        codes_BL = _nearest_codes(x_BL, ratio_BL, bits)
-    codes_BL = torch.where(usable_B1, codes_BL, 1 if bits == 1 else _levels(bits))
+        codes_BL = _nearest_codes(x_BL, scale_B, bits)
+    codes_BL = torch.where(usable_B1, codes_BL, max(1, _levels(bits)))
     return torch.cat([scale_B.view(torch.uint8), _pack(codes_BL.flatten()[:numel], bits)])
 
 
@@ -116,8 +116,7 @@ def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tenso
     if stochastic or bits > 4:
         return scale_B
     usable_B = finite_B & (max_B > 0)
-    ratio_BL = torch.where(usable_B[:, None], x_BL.abs(), 0.0) / torch.where(usable_B, max_B, 1.0)[:, None]
-    m_BL = (ratio_BL * MAGNITUDE_ONE + 0.5).to(torch.int64)
+    m_BL = _on_grid(torch.where(usable_B[:, None], x_BL.abs(), 0.0), max_B, MAGNITUDE_ONE) - MAGNITUDE_ONE
     sum_B = m_BL.sum(1).double()
     if bits == 1:
         fraction_B = sum_B / (count_B.double() * MAGNITUDE_ONE)
@@ -127,31 +126,34 @@ def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tenso
     return torch.where(usable_B, clipped_B, scale_B)
 
 
-def _nearest_codes(x_BL: Tensor, ratio_BL: Tensor, bits: int) -> Tensor:
-    if bits == 1:  # of x itself: a small ratio underflows and loses its sign
-        return (~(x_BL < 0)).to(torch.int64)
-    s = _levels(bits)
-    return (ratio_BL * s).clamp(-s, s).round().to(torch.int64) + s
+def _on_grid(x_BL: Tensor, scale_B: Tensor, top: int) -> Tensor:
+    """Note [Fixed point]: x from [-scale, scale] to int64 [0, 2 top]; anything where the scale is not > 0."""
+    scale_B = torch.where(scale_B > 0, scale_B, 1.0)
+    lift_B = torch.where(scale_B < 2.0**-96, _number(2.0**64, x_BL), _number(1.0, x_BL))
+    factor_B = _number(top, x_BL) / (scale_B * lift_B)
+    z_BL = x_BL * lift_B[:, None] * factor_B[:, None] + (2**23 + top)
+    return z_BL.clamp(2**23, 2**23 + 2 * top).to(torch.int64) - 2**23
 
 
-def _stochastic_codes(ratio_BL: Tensor, bits: int, random_BL: Tensor) -> Tensor:
-    """QSGD (Alistarh et al. 2017, eq. 3.1)."""
-    if bits == 1:
-        return (random_BL.float() < (1.0 + ratio_BL) * 2.0**23).to(torch.int64)
-    y_BL = ratio_BL * _levels(bits)
-    floor_BL = y_BL.floor()
-    up_BL = random_BL.float() < (y_BL - floor_BL) * 2.0**24
-    return floor_BL.to(torch.int64) + up_BL + _levels(bits)
+def _nearest_codes(x_BL: Tensor, scale_B: Tensor, bits: int) -> Tensor:
+    return (~(x_BL < 0)).to(torch.int64) if bits == 1 else _on_grid(x_BL, scale_B, _levels(bits))
 
 
-def random24(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
-    """Note [Random numbers]: int64 [B, length] in [0, 2^24), a function of (seed, bucket id, position)."""
+def _stochastic_codes(x_BL: Tensor, scale_B: Tensor, bits: int, dither_BL: Tensor) -> Tensor:
+    """Note [Stochastic rounding]."""
+    top = 2**DITHER_BITS * _levels(bits) if bits > 1 else 2**DITHER_BITS // 2
+    return (_on_grid(x_BL, scale_B, top) + dither_BL) >> DITHER_BITS
+
+
+def dither(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
+    """Note [Random numbers]: int64 [B, length] in [0, 2^15), a function of (seed, bucket id, position)."""
     key_B = _mix64(
         _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
     )
-    low_B1, high_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None]
+    start_B1, stride_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None] | 1
     element_L = torch.arange(length, device=bucket_ids.device)
-    return _mix32(_mix32(element_L ^ low_B1) ^ high_B1) >> 8
+    word_BL = _mix32((start_B1 + element_L // 2 * stride_B1) & 0xFFFFFFFF)
+    return (word_BL >> 16 * (element_L % 2) & 0xFFFF) >> 16 - DITHER_BITS
 
 
 def _mix64(x: Tensor) -> Tensor:
@@ -161,9 +163,9 @@ def _mix64(x: Tensor) -> Tensor:
 
 
 def _mix32(x: Tensor) -> Tensor:
-    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
-    return x ^ (x >> 16)
+    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0xD35A2D97) & 0xFFFFFFFF
+    return x ^ (x >> 15)
 
 
 def _shift_right(x: Tensor, count: int) -> Tensor:

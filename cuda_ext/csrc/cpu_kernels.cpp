@@ -21,13 +21,13 @@ struct MagnitudeSums {
   uint64_t squares;
 };
 
-MQ_CLONES MagnitudeSums magnitude_sums(const float* v, int64_t n, float max) {
+MQ_CLONES MagnitudeSums magnitude_sums(const float* v, int64_t n, Grid grid) {
   MagnitudeSums total{0, 0};
   for (int64_t at = 0; at < n; at += kChunk) {  // short enough for sums of 15 bits in 32
     const int64_t end = std::min(at + kChunk, n);
     uint32_t sum = 0, low = 0, high = 0;
     for (int64_t i = at; i < end; ++i) {
-      const uint32_t m = magnitude(v[i], max);
+      const uint32_t m = magnitude(v[i], grid);
       sum += m;
       low += m * m & 0xffffu;  // of a square of at most 2^30
       high += m * m >> 16;
@@ -38,28 +38,20 @@ MQ_CLONES MagnitudeSums magnitude_sums(const float* v, int64_t n, float max) {
   return total;
 }
 
-MQ_CLONES void nearest_codes(const float* v, int64_t n, float scale, int32_t s, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(nearest_code(v[i], scale, s));
+MQ_CLONES void nearest_codes(const float* v, int64_t n, Grid grid, uint8_t* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = nearest_code(v[i], grid);
 }
 
 MQ_CLONES void sign_codes(const float* v, int64_t n, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(sign_code(v[i]));
+  for (int64_t i = 0; i < n; ++i) codes[i] = sign_code(v[i]);
 }
 
-MQ_CLONES void stochastic_codes(const float* v, int64_t n, float scale, int32_t s, uint64_t key, uint32_t first,
-                                uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t random = random24(key, first + static_cast<uint32_t>(i));
-    codes[i] = static_cast<uint8_t>(stochastic_code(v[i], scale, s, random));
-  }
+MQ_CLONES void random_words(Stream stream, uint32_t first, int64_t n, uint32_t* words) {
+  for (int64_t i = 0; i < n; ++i) words[i] = random_word(stream, first + static_cast<uint32_t>(i));
 }
 
-MQ_CLONES void stochastic_sign_codes(const float* v, int64_t n, float scale, uint64_t key, uint32_t first,
-                                     uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t random = random24(key, first + static_cast<uint32_t>(i));
-    codes[i] = static_cast<uint8_t>(stochastic_sign_code(v[i], scale, random));
-  }
+MQ_CLONES void stochastic_codes(const float* v, const uint16_t* halves, int64_t n, Grid grid, uint8_t* codes) {
+  for (int64_t i = 0; i < n; ++i) codes[i] = stochastic_code(v[i], grid, dither_from_half(halves[i]));
 }
 
 MQ_CLONES void level_values(const uint8_t* codes, int64_t n, int32_t s, float scale, float* out) {
@@ -107,25 +99,25 @@ float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
   if (max_bits >= kInfinityBits) return float_from_bits(kNanBits);
   const float max = float_from_bits(max_bits);
   if (stochastic || bits > 4 || max == 0) return max;
-  const MagnitudeSums sums = magnitude_sums(v, n, max);
+  const MagnitudeSums sums = magnitude_sums(v, n, magnitude_grid(max));
   return nearest_scale(bits, n, sums.sum, sums.squares, max);
 }
 
-// Codes of elements [first, first + n) of one bucket, v pointing at the first.
+// Codes of elements [first, first + n) of one bucket, v pointing at the first; n is at most kChunk.
 void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float scale, int64_t bucket, int64_t first,
                    uint8_t* codes) {
   const int bits = a.layout.bits;
-  const int32_t s = level_count(bits);
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
-    std::memset(codes, bits == 1 ? 1 : s, n);
-  } else if (!a.stochastic) {
-    bits == 1 ? sign_codes(v, n, codes) : nearest_codes(v, n, scale, s, codes);
+    std::memset(codes, level_count(bits), n);
+  } else if (a.stochastic) {
+    uint32_t words[kChunk / 2 + 1];
+    const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
+    random_words(stream, static_cast<uint32_t>(first / 2), n / 2 + 1, words);
+    stochastic_codes(v, reinterpret_cast<const uint16_t*>(words) + first % 2, n, stochastic_grid(bits, scale), codes);
+  } else if (bits == 1) {
+    sign_codes(v, n, codes);
   } else {
-    const uint64_t id = static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket);
-    const uint64_t key = stream_key(a.seed, id);
-    const uint32_t from = static_cast<uint32_t>(first);
-    bits == 1 ? stochastic_sign_codes(v, n, scale, key, from, codes)
-              : stochastic_codes(v, n, scale, s, key, from, codes);
+    nearest_codes(v, n, nearest_grid(bits, scale), codes);
   }
 }
 

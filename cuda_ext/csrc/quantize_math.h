@@ -40,10 +40,14 @@ MQ_INLINE int32_t level_count(int bits) {
   return bits == 1 ? 1 : (1 << (bits - 1)) - 1;
 }
 
-MQ_INLINE uint32_t abs_bits(float x) {
+MQ_INLINE uint32_t float_bits(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
-  return bits & 0x7fffffffu;
+  return bits;
+}
+
+MQ_INLINE uint32_t abs_bits(float x) {
+  return float_bits(x) & 0x7fffffffu;
 }
 
 MQ_INLINE float float_from_bits(uint32_t bits) {
@@ -100,9 +104,36 @@ MQ_INLINE float sign_value(int32_t code, float scale) {
 constexpr double kClip[9] = {0, 0, 1.0, 1.6479, 2.1810, 0, 0, 0, 0};
 constexpr float kMagnitudeOne = 32768.0f;
 
-MQ_INLINE uint32_t magnitude(float x, float max) {
-  const float ratio = (x < 0 ? -x : x) / max;
-  return static_cast<uint32_t>(static_cast<int32_t>(ratio * kMagnitudeOne + 0.5f));
+// Note [Fixed point]
+//
+// One multiplication and one addition put x on a grid of integers, [-top, top] standing for [-scale, scale]:
+//
+//   z = (x * lift) * factor + offset        factor = top / (scale * lift), offset = 2^23 + top
+//
+// Between 2^23 and 2^24 neighbouring floats are one apart. So the addition rounds to an integer (halves to even), and
+// the low bits of z as an integer are that integer plus top: no conversion, nothing below zero.
+//
+// The ends are exact: scale * factor is off by at most top * 2^-23 < 1/2, which rounds away, so that |x| = scale gives
+// 0 or 2 top. `lift` is a power of two and therefore exact; it is 1 unless the scale is so small that top / scale
+// would overflow.
+struct Grid {
+  float lift;
+  float factor;
+  float offset;
+};
+
+MQ_INLINE Grid make_grid(float top, float scale) {
+  const float lift = scale < 0x1p-96f ? 0x1p64f : 1.0f;
+  return {lift, top / (scale * lift), 8388608.0f + top};
+}
+
+// For Note [Scale]: |x| from 0 to 2^15, with magnitude_grid's factor; 2^23 alone leaves the low 16 bits to the integer.
+MQ_INLINE Grid magnitude_grid(float max) {
+  return make_grid(kMagnitudeOne, max);
+}
+
+MQ_INLINE uint32_t magnitude(float x, Grid grid) {
+  return float_bits(float_from_bits(abs_bits(x)) * grid.lift * grid.factor + 8388608.0f) & 0xffffu;
 }
 
 MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t sum_of_squares, float max) {
@@ -120,43 +151,53 @@ MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t su
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 constexpr uint32_t kNanBits = 0x7fc00000u;
 
-// Nearest level, halves to even: adding and subtracting 1.5 * 2^23 leaves no room for a fraction.
-// Needs a finite scale > 0.
-MQ_INLINE int32_t nearest_code(float x, float scale, int32_t s) {
-  constexpr float kRound = 12582912.0f;
-  const float top = static_cast<float>(s);
-  float y = x / scale * top;
-  y = y < -top ? -top : y;
-  y = y > top ? top : y;
-  return static_cast<int32_t>((y + kRound) - kRound) + s;
+// Nearest level, Note [Fixed point] with one unit per level; what lies beyond the scale is clipped.
+// Needs b >= 2 and a finite scale > 0.
+MQ_INLINE Grid nearest_grid(int bits, float scale) {
+  return make_grid(static_cast<float>(level_count(bits)), scale);
 }
 
-MQ_INLINE int32_t sign_code(float x) {
+MQ_INLINE uint8_t nearest_code(float x, Grid grid) {
+  constexpr float kLow = 8388608.0f;
+  const float high = grid.offset + (grid.offset - kLow);
+  float z = x * grid.lift * grid.factor + grid.offset;
+  z = z < kLow ? kLow : z;
+  z = z > high ? high : z;
+  return static_cast<uint8_t>(float_bits(z));
+}
+
+MQ_INLINE uint8_t sign_code(float x) {
   return x < 0 ? 0 : 1;
 }
 
-// QSGD (Alistarh et al. 2017, eq. 3.1): down to floor(y), or up with probability y - floor(y). Comparing the fraction
-// with the random number, where floor(y + u) would round, keeps levels that are hit exactly and the bias below 2^-24.
+// Note [Stochastic rounding]
+//
+// QSGD (Alistarh et al. 2017, eq. 3.1) in fixed point: 2^15 units per level, then a uniform dither in [0, 2^15) is added
+// and the fraction dropped, which rounds up with a probability of the fraction. At b = 1 the two levels are 2^15 units
+// apart, too, and P(+) = (1 + x / scale) / 2. A level that is hit exactly stays.
+//
+// The bias is that of rounding to the grid: at most 2^-16 of the distance between levels, to the nearest and so in both
+// directions, plus 2^-23 of x. The top of z and its exponent lie above bit 23, so the byte at bit 15 is the code.
 // Needs scale = max|x|, finite and > 0.
-MQ_INLINE int32_t stochastic_code(float x, float scale, int32_t s, uint32_t random24) {
-  const float y = x / scale * static_cast<float>(s);
-  int32_t q = static_cast<int32_t>(y);
-  q -= static_cast<float>(q) > y ? 1 : 0;
-  const float fraction = y - static_cast<float>(q);
-  return q + (static_cast<float>(static_cast<int32_t>(random24)) < fraction * 16777216.0f ? 1 : 0) + s;
+constexpr int kDitherBits = 15;
+
+MQ_INLINE Grid stochastic_grid(int bits, float scale) {
+  constexpr float kUnits = 1 << kDitherBits;
+  return make_grid(bits == 1 ? kUnits / 2 : kUnits * static_cast<float>(level_count(bits)), scale);
 }
 
-// One bit: + with probability (1 + x / scale) / 2.
-MQ_INLINE int32_t stochastic_sign_code(float x, float scale, uint32_t random24) {
-  return static_cast<float>(static_cast<int32_t>(random24)) < (1.0f + x / scale) * 8388608.0f ? 1 : 0;
+MQ_INLINE uint8_t stochastic_code(float x, Grid grid, uint32_t dither) {
+  return static_cast<uint8_t>((float_bits(x * grid.lift * grid.factor + grid.offset) + dither) >> kDitherBits);
 }
 
 // Note [Random numbers]
 //
-// The 24 random bits of element i of bucket k are a pure function of (seed, bucket_ids[k], i): never of a state, a
-// thread or the other elements. Seed and bucket give a 64-bit key (the finalizer of SplitMix64, twice); the two halves
-// of the key enter the finalizer of MurmurHash3, applied twice, before and between the rounds. With one key half only,
-// two buckets would be permutations of each other.
+// The dither of element i of bucket k is a pure function of (seed, bucket_ids[k], i): never of a state, a thread or the
+// other elements. Seed and bucket give a 64-bit key (the finalizer of SplitMix64, twice). Its halves are the start and
+// the odd stride of a sequence of 32-bit states, one per two elements, and each state goes through a finalizer: the
+// structure of SplitMix (Steele, Lea and Flood 2014), where every stream has a stride of its own, with the 32-bit finalizer
+// of Wellons' hash-prospector. The low half of word i / 2 serves an even i, the high half an odd one, in memory order:
+// as 16-bit lanes, the words are the dithers of consecutive elements.
 MQ_INLINE uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -164,19 +205,33 @@ MQ_INLINE uint64_t mix64(uint64_t x) {
 }
 
 MQ_INLINE uint32_t mix32(uint32_t x) {
-  x = (x ^ (x >> 16)) * 0x85ebca6bu;
-  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
-  return x ^ (x >> 16);
+  x = (x ^ (x >> 16)) * 0x21f0aaadu;
+  x = (x ^ (x >> 15)) * 0xd35a2d97u;
+  return x ^ (x >> 15);
 }
 
-MQ_INLINE uint64_t stream_key(uint64_t seed, uint64_t bucket) {
-  return mix64(mix64(seed + 0x9e3779b97f4a7c15ull) + bucket);
+struct Stream {
+  uint32_t start;
+  uint32_t stride;
+};
+
+MQ_INLINE Stream random_stream(uint64_t seed, uint64_t bucket) {
+  const uint64_t key = mix64(mix64(seed + 0x9e3779b97f4a7c15ull) + bucket);
+  return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32) | 1};
 }
 
-MQ_INLINE uint32_t random24(uint64_t key, uint32_t element) {
-  const uint32_t low = static_cast<uint32_t>(key);
-  const uint32_t high = static_cast<uint32_t>(key >> 32);
-  return mix32(mix32(element ^ low) ^ high) >> 8;
+// Of elements 2 * index and 2 * index + 1.
+MQ_INLINE uint32_t random_word(Stream stream, uint32_t index) {
+  return mix32(stream.start + index * stream.stride);
+}
+
+MQ_INLINE uint32_t dither_from_half(uint16_t half) {
+  return half >> (16 - kDitherBits);
+}
+
+MQ_INLINE uint32_t random_dither(Stream stream, uint64_t element) {
+  const uint32_t word = random_word(stream, static_cast<uint32_t>(element / 2));
+  return dither_from_half(static_cast<uint16_t>(word >> (16 * (element % 2))));
 }
 
 // Note [Feedback]

@@ -160,23 +160,52 @@ def test_a_non_finite_element_spoils_its_bucket_only(
     assert torch.equal(decoded[16:], x[16:])
 
 
-def test_random_numbers_are_uniform_and_differ_between_seeds_buckets_and_elements() -> None:
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("scale", [1.0, 0.7, 3e38, 1e-30, 1e-38])
+def test_the_bias_is_at_most_the_resolution_of_the_dither(bits: int, scale: float) -> None:
+    """Note [Stochastic rounding], summed over every value of the dither."""
+    x_B1 = (torch.rand(200, 1, generator=torch.Generator().manual_seed(3)) * 2 - 1) * scale
+    dither_BL = torch.arange(2**reference.DITHER_BITS).expand(200, -1)
+    scale_B = torch.full((200,), scale)
+    codes_BL = reference._stochastic_codes(x_B1, scale_B, bits, dither_BL)
+    mean_B = codes_BL.double().mean(1) * step(bits) - 1
+    resolution = 2**-16 * step(bits) + 2**-23
+    assert float((mean_B - (x_B1.double() / scale_B.double()[:, None]).squeeze(1)).abs().max()) <= resolution
+
+
+def test_dithers_are_uniform_and_differ_between_seeds_buckets_and_elements() -> None:
     n = 1 << 18
     ids = torch.arange(n // BUCKET)
     draws = {
-        (seed, shift): reference.random24(seed, ids + shift, BUCKET).flatten()
+        (seed, shift): reference.dither(seed, ids + shift, BUCKET).flatten()
         for seed in (0, 1)
         for shift in (0, 1)
     }
     base = draws[0, 0]
-    assert 0 <= int(base.min()) < int(base.max()) < 1 << 24
-    # 256 cells: chi-square with 255 degrees of freedom has standard deviation sqrt(510).
-    counts = torch.bincount(base >> 16, minlength=256).double()
-    assert abs(float(((counts - n / 256) ** 2).sum() / (n / 256)) - 255) < 6 * math.sqrt(510)
-    pairs = [draws[1, 0], draws[0, 1], base.roll(1), base.roll(BUCKET)]
+    assert 0 <= int(base.min()) < int(base.max()) < 2**reference.DITHER_BITS
+    for bits in (base >> 7, base & 0xFF):
+        # 256 cells: chi-square with 255 degrees of freedom has standard deviation sqrt(510).
+        counts = torch.bincount(bits, minlength=256).double()
+        assert abs(float(((counts - n / 256) ** 2).sum() / (n / 256)) - 255) < 6 * math.sqrt(510)
+    pairs = [draws[1, 0], draws[0, 1], *(base.roll(k) for k in (1, 2, 3, 16, BUCKET))]
     for other in pairs:
         correlation = torch.corrcoef(torch.stack([base, other]).double())[0, 1]
         assert abs(float(correlation)) < 5 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("vary", ["seed", "bucket"])
+def test_roundings_within_a_bucket_are_independent(vary: str) -> None:
+    """The number of elements that round up is binomial, also in its variance, which any correlation would change."""
+    count, p = 8000, 0.3
+    ids, zero = torch.arange(count), torch.zeros(1, dtype=torch.int64)
+    if vary == "bucket":
+        draws_BL = reference.dither(0, ids, BUCKET)
+    else:
+        draws_BL = torch.cat([reference.dither(seed, zero, BUCKET) for seed in range(count)])
+    ups_B = (draws_BL < p * 2**reference.DITHER_BITS).sum(1).double()
+    variance = BUCKET * p * (1 - p)
+    assert abs(float(ups_B.mean()) - BUCKET * p) < 6 * math.sqrt(variance / count)
+    assert float(ups_B.var()) == pytest.approx(variance, rel=6 * math.sqrt(2 / count))
 
 
 def test_buckets_may_be_encoded_apart() -> None:
