@@ -187,7 +187,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = False
         self._bits, self._steps = self.settings.first_bits, 0
         cluster = self._ready_cluster()
-        self._guard(lambda: cluster.reset(training_seed, link=self._link))
+        self._guard(
+            lambda: cluster.reset(training_seed, link=self._link, compressor=self.settings.compressor)
+        )
         opening = self._run()
         self._running = True
         self._reward.reset(opening)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.observation import KINDS, ObservationSchema
 from mqgrad.policy import ACTIONS
 from mqgrad.trainers.clock import ModelClock
@@ -53,6 +54,8 @@ class BitWidthSettings:
     """Factor on the ``log-loss`` reward per elapsed second, above 0 and at most 1."""
     divergence_penalty: float = 10.0
     """Subtracted, in place of the reward, when training diverges."""
+    compressor: str = DEFAULT_COMPRESSOR
+    """How gradients travel, as ``mqgrad.make_compressor`` takes it."""
     clock: ModelClock | None = None
     """None measures seconds; a ``ModelClock`` computes them, so that the same seed repeats."""
     timeout_seconds: float = 60.0
@@ -68,6 +71,8 @@ class BitWidthSettings:
             small = [bits for bits in self.widths if bits <= 4]
             object.__setattr__(self, "initial_bits", small[-1] if small else self.widths[0])
         check_width(self.first_bits, self.widths)
+        for bits in self.widths:
+            check_width(bits, make_compressor(self.compressor).widths)
         for name in ("num_workers", "interval", "max_steps"):
             _check_count(name, getattr(self, name))
         for name in ("budget_seconds", "timeout_seconds"):

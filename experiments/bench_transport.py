@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
-from mqgrad.codec import Codec
-from mqgrad.collective import BucketWork, CompressedMean
-from mqgrad.feedback import ErrorFeedback
+from mqgrad.compressors import Compressor, Quantized
+from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.layout import Layout
 from mqgrad.statistics import Costs
 from mqgrad.transport import Transport
@@ -43,27 +42,28 @@ class CollectiveFigures:
 def measure_collectives(*, mebibytes: float, widths: Sequence[int], rounds: int) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn."""
     transport = Transport(_world())
-    codec = Codec()
-    coded = CompressedMean(transport, codec, 0, ErrorFeedback(), ErrorFeedback())
-    plain = CompressedMean(transport, codec, 0, None, None)
-    work = _gradient_work(mebibytes, codec.bucket_size)
+    coded, plain = Quantized(), Quantized(error_feedback=False)
+    work = _gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []
     for iteration in range(rounds + 1):  # the first warms up
         measured.append({})
         for bits in widths:
-            mean = plain if bits == 32 else coded
-            measured[-1][bits] = _average(mean, work, bits, iteration)
+            compressor = plain if bits == 32 else coded
+            measured[-1][bits] = _average(compressor, transport, work, bits, iteration)
     combined = combine_ranks(measured[1:])
     return [_collective_figures(bits, combined[bits]) for bits in widths]
 
 
-def _average(mean: CompressedMean, work: BucketWork, bits: int, iteration: int) -> Costs:
+def _average(
+    compressor: Compressor, transport: Transport, work: BucketWork, bits: int, iteration: int
+) -> Costs:
     costs = Costs()
+    step = Step(transport, bits, iteration, seed=0, costs=costs, measure=False)
     dist.barrier()
     start = time.perf_counter()
-    mean.average_(work, bits=bits, iteration=iteration, costs=costs, figures=None)
+    compressor.average_(work, step)
     costs.step_seconds = time.perf_counter() - start
-    mean.transport.move_costs(costs)
+    transport.move_costs(costs)
     return costs
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.workload import workload_names
@@ -135,8 +136,15 @@ def run(
     settings: WorkloadSettings = [],  # noqa: B006
     num_workers: Workers = 2,
     controller: Annotated[
-        str, typer.Option(help=f"A policy file, or one of: {', '.join(controller_names())}; e.g. fixed:4.")
-    ] = "fixed:4",
+        str | None,
+        typer.Option(
+            help=f"A policy file, or one of: {', '.join(controller_names())}; e.g. fixed:4. "
+            "Default: fixed:4, or the compressor's only width."
+        ),
+    ] = None,
+    compressor: Annotated[
+        str, typer.Option(help=f"How gradients travel: one of {', '.join(compressor_names())}.")
+    ] = DEFAULT_COMPRESSOR,
     iterations: Annotated[int | None, typer.Option(help="Training iterations.", min=1)] = None,
     budget_seconds: Annotated[
         float | None, typer.Option(help="Stop after this many training seconds.")
@@ -157,6 +165,7 @@ def run(
         raise typer.BadParameter("one run has one link: give a single rate", param_hint="--link-mbit-per-s")
     if iterations is None and budget_seconds is None:
         iterations = 200
+    controller = controller or default_controller(compressor)
     make_controller(controller)  # a mistake is found before any worker starts
     with open_cluster(workload, parse_settings(settings), num_workers) as cluster:
         if cluster is None:
@@ -166,6 +175,7 @@ def run(
             cluster,
             controller,
             seed,
+            compressor=compressor,
             rate=rate,
             latency_ms=link_latency_ms,
             iterations=iterations,
@@ -177,6 +187,7 @@ def run(
     link = f", {rate:g} Mbit/s (emulated)" if rate else ""
     table = Table(title=f"{workload}, {world_size} workers{link}, seed {seed}")
     for column in (
+        "compressor",
         "controller",
         "outcome",
         "iterations",
@@ -185,9 +196,12 @@ def run(
         "mean bits",
         "wire MiB",
     ):
-        table.add_column(column, justify="left" if column in ("controller", "outcome") else "right")
+        table.add_column(
+            column, justify="left" if column in ("compressor", "controller", "outcome") else "right"
+        )
     final = result.final
     table.add_row(
+        compressor,
         controller,
         result.outcome,
         str(final.iteration),
@@ -219,6 +233,12 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
     if model is not None:
         console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
         console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+
+
+def default_controller(compressor: str) -> str:
+    """``fixed:4``, or the only width of a compressor that offers no choice."""
+    widths = make_compressor(compressor).widths
+    return f"fixed:{widths[0]}" if len(widths) == 1 else "fixed:4"
 
 
 def parse_rate(text: str | None) -> float | tuple[float, float] | None:

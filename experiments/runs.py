@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
@@ -38,6 +39,7 @@ class RunRecord:
 
     controller: str
     seed: int
+    compressor: str = DEFAULT_COMPRESSOR
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
     """``finished``, or ``diverged``."""
@@ -71,6 +73,7 @@ def run_training(
     controller: str,
     seed: int,
     *,
+    compressor: str = DEFAULT_COMPRESSOR,
     link: LinkEmulation | None = None,
     iterations: int | None = None,
     budget_seconds: float | None = None,
@@ -82,6 +85,7 @@ def run_training(
     Args:
         controller: as :func:`mqgrad.make_controller` takes it.
         seed: of initial weights and data order.
+        compressor: as :func:`mqgrad.make_compressor` takes it.
         chunk: iterations between two points of the record.
         on_point: called with every new point, for progress.
 
@@ -92,8 +96,10 @@ def run_training(
     if iterations is None and budget_seconds is None:
         raise ValueError("nothing ends the run: give iterations, budget_seconds or both")
     # An object, not the name: a policy that observes its progress needs to know how long this run is.
-    cluster.reset(seed, link=link, controller=make_controller(controller, budget_seconds))
-    record = RunRecord(controller=controller, seed=seed)
+    cluster.reset(
+        seed, link=link, controller=make_controller(controller, budget_seconds), compressor=compressor
+    )
+    record = RunRecord(controller=controller, seed=seed, compressor=compressor)
     for point, bit_iterations in _points(cluster, chunk, iterations or math.inf):
         record.points.append(point)
         record.bit_iterations += bit_iterations

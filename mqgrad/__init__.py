@@ -7,6 +7,7 @@ import pkgutil
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from .agreement import RankDisagreement
+from .compressors import QSGD, Compressor, Quantized, compressor_names, make_compressor
 from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
 from .hook import compression_hook
 from .policy import FrozenPolicy, PolicyFileError, load_policy
@@ -17,18 +18,23 @@ from .widths import WIDTHS
 
 __all__ = [
     "DQSGD",
+    "QSGD",
     "WIDTHS",
     "CompressionState",
+    "Compressor",
     "Controller",
     "FixedBits",
     "FrozenPolicy",
     "Goodput",
     "IntervalStatistics",
     "PolicyFileError",
+    "Quantized",
     "QuantizedTensor",
     "RankDisagreement",
     "compression_hook",
+    "compressor_names",
     "load_policy",
+    "make_compressor",
     "make_controller",
     "quantize",
 ]

@@ -57,10 +57,11 @@ class Codec:
         bits: int,
         *,
         alpha: float = 1.0,
+        beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Code v = x + α·h and update the residual in place: h ← h + x − Q(v) (ECQ-SGD, Wu et al. 2018, β = 1).
+        """Code v = x + α·h and update the residual in place: h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018).
 
         Args:
             x: float [N].
@@ -70,12 +71,16 @@ class Codec:
         if check_width(bits) < 16:
             stochastic = self.rounding == "stochastic"
             return cuda_ext.encode_with_feedback(
-                x, residual, bits, self.bucket_size, stochastic, seed, alpha, 1.0, bucket_ids
+                x, residual, bits, self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
             )
         payload = _cast_to_bytes(torch.add(x.float(), residual, alpha=alpha), bits)
-        update = residual + x - self.decode(payload, x.numel(), bits)
+        update = beta * residual + x - self.decode(payload, x.numel(), bits)
         residual.copy_(torch.where(update.isfinite(), update, residual))
         return payload
+
+    def is_contractive(self, bits: int) -> bool:
+        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
+        return self.rounding == "nearest" or bits >= 16
 
     def decode(self, payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor:
         """Decode a uint8 payload to float32 [numel].

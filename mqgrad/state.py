@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from .agreement import Agreement
-from .codec import Codec, Rounding
-from .collective import BucketWork, CompressedMean
 from .comm_thread import CommThread
+from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
+from .compressors.base import BucketWork, Step
 from .controllers.base import Controller
-from .feedback import ErrorFeedback
+from .gradient_figures import GradientFigures
 from .layout import LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
 from .transport import Link, Transport
@@ -32,15 +32,14 @@ class CompressionState:
        all-gather. (The first iteration is opened by its first bucket.)
     2. If an interval has ended, they exchange its statistics; rank 0's controller decides and broadcasts the width,
        in force from this iteration on. All of that goes on during forward: the training loop never waits for it.
-    3. Every bucket is averaged (:class:`mqgrad.collective.CompressedMean`).
+    3. Every bucket is averaged (:meth:`mqgrad.compressors.Compressor.average_`).
     4. The last bucket closes it.
 
     Args:
         controller: decides the width every ``controller.interval`` iterations; None leaves it to :meth:`set_width`.
         process_group: ranks to average over; the default group if None.
-        bucket_size: elements that share one fp32 scale.
-        rounding: ``nearest`` (with error feedback, the default) or ``stochastic`` (unbiased).
-        error_feedback: keep what quantization left out and send it later; costs two fp32 copies of the model.
+        compressor: how gradients travel: a name as :func:`mqgrad.make_compressor` takes it, or an object of its own.
+            The default quantizes with error feedback, which costs two fp32 copies of the model.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
         link: emulated network, see :class:`mqgrad.transport.Transport`.
@@ -48,7 +47,7 @@ class CompressionState:
             rank does alone, such as an evaluation or saving a checkpoint.
 
     Raises:
-        ValueError: for an unknown width, rounding or bucket size.
+        ValueError: for an unknown compressor, or a controller that begins at a width which the compressor lacks.
     """
 
     def __init__(
@@ -56,9 +55,7 @@ class CompressionState:
         controller: Controller | None = None,
         *,
         process_group: dist.ProcessGroup | None = None,
-        bucket_size: int = 512,
-        rounding: Rounding = "nearest",
-        error_feedback: bool = True,
+        compressor: Compressor | str = DEFAULT_COMPRESSOR,
         seed: int = 0,
         interval: int = 10,
         link: Link | None = None,
@@ -69,21 +66,18 @@ class CompressionState:
         self.totals = Totals()
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
-        codec = Codec(bucket_size=bucket_size, rounding=rounding)
         group = _own_group(process_group, timeout_seconds)
         self._transport = Transport(group, link)
-        self._mean = CompressedMean(
-            transport=self._transport,
-            codec=codec,
-            seed=seed,
-            push_feedback=ErrorFeedback() if error_feedback else None,
-            pull_feedback=ErrorFeedback() if error_feedback else None,
-        )
-        self._config = f"{codec}, error_feedback={error_feedback}, seed={seed}, world_size={group.size()}"
+        self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
+        self._seed = seed
+        self._config = f"{self.compressor}, seed={seed}, world_size={group.size()}"
         decides = f"a controller decides={controller is not None}, interval={self.interval}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
+        bucket_size = self.compressor.bucket_size
         self._layouts = LayoutTable(bucket_size=bucket_size, world_size=group.size())
-        self._requested_bits = self._bits = controller.initial_bits if controller is not None else 32
+        self._figures = GradientFigures(seed, bucket_size)
+        first_bits = controller.initial_bits if controller is not None else self.compressor.widths[-1]
+        self._requested_bits = self._bits = check_width(first_bits, self.compressor.widths)
         self._closed_bits = self._bits
         self._statistics = RankStatistics()
         self._iteration_costs = Costs()
@@ -130,7 +124,7 @@ class CompressionState:
         Raises:
             ValueError: for an unknown width.
         """
-        self._requested_bits = check_width(bits)
+        self._requested_bits = check_width(bits, self.compressor.widths)
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
@@ -161,15 +155,23 @@ class CompressionState:
 
     def _average(self, work: BucketWork, is_last: bool) -> None:
         self._open_iteration()
-        self._mean.average_(
-            work,
-            bits=self._bits,
-            iteration=self.totals.iterations,
-            costs=self._iteration_costs,
-            figures=self._statistics if len(self._losses) + 1 == self.interval else None,
-        )
+        measure = len(self._losses) + 1 == self.interval
+        if measure:
+            self._figures.add(work.buffer, work.layout, self._statistics)
+        if self._transport.world_size > 1:  # else the mean of one gradient is that gradient
+            self.compressor.average_(work, self._step(measure))
         if is_last:
             self._close_iteration()
+
+    def _step(self, measure: bool) -> Step:
+        return Step(
+            transport=self._transport,
+            bits=self._bits,
+            iteration=self.totals.iterations,
+            seed=self._seed,
+            costs=self._iteration_costs,
+            measure=measure,
+        )
 
     def _open_iteration(self) -> None:
         if self._is_open:
@@ -179,7 +181,7 @@ class CompressionState:
             iteration=self.totals.iterations,
             bits=self._requested_bits,
             losses=len(self._losses),
-            residuals=self._mean.num_residuals,
+            residuals=self.compressor.num_residuals,
         )
         if self.controller is not None and len(self._losses) >= self.interval:
             self._decide(self.controller)
@@ -191,7 +193,8 @@ class CompressionState:
             self.take_statistics(), interval=self.interval, iteration=self.totals.iterations, bits=self._bits
         )
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
-        self._requested_bits = self._agreement.adopt(check_width(controller.decide(self.last_statistics)))
+        decision = check_width(controller.decide(self.last_statistics), self.compressor.widths)
+        self._requested_bits = self._agreement.adopt(decision)
         on_wire = self._transport.wire_seconds - wire_seconds
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
 
@@ -219,7 +222,7 @@ class CompressionState:
             "statistics": dataclasses.asdict(self._statistics),
             "losses": [float(loss) for loss in self._losses],
             "totals": dataclasses.asdict(self.totals),
-            "mean": self._mean.state_dict(),
+            "compressor": self.compressor.state_dict(),
             "controller": self.controller.state_dict() if self.controller is not None else None,
         }
 
@@ -249,7 +252,7 @@ class CompressionState:
         self._statistics = RankStatistics(**state["statistics"])
         self._losses = list(state["losses"])
         self.totals = Totals(**state["totals"])
-        self._mean.load_state_dict(state["mean"])
+        self.compressor.load_state_dict(state["compressor"])
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
         self._step_time = time.perf_counter()

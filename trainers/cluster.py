@@ -2,6 +2,7 @@
 
 from typing import Protocol, TypeAlias, runtime_checkable
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics
 
@@ -23,7 +24,12 @@ class Cluster(Protocol):
     def workload(self) -> Workload: ...
 
     def reset(
-        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+        self,
+        seed: int,
+        *,
+        link: LinkEmulation | None = None,
+        controller: ControllerSpec | None = None,
+        compressor: str = DEFAULT_COMPRESSOR,
     ) -> None:
         """Begin a run: a fresh model, optimizer and data order.
 
@@ -31,6 +37,7 @@ class Cluster(Protocol):
             seed: of initial weights, data order and stochastic rounding.
             link: emulated network of this run; the cluster's own if None.
             controller: decides the width; if None, the caller of :meth:`run` does.
+            compressor: how gradients travel, as ``mqgrad.make_compressor`` takes it.
         """
         ...
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import check_width
@@ -136,22 +137,28 @@ class Distributed:
         return self._ranks.pids if isinstance(self._ranks, LocalRanks) else []
 
     def reset(
-        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+        self,
+        seed: int,
+        *,
+        link: LinkEmulation | None = None,
+        controller: ControllerSpec | None = None,
+        compressor: str = DEFAULT_COMPRESSOR,
     ) -> None:
         """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`.
 
         Raises:
-            ValueError: an unknown controller.
+            ValueError: an unknown controller or compressor.
             WorkerError: a rank died, hung or raised.
         """
         if isinstance(controller, str):
             make_controller(controller)  # a mistake is found here, where it costs no worker
+        make_compressor(compressor)
         if controller is not None and self._clock is not None:
             raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
         link = link or self._link
         self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
         paced_link = None if self._run_clock else link
-        self._ranks.call("reset", seed=seed, link=paced_link, controller=controller)
+        self._ranks.call("reset", seed=seed, link=paced_link, controller=controller, compressor=compressor)
         self._has_controller = controller is not None
 
     def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:

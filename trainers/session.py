@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics, RankStatistics
 
@@ -65,7 +66,12 @@ class TrainingSession:
         self._replica: Replica | None = None
 
     def reset(
-        self, seed: int, *, link: LinkEmulation | None = None, controller: ControllerSpec | None = None
+        self,
+        seed: int,
+        *,
+        link: LinkEmulation | None = None,
+        controller: ControllerSpec | None = None,
+        compressor: str = DEFAULT_COMPRESSOR,
     ) -> None:
         """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`."""
         self._begin_step()
@@ -77,6 +83,7 @@ class TrainingSession:
         compression = mqgrad.CompressionState(
             make_controller(controller) if isinstance(controller, str) else controller,
             process_group=self._group,
+            compressor=compressor,
             seed=seed,
             link=link,
             timeout_seconds=self._timeout_seconds,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..spec import build
 from .accordion import Accordion
 from .base import Controller
 from .dq_sgd import DQSGD
@@ -10,7 +11,6 @@ from .fixed import FixedBits
 from .goodput import Goodput
 from .gravac import GraVAC
 from .ramps import LinearRamp, RandomRamp
-from .spec import build
 
 _CONTROLLERS: dict[str, type[Any]] = {
     "accordion": Accordion,

@@ -36,7 +36,7 @@ class ToyCluster:
         self.scale = 0.99
         self.error: BaseException | None = None
 
-    def reset(self, seed: int, *, link: LinkEmulation | None = None, controller: Any = None) -> None:
+    def reset(self, seed: int, *, link: LinkEmulation | None = None, **_: Any) -> None:
         self.resets.append((seed, link))
         self.rng = np.random.default_rng(seed)
         self.loss, self.iteration = 2.0 + self.rng.random(), 0

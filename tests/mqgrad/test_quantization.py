@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import mqgrad
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     bits=st.sampled_from(mqgrad.WIDTHS),
     shape=st.lists(st.integers(0, 40), max_size=3),

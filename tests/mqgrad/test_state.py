@@ -134,7 +134,7 @@ def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding
     def rank_main(rank: int):
         controller = Scripted([1, 2, 1, 4, 2, 1])
         model = torch.nn.Linear(1024, 4, bias=False)
-        state = mqgrad.CompressionState(controller, rounding=rounding)
+        state = mqgrad.CompressionState(controller, compressor=mqgrad.Quantized(rounding=rounding))
         ddp = models.compressed_ddp(model, state)
         state.mark()
         applied, exact, norms = 0.0, 0.0, []
@@ -246,7 +246,9 @@ def test_a_rank_that_did_not_load_its_state_is_detected() -> None:
 
 
 def test_ranks_with_different_configuration_are_detected() -> None:
-    for message in disagreement(lambda rank: mqgrad.CompressionState(bucket_size=512 if rank else 256)):
+    for message in disagreement(
+        lambda rank: mqgrad.CompressionState(compressor=mqgrad.Quantized(bucket_size=512 if rank else 256))
+    ):
         assert "disagree about the configuration" in message
 
 
@@ -268,8 +270,8 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
         with pytest.raises(ValueError, match="width 9"):
             state.set_width(9)
         with pytest.raises(ValueError, match="rounding 'up'"):
-            mqgrad.CompressionState(rounding="up")
-        other = mqgrad.CompressionState(mqgrad.FixedBits(4), bucket_size=64)
+            mqgrad.CompressionState(compressor="quantized:rounding=up")
+        other = mqgrad.CompressionState(mqgrad.FixedBits(4), compressor="quantized:bucket_size=64")
         with pytest.raises(ValueError, match=r"rank 0.*bucket_size=512.*bucket_size=64"):
             other.load_state_dict(state.state_dict())
         other.close()

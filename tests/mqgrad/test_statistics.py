@@ -43,7 +43,9 @@ def test_signal_does_not_depend_on_the_width(error_feedback: bool) -> None:
         found = []
         for bits in (1, 2, 32):
             model = models.small_model()
-            state = mqgrad.CompressionState(None, interval=1, error_feedback=error_feedback)
+            state = mqgrad.CompressionState(
+                None, interval=1, compressor=mqgrad.Quantized(error_feedback=error_feedback)
+            )
             state.set_width(bits)
             ddp = models.compressed_ddp(model, state)
             state.mark()

@@ -45,7 +45,7 @@ class ToyCluster:
         self.closed = False
         self.reset(0)
 
-    def reset(self, seed: int | None = None, *, link: Any = None, controller: Any = None) -> None:
+    def reset(self, seed: int | None = None, *, link: Any = None, **_: Any) -> None:
         self.link_mbit_per_s = link.mbit_per_s if link is not None else self.mbit_per_s
         self.rng = np.random.default_rng(seed)
         self.resets += 1

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .codec import Rounding
+
 T = TypeVar("T")
 
 
@@ -11,10 +13,18 @@ def _read_widths(text: str) -> tuple[int, ...]:
     return tuple(int(width) for width in text.split("+"))
 
 
+def _read_flag(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
 _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "a whole number"),
     int | None: (int, "a whole number"),
     float: (float, "a number"),
+    bool: (_read_flag, "true or false"),
+    Rounding: (str, "text"),
     tuple[int, ...]: (_read_widths, "whole numbers joined by +, such as 2+4+8"),
 }
 

@@ -36,7 +36,7 @@ def averaged_gradient(
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
 def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int, bits: int) -> None:
     def rank_main(rank: int):
-        return averaged_gradient(bits, rank, {"error_feedback": False})
+        return averaged_gradient(bits, rank, {"compressor": mqgrad.Quantized(error_feedback=False)})
 
     results = run_ranks(rank_main, world_size)
     for iterations in zip(*results, strict=True):
@@ -54,7 +54,7 @@ def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int
 def test_stochastic_mean_is_unbiased_over_iterations() -> None:
     def rank_main(rank: int):
         model = models.small_model()
-        state = mqgrad.CompressionState(mqgrad.FixedBits(3), rounding="stochastic", error_feedback=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(3), compressor=mqgrad.QSGD())
         ddp = models.compressed_ddp(model, state)
         total = 0
         for _ in range(200):

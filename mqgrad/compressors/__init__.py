@@ -1,0 +1,14 @@
+"""Ways in which gradients travel and are averaged, by name."""
+
+from .base import Compressor
+from .quantized import QSGD, Quantized
+from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+
+__all__ = [
+    "DEFAULT_COMPRESSOR",
+    "QSGD",
+    "Compressor",
+    "Quantized",
+    "compressor_names",
+    "make_compressor",
+]

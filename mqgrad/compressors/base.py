@@ -1,0 +1,92 @@
+"""What a compressor is: the way in which a bucket's gradients travel and are averaged."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from ..layout import Layout
+from ..statistics import Costs
+from ..transport import Transport
+
+
+class BucketWork(NamedTuple):
+    """One DDP bucket, taken apart on the training thread."""
+
+    buffer: torch.Tensor
+    """The flat gradients, to be averaged in place."""
+    gradients: list[torch.Tensor]
+    """Views into the buffer, one per parameter, in the order of the layout."""
+    layout: Layout
+
+
+class Step(NamedTuple):
+    """What is the same for all buckets of one iteration."""
+
+    transport: Transport
+    bits: int
+    """Width, equal on all ranks."""
+    iteration: int
+    """Of the run; seeds the random numbers."""
+    seed: int
+    """Of the run, equal on all ranks; the rank is mixed in where ranks must differ."""
+    costs: Costs
+    """Seconds of encoding and decoding are added here; the transport counts its own."""
+    measure: bool
+    """Whether figures that cost extra passes over the gradient may be taken: once per interval."""
+
+
+@runtime_checkable
+class Compressor(Protocol):
+    """Averages gradients over ranks in compressed form, and keeps what it needs to from one iteration to the next.
+
+    One object belongs to one run. A dataclass whose constructor arguments are its settings: its ``repr`` is compared
+    between ranks and with checkpoints, and ``make_compressor`` takes the arguments by name.
+    """
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bit widths that a controller may choose from; a single one where there is nothing to choose."""
+        ...
+
+    @property
+    def bucket_size(self) -> int:
+        """Elements that share one scale: in the layout, every parameter starts a scale bucket of its own."""
+        ...
+
+    @property
+    def num_residuals(self) -> int:
+        """Parameters that have error feedback now; equal on all ranks."""
+        ...
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        """Replace the bucket's gradients by their mean over ranks, the same bytes on every rank.
+
+        Called with more than one rank only, on the communication thread, in the same order on every rank.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank remembers of the run, as tensors and plain types."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned on this rank."""
+        ...
+
+
+class Stateless:
+    """A compressor that remembers nothing, and takes no part in scale buckets."""
+
+    @property
+    def bucket_size(self) -> int:
+        return 512
+
+    @property
+    def num_residuals(self) -> int:
+        return 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass

@@ -1,0 +1,234 @@
+"""Codes through a sharded parameter server: compressed on the way to each shard's owner and on the way back."""
+
+import abc
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from ..feedback import ErrorFeedback, FeedbackGain
+from ..layout import Layout
+from ..seeding import stream_seed
+from ..statistics import Costs
+from ..transport import Transport
+from ..widths import WIDTHS
+from .base import BucketWork, Step
+
+
+class VectorCodec(Protocol):
+    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments."""
+
+    def encode(
+        self, x: torch.Tensor, bits: int, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: int,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor: ...
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: int) -> None: ...
+
+    def is_contractive(self, bits: int) -> bool:
+        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
+        ...
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class CodedMean(abc.ABC):
+    """Averages gradients coded by a :class:`VectorCodec`, with error feedback on both ways.
+
+    This is a parameter server whose server role is sharded over the ranks (MQGrad's push and pull, Cui et al. 2018):
+    every rank receives 2·(W−1)/W of a coded model per iteration, whatever the world size.
+    """
+
+    bucket_size: int = 512
+    """Elements that share one fp32 scale."""
+    error_feedback: bool = True
+    """Keep what the code left out and send it later: costs two fp32 copies of the model."""
+    push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
+    """State: of each rank's own gradient."""
+    pull_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
+    """State: of the averaged shard that this rank owns; zero in the parts that others own."""
+    push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
+    pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
+
+    def __post_init__(self) -> None:
+        if self.error_feedback:
+            self.push_feedback, self.pull_feedback = ErrorFeedback(), ErrorFeedback()
+
+    @property
+    @abc.abstractmethod
+    def codec(self) -> VectorCodec:
+        """Equal on all ranks."""
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return WIDTHS
+
+    def coefficients(self, gain: FeedbackGain, bits: int) -> tuple[float, float]:
+        """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
+        return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        if step.bits == 32:
+            self._average_plain(work, step.transport)
+        else:
+            self._average_coded(work, step)
+
+    def _average_plain(self, work: BucketWork, transport: Transport) -> None:
+        """DDP's own all-reduce, after handing over whatever feedback a coded width has left behind."""
+        holds_backlog = self.push_feedback is not None and self.push_feedback.holds(work.layout)
+        if holds_backlog:
+            self._add_backlog(work, transport)
+        buffer = work.buffer
+        buffer.div_(transport.world_size)
+        transport.all_reduce_(buffer)
+        # An overflowing step is not applied, so its backlog is kept. The buffer is the same on every rank.
+        if holds_backlog and bool(buffer.isfinite().all()):
+            self._drop_backlog(work)
+
+    def _add_backlog(self, work: BucketWork, transport: Transport) -> None:
+        assert self.push_feedback is not None
+        assert self.pull_feedback is not None
+        push, pull = self._residuals(work.layout, transport)
+        assert push is not None
+        assert pull is not None
+        # The pull residual is of the mean, hence W times: the division by W follows.
+        pending = push + pull * transport.world_size
+        for gradient, view in zip(work.gradients, work.layout.views(pending), strict=True):
+            gradient.add_(view.view_as(gradient))
+
+    def _drop_backlog(self, work: BucketWork) -> None:
+        assert self.push_feedback is not None
+        assert self.pull_feedback is not None
+        self.push_feedback.drop(work.layout)
+        self.pull_feedback.drop(work.layout)
+
+    def _average_coded(self, work: BucketWork, step: Step) -> None:
+        """Average through coded payloads.
+
+        1. Add this rank's residual and encode every shard; keep what the code left out as the new residual.
+        2. All-to-all: shard r of every rank goes to rank r.
+        3. Decode and sum the W versions of the own shard in fp32; divide by W.
+        4. Add the shard's residual, encode the mean again, keep what was left out.
+        5. All-gather the coded means.
+        6. Decode all shards, the own one included, so that every rank ends with the same bits.
+        """
+        layout, shard, transport, bits = work.layout, work.layout.shard_numel, step.transport, step.bits
+        parts = [slice(r * shard, (r + 1) * shard) for r in range(transport.world_size)]
+        own = parts[transport.rank]
+        push, pull = self._residuals(layout, transport)
+        # 1.
+        with add_seconds(step.costs, "encode_seconds"):
+            flat = layout.pack(work.gradients)
+            seed = stream_seed(step.seed, step.iteration, transport.rank)
+            payloads = [self._encode(flat, push, part, layout, step, seed, self.push_gain) for part in parts]
+            payloads_WP = torch.stack(payloads)
+        # 2.
+        received_WP = transport.all_to_all(payloads_WP)
+        # 3.
+        with add_seconds(step.costs, "decode_seconds"):
+            mean = torch.zeros(shard, dtype=torch.float32, device=flat.device)
+            for payload in received_WP:
+                self.codec.decode_add_(mean, payload, bits)
+            mean.div_(transport.world_size)
+        # 4.
+        with add_seconds(step.costs, "encode_seconds"):
+            flat[own] = mean
+            seed = stream_seed(step.seed, step.iteration, transport.world_size)
+            coded = self._encode(flat, pull, own, layout, step, seed, self.pull_gain)
+        # 5.
+        gathered_WP = transport.all_gather(coded)
+        # 6.
+        with add_seconds(step.costs, "decode_seconds"):
+            for part, payload in zip(parts, gathered_WP, strict=True):
+                flat[part] = self.codec.decode(payload, shard, bits)
+            layout.unpack(flat, work.gradients)
+
+    @property
+    def num_residuals(self) -> int:
+        """Parameters that have error feedback now; equal on all ranks."""
+        return len(self.push_feedback) if self.push_feedback is not None else 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Residuals and measured gains of this rank."""
+        return {name: getattr(self, name).state_dict() for name in self._stateful()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        for name in self._stateful():
+            getattr(self, name).load_state_dict(state[name])
+
+    def _stateful(self) -> list[str]:
+        names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
+        return [name for name in names if getattr(self, name) is not None]
+
+    def _encode(
+        self,
+        flat: torch.Tensor,
+        residual: torch.Tensor | None,
+        part: slice,
+        layout: Layout,
+        step: Step,
+        seed: int,
+        gain: FeedbackGain,
+    ) -> torch.Tensor:
+        """Encode ``flat[part]``, through ``residual[part]`` where there is feedback."""
+        ids = layout.bucket_ids[part.start // self.bucket_size : part.stop // self.bucket_size]
+        x, bits = flat[part], step.bits
+        if residual is None:
+            return self.codec.encode(x, bits, seed, ids)
+        alpha, beta = self.coefficients(gain, bits)
+        learns = step.measure and not self.codec.is_contractive(bits)
+        value = x + alpha * residual[part] if learns else x
+        payload = self.codec.encode_with_feedback(
+            x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
+        )
+        if learns:
+            error = self.codec.decode(payload, value.numel(), bits) - value
+            gain.observe(bits, _norm_sq(error), _norm_sq(value))
+        return payload
+
+    def _residuals(
+        self, layout: Layout, transport: Transport
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Residuals of the layout; when DDP has regrouped it, the pull residuals move to their new owners."""
+        if self.push_feedback is None or self.pull_feedback is None:
+            return None, None
+        moved = self.pull_feedback.moved(layout)
+        push, pull = self.push_feedback.flat(layout), self.pull_feedback.flat(layout)
+        if moved is not None:
+            # Each element is non-zero on its old owner alone, so the sum is exact.
+            values = pull[moved]
+            transport.all_reduce_(values)
+            own = slice(transport.rank * layout.shard_numel, (transport.rank + 1) * layout.shard_numel)
+            pull[moved] = values
+            kept = pull[own].clone()
+            pull.zero_()
+            pull[own] = kept
+        return push, pull
+
+
+def _norm_sq(x: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float32).square())
+
+
+@contextlib.contextmanager
+def add_seconds(costs: Costs, name: str) -> Iterator[None]:
+    """Add the seconds that the block takes to the field of ``costs``."""
+    start = time.perf_counter()
+    yield
+    setattr(costs, name, getattr(costs, name) + time.perf_counter() - start)

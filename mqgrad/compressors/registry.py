@@ -1,0 +1,39 @@
+"""Compressors by name, as the command line and the workers of a cluster take them."""
+
+from typing import Any
+
+from ..spec import build
+from .base import Compressor
+from .quantized import QSGD, Quantized
+
+_COMPRESSORS: dict[str, type[Any]] = {
+    "quantized": Quantized,
+    "qsgd": QSGD,
+}
+
+DEFAULT_COMPRESSOR = "quantized"
+
+
+def compressor_names() -> tuple[str, ...]:
+    """Names that :func:`make_compressor` knows."""
+    return tuple(_COMPRESSORS)
+
+
+def make_compressor(spec: str = DEFAULT_COMPRESSOR) -> Compressor:
+    """Build a compressor from its name and arguments: ``quantized``, ``qsgd:bucket_size=128``, ``powersgd:rank=2``.
+
+    The arguments are those of the class.
+
+    Raises:
+        ValueError: for an unknown name or argument, listing the known ones; a wrong value.
+    """
+    name, _, arguments = spec.partition(":")
+    if name not in _COMPRESSORS:
+        raise ValueError(
+            f"unknown compressor {spec!r}; known: {', '.join(_COMPRESSORS)} (as name, or name:argument=value,…)"
+        )
+    try:
+        compressor: Compressor = build(_COMPRESSORS[name], arguments)
+    except ValueError as error:
+        raise ValueError(f"compressor {spec!r}: {error}") from None
+    return compressor
