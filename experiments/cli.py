@@ -18,6 +18,7 @@ from . import bench_command, compare_command, netlab_command
 
 if TYPE_CHECKING:
     from mqgrad.agents.config import TrainConfig
+    from mqgrad.trainers.link import LinkEmulation
 
 app = typer.Typer(
     help="Choose the bit width of quantized gradients by reinforcement learning.",
@@ -149,7 +150,13 @@ def run(
     budget_seconds: Annotated[
         float | None, typer.Option(help="Stop after this many training seconds.")
     ] = None,
-    link_mbit_per_s: Rate = None,
+    link_mbit_per_s: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE[/RATE@SECONDS]",
+            help="Emulate a link of this rate by pacing the transport; of several, in turn for these seconds.",
+        ),
+    ] = None,
     link_latency_ms: Latency = 0.0,
     seed: Seed = 0,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs of the run.")] = None,
@@ -160,32 +167,29 @@ def run(
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .training import open_cluster, run_once
 
-    rate = parse_rate(link_mbit_per_s)
-    if isinstance(rate, tuple):
-        raise typer.BadParameter("one run has one link: give a single rate", param_hint="--link-mbit-per-s")
     if iterations is None and budget_seconds is None:
         iterations = 200
     controller = controller or default_controller(compressor)
     make_controller(controller)  # a mistake is found before any worker starts
+    parse_link(link_mbit_per_s, link_latency_ms)  # the same
     with open_cluster(workload, parse_settings(settings), num_workers) as cluster:
         if cluster is None:
             return
+        link = parse_link(link_mbit_per_s, link_latency_ms)  # anew: one that switches counts from here
         world_size = cluster.world_size
         result = run_once(
             cluster,
             controller,
             seed,
             compressor=compressor,
-            rate=rate,
-            latency_ms=link_latency_ms,
+            link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,
             tensorboard=tensorboard,
+            record=record,
         )
-    if record is not None:
-        record.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
-    link = f", {rate:g} Mbit/s (emulated)" if rate else ""
-    table = Table(title=f"{workload}, {world_size} workers{link}, seed {seed}")
+    on_link = f", {link}" if link else ""
+    table = Table(title=f"{workload}, {world_size} workers{on_link}, seed {seed}")
     for column in (
         "compressor",
         "controller",
@@ -254,6 +258,13 @@ def parse_rate(text: str | None) -> float | tuple[float, float] | None:
             f"{text!r} is not RATE or LOW:HIGH in Mbit/s", param_hint="--link-mbit-per-s"
         )
     return rates[0] if len(rates) == 1 else (rates[0], rates[1])
+
+
+def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
+    """The emulated link of a run, if one is asked for."""
+    from mqgrad.trainers.link import parse_emulation
+
+    return None if text is None else parse_emulation(text, latency_ms)
 
 
 def parse_settings(items: list[str]) -> dict[str, Any]:

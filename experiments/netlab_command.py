@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .netlab_link import RateChange
     from .netlab_run import LabResult
 
 # Everything after COMMAND belongs to it, its options too, with or without `--` before it.
@@ -21,7 +24,11 @@ def netlab(
     ] = None,
     hosts: Annotated[int, typer.Option(help="Number of hosts.")] = 2,
     rate: Annotated[
-        str, typer.Option(help="Of every link, each way: 500kbit, 100mbit, 1gbit, ..., or none: not shaped.")
+        str,
+        typer.Option(
+            help="Of every link, each way: 500kbit, 100mbit, 1gbit, ..., none: not shaped, or several in turn: "
+            "100mbit/1gbit@10s."
+        ),
     ] = "100mbit",
     schedule: Annotated[
         str | None,
@@ -58,21 +65,33 @@ def netlab(
     if not command:
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
     from .netlab import NetLab
-    from .netlab_link import LinkShape, format_link_rate, parse_link_rate, parse_schedule
+    from .netlab_link import LinkShape, format_link_rate
     from .netlab_run import run_on_new_lab
 
-    changes = parse_schedule(schedule) if schedule else []
-    first = changes.pop(0).rate_mbit_per_s if changes and changes[0].seconds == 0 else parse_link_rate(rate)
+    first, changes = _rates(rate, schedule)
     link = LinkShape(rate_mbit_per_s=first, burst_kib=burst_kib, latency_ms=latency_ms)
     lab = NetLab(hosts, link, name=name)
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
-    console.print(
-        f"lab {lab.name}: {hosts} hosts at {format_link_rate(first)}, logs in {logs}", soft_wrap=True
-    )
+    told = rate if schedule is None else f"{format_link_rate(first)}, then {schedule}"
+    console.print(f"lab {lab.name}: {hosts} hosts at {told}, logs in {logs}", soft_wrap=True)
     result = run_on_new_lab(lab, command, logs, schedule=changes, timeout_seconds=timeout)
     _report(result, logs, console)
     raise typer.Exit(result.status)
+
+
+def _rates(rate: str, schedule: str | None) -> "tuple[float | None, Iterable[RateChange]]":
+    """The first rate of the links, and what follows it."""
+    from .netlab_link import parse_link_rates, parse_schedule
+
+    rates = parse_link_rates(rate)
+    if schedule is None:
+        return rates.mbit_per_s[0], rates.changes()
+    if len(rates.mbit_per_s) > 1:
+        raise typer.BadParameter(f"--rate {rate} changes too: give one of the two", param_hint="--schedule")
+    changes = parse_schedule(schedule)
+    first = changes.pop(0).rate_mbit_per_s if changes[0].seconds == 0 else rates.mbit_per_s[0]
+    return first, changes
 
 
 def _clean(name: str) -> None:

@@ -1,12 +1,15 @@
 """What a link of the lab carries: its rate, its queue, and a schedule of rates."""
 
 import itertools
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 _UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}  # of Mbit/s
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_UNITS)})")
 _LEAST_MBIT_PER_S = 0.1  # below this one packet takes longer than the queue's latency
+_LEAST_SWITCH_SECONDS = 0.5  # a change takes up to 0.1 s with many hosts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +61,49 @@ class RateChange:
 
     seconds: float  # since the commands were started
     rate_mbit_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """The rates that a link has in turn: one for ever, or several, each for ``switch_seconds``.
+
+    Raises:
+        ValueError: the rates change at once, or in no time at all.
+    """
+
+    mbit_per_s: tuple[float | None, ...]
+    """None: not shaped."""
+    switch_seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        if len(self.mbit_per_s) > 1 and not _LEAST_SWITCH_SECONDS <= self.switch_seconds < math.inf:
+            raise ValueError(
+                f"a link cannot switch every {self.switch_seconds:g} s: at least {_LEAST_SWITCH_SECONDS:g}"
+            )
+
+    def changes(self) -> Iterator[RateChange]:
+        """What follows the first rate, without end."""
+        if len(self.mbit_per_s) == 1:
+            return
+        rates = itertools.cycle(self.mbit_per_s)
+        next(rates)
+        for number in itertools.count(1):
+            yield RateChange(number * self.switch_seconds, next(rates))
+
+
+def parse_link_rates(text: str) -> LinkRates:
+    """``"100mbit"`` → one rate; ``"100mbit/1gbit@10s"`` → 100 Mbit/s, after 10 s 1 Gbit/s, and so on in turn.
+
+    Raises:
+        ValueError: not of this form.
+    """
+    names, separator, period = text.partition("@")
+    rates = tuple(parse_link_rate(name) for name in names.split("/"))
+    if not separator and len(rates) == 1:
+        return LinkRates(rates)
+    if len(rates) < 2 or not re.fullmatch(r"\d+(\.\d+)?s", period):
+        raise ValueError(f"{text!r} is not RATE or RATE/RATE@SECONDSs, as in 100mbit/1gbit@10s")
+    return LinkRates(rates, float(period[:-1]))
 
 
 def parse_link_rate(text: str) -> float | None:

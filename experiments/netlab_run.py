@@ -2,11 +2,9 @@
 
 import contextlib
 import json
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +12,7 @@ from typing import Any, BinaryIO
 from .netlab import NetLab
 from .netlab_job import HostResult, Job, find_program, log_path
 from .netlab_link import LinkShape, RateChange
+from .signals import caught_signals
 
 _POLL_SECONDS = 0.02
 
@@ -45,7 +44,7 @@ def run_on_new_lab(lab: NetLab, command: Sequence[str], logs: Path, **options: A
 
     SIGINT, SIGTERM and SIGHUP stop the command and are reported in the result.
     """
-    with _caught_signals() as caught, lab:
+    with caught_signals() as caught, lab:
         return run_lab(lab, command, logs, caught_signals=caught, **options)
 
 
@@ -54,7 +53,8 @@ def run_lab(
     command: Sequence[str],
     logs: Path,
     *,
-    schedule: Sequence[RateChange] = (),
+    schedule: Iterable[RateChange] = (),
+    schedule_after: Path | None = None,
     timeout_seconds: float | None = None,
     stream: bool = True,
     caught_signals: Sequence[int] = (),
@@ -70,7 +70,8 @@ def run_lab(
         lab: an open lab.
         command: program and arguments; no shell is involved.
         logs: folder for logs, made if need be.
-        schedule: rates and when they come into force.
+        schedule: rates and when they come into force; may have no end.
+        schedule_after: its seconds count from the moment at which this file exists; None: from the start.
         timeout_seconds: stop the command after this time; None: never.
         stream: copy rank 0's output to this process's own.
         caught_signals: filled by a signal handler with the numbers of signals that ask to stop.
@@ -86,10 +87,10 @@ def run_lab(
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
         tails = _follow_rank_0(logs, stack) if stream else []
-        rates = _Rates(lab, schedule)
+        rates = _Rates(lab, schedule, schedule_after)
         try:
             while (stop := job.reason_to_stop(caught_signals, timeout_seconds)) is None:  # 2
-                rates.apply(time.monotonic() - started)
+                rates.apply()
                 _copy(tails)
                 time.sleep(_POLL_SECONDS)
         finally:
@@ -114,17 +115,26 @@ def run_lab(
 class _Rates:
     """A schedule of rates that is carried out."""
 
-    def __init__(self, lab: NetLab, schedule: Sequence[RateChange]) -> None:
+    def __init__(self, lab: NetLab, schedule: Iterable[RateChange], after: Path | None) -> None:
         self.applied: list[RateChange] = []
         self._lab = lab
-        self._pending = list(schedule)
+        self._pending = iter(schedule)
+        self._next = next(self._pending, None)
+        self._after = after
+        self._started = time.monotonic()
 
-    def apply(self, seconds: float) -> None:
+    def apply(self) -> None:
         """Bring the next rate into force if it is due."""
-        if self._pending and seconds >= self._pending[0].seconds:
-            rate = self._pending.pop(0).rate_mbit_per_s
-            self._lab.set_rate(rate)
-            self.applied.append(RateChange(seconds, rate))
+        if self._next is None:
+            return
+        if self._after is not None:  # not there yet
+            self._started = time.monotonic()
+            self._after = None if self._after.exists() else self._after
+        seconds = time.monotonic() - self._started
+        if seconds >= self._next.seconds:
+            self._lab.set_rate(self._next.rate_mbit_per_s)
+            self.applied.append(RateChange(seconds, self._next.rate_mbit_per_s))
+            self._next = next(self._pending, None)
 
 
 def _follow_rank_0(logs: Path, stack: contextlib.ExitStack) -> list[tuple[BinaryIO, BinaryIO]]:
@@ -138,21 +148,3 @@ def _copy(tails: list[tuple[BinaryIO, BinaryIO]]) -> None:
         if text := log.read():
             terminal.write(text)
             terminal.flush()
-
-
-@contextlib.contextmanager
-def _caught_signals() -> Iterator[list[int]]:
-    """Collect the signals that ask to end, instead of dying of them half-way through building or removing a lab."""
-    caught: list[int] = []
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may handle signals
-    previous = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in previous.items():
-        if handler is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: caught.append(number))
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

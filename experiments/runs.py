@@ -78,6 +78,7 @@ def run_training(
     iterations: int | None = None,
     budget_seconds: float | None = None,
     chunk: int = 5,
+    on_start: Callable[[RunRecord], None] = lambda record: None,
     on_point: Callable[[RunPoint], None] = lambda point: None,
 ) -> RunRecord:
     """Train until the iterations or the seconds are spent, evaluating after every ``chunk`` iterations.
@@ -87,6 +88,7 @@ def run_training(
         seed: of initial weights and data order.
         compressor: as :func:`mqgrad.make_compressor` takes it.
         chunk: iterations between two points of the record.
+        on_start: called with the empty record when training begins.
         on_point: called with every new point, for progress.
 
     Raises:
@@ -100,6 +102,7 @@ def run_training(
         seed, link=link, controller=make_controller(controller, budget_seconds), compressor=compressor
     )
     record = RunRecord(controller=controller, seed=seed, compressor=compressor)
+    on_start(record)
     for point, bit_iterations in _points(cluster, chunk, iterations or math.inf):
         record.points.append(point)
         record.bit_iterations += bit_iterations

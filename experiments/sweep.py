@@ -6,13 +6,12 @@ import fcntl
 import hashlib
 import json
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .provenance import git_revision, provenance
+from .signals import caught_signals
 from .sweep_cell import CellResult, Place, default_program, run_cell
 from .sweep_config import Cell, SweepConfig
 
@@ -66,7 +65,7 @@ class Sweep:
             NetLabError: no lab can be built here.
             ValueError: another sweep is at work in the folder.
         """
-        with _only_sweep_in(self.folder), _caught_signals() as caught:
+        with _only_sweep_in(self.folder), caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
             for cell in self.pending(retry_failed=retry_failed):
                 if caught:
@@ -170,21 +169,3 @@ def _only_sweep_in(folder: Path) -> Iterator[None]:
         except OSError:
             raise ValueError(f"another sweep is at work in {folder}") from None
         yield
-
-
-@contextlib.contextmanager
-def _caught_signals() -> Iterator[list[int]]:
-    """Collect the signals that ask to end, for the whole sweep: none may be lost while a lab is being removed."""
-    caught: list[int] = []
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may handle signals
-    previous = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in previous.items():
-        if handler is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: caught.append(number))
-    try:
-        yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

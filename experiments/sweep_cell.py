@@ -24,6 +24,7 @@ from .runs import RunRecord
 from .sweep_config import Cell, Link, SweepConfig
 
 _POLL_SECONDS = 0.05
+_RECORD = "record.json"
 _GRACE_SECONDS = 10.0  # between asking a local run to end and killing it
 _REASON_CHARACTERS = 300
 
@@ -112,7 +113,7 @@ def run_cell(cell: Cell, config: SweepConfig, place: Place, revision: str | None
     logs = place.logs / re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
     shutil.rmtree(logs, ignore_errors=True)
     logs.mkdir(parents=True)
-    record = logs / "record.json"
+    record = logs / _RECORD
     link = Link.parse(cell.link)
     command = [*place.program, *run_arguments(cell, config, link, record)]
     started, others = time.monotonic(), OthersLoad()
@@ -144,17 +145,32 @@ def run_arguments(cell: Cell, config: SweepConfig, link: Link, record: Path) -> 
         arguments += ["--set", f"{name}={json.dumps(value)}"]
     if link.emulated:
         arguments += ["--num-workers", str(config.hosts)]
-        if link.rate_mbit_per_s is not None:
-            arguments += ["--link-mbit-per-s", str(link.rate_mbit_per_s)]
+        if link.rates.mbit_per_s != (None,):
+            arguments += ["--link-mbit-per-s", emulation(link)]
     return [*arguments, "--record", str(record)]
+
+
+def emulation(link: Link) -> str:
+    """The link as ``mqgrad run --link-mbit-per-s`` takes it."""
+    rates = "/".join(f"{rate:g}" for rate in link.rates.mbit_per_s if rate is not None)
+    return rates if len(link.rates.mbit_per_s) == 1 else f"{rates}@{link.rates.switch_seconds:g}"
 
 
 def _run_on_lab(command: list[str], link: Link, hosts: int, limit: float, logs: Path, place: Place) -> Ending:
     if place.lab_name in list_labs():  # left behind by a sweep of this folder that was killed
         clean_lab(place.lab_name)
-    shape = LinkShape(rate_mbit_per_s=link.rate_mbit_per_s)
+    shape = LinkShape(rate_mbit_per_s=link.rates.mbit_per_s[0])
     with NetLab(hosts, shape, name=place.lab_name) as lab:
-        result = run_lab(lab, command, logs, timeout_seconds=limit, stream=False, caught_signals=place.caught)
+        result = run_lab(
+            lab,
+            command,
+            logs,
+            schedule=link.rates.changes(),
+            schedule_after=logs / _RECORD,  # which is there from when training begins
+            timeout_seconds=limit,
+            stream=False,
+            caught_signals=place.caught,
+        )
     if result.outcome == "ok":
         return Ending("ok", "")
     failed = [host.rank for host in result.hosts if host.ending == "failed"]

@@ -12,7 +12,7 @@ from mqgrad.controllers import make_controller
 from mqgrad.trainers.workload import make_workload
 
 from .netlab import MAX_HOSTS
-from .netlab_link import parse_link_rate
+from .netlab_link import LinkRates, parse_link_rates
 from .provenance import file_digest
 
 DENSE = "fixed:32"
@@ -25,26 +25,31 @@ class Link(NamedTuple):
     """A link as the command line names it.
 
     ``100mbit`` is shaped in the kernel and ``none`` not shaped, both between hosts of a lab; ``emulated:100mbit`` is
-    paced in the transport of local processes, and ``emulated:none`` is their loopback as it is.
+    paced in the transport of local processes, and ``emulated:none`` is their loopback as it is. A link may switch
+    between rates: ``100mbit/1gbit@10s`` is 100 Mbit/s for the first 10 s of a run, then 1 Gbit/s for 10 s, and so on.
     """
 
     name: str
     emulated: bool
-    rate_mbit_per_s: float | None
+    rates: LinkRates
 
     @classmethod
     def parse(cls, name: str) -> "Link":
         """Raises ValueError if it is no link."""
         emulated = name.startswith(_EMULATED)
         try:
-            rate = parse_link_rate(name.removeprefix(_EMULATED))
+            rates = parse_link_rates(name.removeprefix(_EMULATED))
         except ValueError as error:
             raise ValueError(f"link {name!r}: {error}; or emulated:RATE, which needs no root") from None
-        return cls(name, emulated, rate)
+        if emulated and len(rates.mbit_per_s) > 1 and None in rates.mbit_per_s:
+            raise ValueError(
+                f"link {name!r}: an emulated link cannot switch to or from none: give a high rate"
+            )
+        return cls(name, emulated, rates)
 
     def emulation(self) -> "Link":
         """The same rate without a lab."""
-        return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rate_mbit_per_s)
+        return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rates)
 
 
 class Cell(NamedTuple):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,14 +79,16 @@ def run_once(
     seed: int,
     *,
     compressor: str,
-    rate: float | None,
-    latency_ms: float,
+    link: LinkEmulation | None,
     iterations: int | None,
     budget_seconds: float | None,
     tensorboard: Path | None,
+    record: Path | None,
 ) -> RunRecord:
-    """One run with a progress bar and, if asked, TensorBoard logs."""
-    link = LinkEmulation(mbit_per_s=rate, latency_ms=latency_ms) if rate else None
+    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
+
+    The file is written when training begins, with no point in it, and anew when it has ended.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,7 +108,11 @@ def run_once(
             progress.update(bar, completed=min(done, 1.0), status=status)
             write(point)
 
-        return run_training(
+        def write_record(state: RunRecord) -> None:
+            if record is not None:
+                record.write_text(json.dumps(state.to_dict(), indent=1) + "\n")
+
+        result = run_training(
             cluster,
             controller,
             seed,
@@ -113,8 +120,11 @@ def run_once(
             link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,
+            on_start=write_record,
             on_point=on_point,
         )
+        write_record(result)
+        return result
 
 
 def _tensorboard_writer(folder: Path | None, stack: contextlib.ExitStack) -> Any:

@@ -4,7 +4,7 @@ import dataclasses
 
 from mqgrad.statistics import IntervalStatistics
 
-from .link import LinkEmulation
+from .link import LinkEmulation, SwitchingEmulation
 from .settings import check_not_negative, check_positive
 
 
@@ -31,7 +31,9 @@ class ModelClock:
         check_positive(mbit_per_s=self.mbit_per_s)
 
     def on_link(self, link: LinkEmulation) -> "ModelClock":
-        """The same compute on another link."""
+        """The same compute on another link, of one rate."""
+        if isinstance(link, SwitchingEmulation):
+            raise ValueError(f"a modelled clock knows one rate, not {link}")
         return dataclasses.replace(self, mbit_per_s=link.mbit_per_s, latency_ms=link.latency_ms)
 
     def apply(self, statistics: IntervalStatistics) -> IntervalStatistics:

@@ -1,6 +1,8 @@
 """A slow network without root: how long the transport must take, at least."""
 
 import dataclasses
+import re
+import time
 
 from .settings import check_not_negative, check_positive
 
@@ -27,8 +29,69 @@ class LinkEmulation:
 
     def seconds(self, wire_bytes: int) -> float:
         """Least duration of one collective in which a rank sends ``wire_bytes``."""
-        return self.latency_ms * 1e-3 + wire_bytes * 8 / (self.mbit_per_s * 1e6)
+        return self.latency_ms * 1e-3 + wire_bytes * 8 / (self.rate_now() * 1e6)
+
+    def rate_now(self) -> float:
+        """The rate at this moment, in Mbit/s."""
+        return self.mbit_per_s
 
     def __str__(self) -> str:
         latency = f" + {self.latency_ms:g} ms" if self.latency_ms else ""
         return f"{self.mbit_per_s:g} Mbit/s{latency} (emulated)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SwitchingEmulation(LinkEmulation):
+    """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
+
+    It switches by the clock, whatever the ranks do meanwhile, so ranks on one machine switch together. A
+    collective keeps the rate at which it began.
+
+    Raises:
+        ValueError: as above; no other rate, or no time between two of them.
+    """
+
+    others_mbit_per_s: tuple[float, ...]
+    switch_seconds: float
+    began: float = dataclasses.field(default_factory=lambda: time.time())
+    """When the first rate came into force, in seconds since the epoch."""
+
+    def __post_init__(self) -> None:
+        super(
+            SwitchingEmulation, self
+        ).__post_init__()  # slots make a new class, which super() alone does not find
+        check_positive(switch_seconds=self.switch_seconds)
+        if not self.others_mbit_per_s:
+            raise ValueError("a link that switches needs another rate to switch to")
+        for rate in self.others_mbit_per_s:
+            check_positive(mbit_per_s=rate)
+
+    def rate_now(self) -> float:
+        rates = (self.mbit_per_s, *self.others_mbit_per_s)
+        return rates[int((time.time() - self.began) / self.switch_seconds) % len(rates)]
+
+    def __str__(self) -> str:
+        rates = " / ".join(f"{rate:g}" for rate in (self.mbit_per_s, *self.others_mbit_per_s))
+        latency = f" + {self.latency_ms:g} ms" if self.latency_ms else ""
+        return f"{rates} Mbit/s every {self.switch_seconds:g} s{latency} (emulated)"
+
+
+def parse_emulation(text: str, latency_ms: float = 0.0) -> LinkEmulation:
+    """``"100"`` → 100 Mbit/s; ``"100/1000@10"`` → 100 Mbit/s from now on, after 10 s 1000 Mbit/s, and so on in turn.
+
+    Raises:
+        ValueError: not of this form, or an impossible rate.
+    """
+    match = re.fullmatch(r"([\d.]+)((?:/[\d.]+)+)@([\d.]+)", text)
+    try:
+        if match is None:
+            return LinkEmulation(mbit_per_s=float(text), latency_ms=latency_ms)
+        others = tuple(float(rate) for rate in match[2][1:].split("/"))
+        return SwitchingEmulation(
+            mbit_per_s=float(match[1]),
+            others_mbit_per_s=others,
+            switch_seconds=float(match[3]),
+            latency_ms=latency_ms,
+        )
+    except ValueError as error:
+        raise ValueError(f"link {text!r}: {error}; give Mbit/s, as in 100 or 100/1000@10 (seconds)") from None

@@ -56,7 +56,7 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--set", "batch_size=0"], "batch_size"),
         (["run", "--set", "batch_size"], "NAME=VALUE"),
         (["run", "--link-mbit-per-s", "fast"], "Mbit/s"),
-        (["run", "--link-mbit-per-s", "1:2"], "single rate"),
+        (["run", "--link-mbit-per-s", "1:2"], "100/1000@10"),
         (["train", "/proc/here", "--total-steps", "1"], "/proc/here"),
         (["train", "nowhere", "--resume"], "no run to resume"),
         (["export", "nowhere.zip", "p.mqg"], "nowhere.zip"),

@@ -1,5 +1,6 @@
 """Shaped hosts in network namespaces: what they reach, how fast, and that nothing of them stays."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -15,7 +16,14 @@ from typer.testing import CliRunner
 from mqgrad.experiments import iproute, netlab_job
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.netlab import NetLab, clean_lab, list_labs
-from mqgrad.experiments.netlab_link import LinkShape, RateChange, parse_link_rate, parse_schedule
+from mqgrad.experiments.netlab_link import (
+    LinkRates,
+    LinkShape,
+    RateChange,
+    parse_link_rate,
+    parse_link_rates,
+    parse_schedule,
+)
 from mqgrad.experiments.netlab_run import LabResult, run_lab, run_on_new_lab
 
 
@@ -143,6 +151,19 @@ def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
     ((change),) = result.rate_changes
     assert change.rate_mbit_per_s == 10.0
     assert 0.5 <= change.seconds < 1.5
+
+
+@needs_lab
+def test_a_link_switches_in_turn_from_when_training_begins(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    code = "import pathlib, sys, time; time.sleep(0.7); pathlib.Path(sys.argv[1]).touch(); time.sleep(1.8)"
+    changes = parse_link_rates("100mbit/10mbit@0.5s").changes()
+    result = run_on_new_lab(
+        NetLab(2), python(code, begun), tmp_path, schedule=changes, schedule_after=begun, timeout_seconds=30
+    )
+    assert [change.rate_mbit_per_s for change in result.rate_changes[:3]] == [10.0, 100.0, 10.0]
+    for number, change in enumerate(result.rate_changes, start=1):
+        assert 0.5 * number <= change.seconds < 0.5 * number + 1.0  # late on a busy machine, never early
 
 
 @needs_lab
@@ -277,6 +298,14 @@ def test_rates_and_schedules_are_read() -> None:
         2500.0,
         None,
     ]
+    switching = parse_link_rates("100mbit/none@2.5s")
+    assert switching == LinkRates((100.0, None), 2.5)
+    assert list(itertools.islice(switching.changes(), 3)) == [
+        RateChange(2.5, None),
+        RateChange(5.0, 100.0),
+        RateChange(7.5, None),
+    ]
+    assert list(parse_link_rates("1gbit").changes()) == []
     assert parse_schedule("0:1gbit,30:none") == [RateChange(0.0, 1000.0), RateChange(30.0, None)]
 
 
@@ -290,6 +319,14 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"schedule|SECONDS:RATE"):
         parse_schedule(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1gbit@10s", "1gbit/100mbit", "1gbit/100mbit@10", "1gbit/fast@10s", "1gbit/2gbit@0s"]
+)
+def test_what_is_no_switching_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"as in 100mbit/1gbit@10s|not a rate|cannot switch"):
+        parse_link_rates(text)
 
 
 @pytest.mark.parametrize("name", ["all", "", "a.b", "../x", "x" * 33])

@@ -14,11 +14,13 @@ import pytest
 
 from mqgrad.experiments.compare_command import parse_budgets, parse_workload_settings, split_list
 from mqgrad.experiments.estimates import mean_with_interval, paired_ratio
+from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.report import ControllerSummary, summarize, summarize_overall
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import Sweep, load_config, load_results
-from mqgrad.experiments.sweep_cell import CellResult
+from mqgrad.experiments.sweep_cell import CellResult, emulation
 from mqgrad.experiments.sweep_config import Link, SweepConfig
+from mqgrad.trainers.link import parse_emulation
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
@@ -118,9 +120,14 @@ def test_unknown_names_are_found_before_anything_is_written(
 
 
 def test_links_are_read() -> None:
-    assert Link.parse("1gbit") == ("1gbit", False, 1000.0)
-    assert Link.parse("none").emulation() == ("emulated:none", True, None)
-    assert Link.parse("emulated:50mbit").emulation().rate_mbit_per_s == 50.0
+    assert Link.parse("1gbit") == ("1gbit", False, LinkRates((1000.0,)))
+    assert Link.parse("none").emulation() == ("emulated:none", True, LinkRates((None,)))
+    assert Link.parse("emulated:50mbit").emulation().rates == LinkRates((50.0,))
+    switching = Link.parse("100mbit/1gbit@10s")
+    assert switching.rates == LinkRates((100.0, 1000.0), 10.0)
+    assert parse_emulation(emulation(switching)).switch_seconds == 10.0
+    with pytest.raises(ValueError, match="to or from none"):
+        Link.parse("emulated:none/1gbit@10s")
 
 
 def test_the_options_of_the_command_are_read() -> None:

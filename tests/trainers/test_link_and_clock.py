@@ -1,5 +1,7 @@
 """Arithmetic of the emulated link and the modelled clock."""
 
+import pickle
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers import LinkEmulation, ModelClock
+from mqgrad.trainers.link import SwitchingEmulation, parse_emulation
 
 
 def statistics(wire_bytes: float) -> IntervalStatistics:
@@ -67,3 +70,30 @@ def test_clock_replaces_every_second_and_nothing_else(nbytes: float, rate: float
 def test_clock_on_another_link_keeps_its_compute() -> None:
     clock = ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(LinkEmulation(mbit_per_s=5, latency_ms=2))
     assert clock == ModelClock(compute_seconds=0.01, mbit_per_s=5, latency_ms=2)
+
+
+def test_an_emulated_link_switches_in_turn_for_all_ranks_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    link = parse_emulation("8/80/40@5", latency_ms=2)
+    received = pickle.loads(pickle.dumps(link))
+    seen = []
+    for now in (1000.0, 1004.9, 1005.0, 1010.0, 1015.0):
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        assert received.rate_now() == link.rate_now()
+        seen.append(link.rate_now())
+    assert seen == [8, 8, 80, 40, 8]
+    assert link.seconds(1_000_000) == pytest.approx(1.002)
+    assert str(link) == "8 / 80 / 40 Mbit/s every 5 s + 2 ms (emulated)"
+    with pytest.raises(ValueError, match="knows one rate"):
+        ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(link)
+
+
+@pytest.mark.parametrize("text", ["fast", "100@10", "100/200", "100/0@1", "100/200@0", "-1", "1:2", ""])
+def test_what_is_no_emulated_link_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="as in 100 or 100/1000@10"):
+        parse_emulation(text)
+
+
+def test_a_switching_link_needs_another_rate() -> None:
+    with pytest.raises(ValueError, match="another rate"):
+        SwitchingEmulation(mbit_per_s=1, others_mbit_per_s=(), switch_seconds=1)
