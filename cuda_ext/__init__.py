@@ -1,5 +1,6 @@
 """Quantize, pack, unpack and reduce gradients: the C++ extension, or its torch reference where it was not built."""
 
+from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.ops import (
     IMPLEMENTATION,
     decode,
@@ -19,5 +20,6 @@ __all__ = [
     "encode",
     "encode_minmax",
     "encode_with_feedback",
+    "minmax_bytes",
     "payload_bytes",
 ]

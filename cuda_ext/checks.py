@@ -13,6 +13,7 @@ def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
 
 
 def minmax_bytes(rows: int, columns: int, bits: int) -> int:
+    """Length of what `encode_minmax` returns for [rows, columns]."""
     return 8 * columns + -(-rows * columns * bits // 8) if rows * columns else 0
 
 

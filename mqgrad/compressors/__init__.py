@@ -1,6 +1,7 @@
 """Ways in which gradients travel and are averaged, by name."""
 
 from .base import Compressor
+from .minmax import MinMax
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 
@@ -8,6 +9,7 @@ __all__ = [
     "DEFAULT_COMPRESSOR",
     "QSGD",
     "Compressor",
+    "MinMax",
     "Quantized",
     "compressor_names",
     "make_compressor",

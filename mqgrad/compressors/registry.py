@@ -4,11 +4,13 @@ from typing import Any
 
 from ..spec import build
 from .base import Compressor
+from .minmax import MinMax
 from .quantized import QSGD, Quantized
 
 _COMPRESSORS: dict[str, type[Any]] = {
-    "quantized": Quantized,
+    "minmax": MinMax,
     "qsgd": QSGD,
+    "quantized": Quantized,
 }
 
 DEFAULT_COMPRESSOR = "quantized"

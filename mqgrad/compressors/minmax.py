@@ -1,0 +1,116 @@
+"""MQGrad's own code: per-column min-max quantization of large matrices, pushed and pulled."""
+
+import dataclasses
+
+import torch
+
+from mqgrad import cuda_ext
+
+from ..transport import Transport
+from ..widths import CODED_WIDTHS
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+from .topology import Sharded
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class MinMax(Stateless):
+    """MQGrad as published (Cui et al., ICTIR 2018): deterministic midpoint quantizer, no error feedback.
+
+    Coded are 2-D parameters of more than ``min_numel`` elements; all others are averaged in their own precision. The
+    authors' columns are those of TensorFlow's weight [inputs, outputs], one per output unit. Torch's ``nn.Linear``
+    holds the transpose, so a column here is a *row* of the 2-D parameter, and shard r is a block of adjacent
+    rows: statistics of a column are never split. (An ``nn.Embedding`` is not transposed between the two; it is
+    treated alike, so that its columns are those of single words.)
+
+    Raises:
+        ValueError: for a negative ``min_numel``.
+    """
+
+    min_numel: int = 105_000
+    """2-D parameters of this many elements or fewer are not coded; the authors' value."""
+
+    def __post_init__(self) -> None:
+        if self.min_numel < 0:
+            raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The authors use 2-8."""
+        return CODED_WIDTHS
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        large = [g for g in work.gradients if g.ndim == 2 and g.numel() > self.min_numel]
+        others = [g for g in work.gradients if g.ndim != 2 or g.numel() <= self.min_numel]
+        if others:
+            self._average_plain(others, step.transport)
+        if large:
+            self._average_coded(large, step)
+
+    def _average_plain(self, gradients: list[torch.Tensor], transport: Transport) -> None:
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        Sharded().average_plain_(transport, flat)
+        for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _average_coded(self, gradients: list[torch.Tensor], step: Step) -> None:
+        """Average matrices through coded payloads.
+
+        1. Encode every shard, that is, a block of columns of each matrix.
+        2. Push each shard to its owner.
+        3. Decode and sum the W versions of each own shard; divide by W; encode the mean.
+        4. Pull all coded means.
+        5. Decode them, the own ones included, so that every rank ends with the same bits.
+        """
+        topology, transport = Sharded(), step.transport
+        # 1.
+        with add_seconds(step.costs, "encode_seconds"):
+            blocks = [_column_blocks(gradient, transport.world_size) for gradient in gradients]
+            payloads_WP = torch.stack(
+                [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
+            )
+        # 2.
+        received_WOP = topology.push(transport, payloads_WP)
+        # 3.
+        coded = []
+        for part in range(len(topology.owned(transport))):
+            with add_seconds(step.costs, "decode_seconds"):
+                means = [torch.zeros_like(b[0]) for b in blocks]
+                for payload in received_WOP[:, part]:
+                    for mean, block in zip(means, _decode(payload, means, step.bits), strict=True):
+                        mean.add_(block)
+                for mean in means:
+                    mean.div_(transport.world_size)
+            with add_seconds(step.costs, "encode_seconds"):
+                coded.append(_encode(means, step.bits))
+        # 4.
+        coded_OP = torch.stack(coded) if coded else payloads_WP[:0]
+        pulled_WP = topology.pull(transport, coded_OP)
+        # 5.
+        with add_seconds(step.costs, "decode_seconds"):
+            for r, payload in enumerate(pulled_WP):
+                for block, mean in zip(
+                    blocks, _decode(payload, [b[r] for b in blocks], step.bits), strict=True
+                ):
+                    block[r] = mean
+            for gradient, block in zip(gradients, blocks, strict=True):
+                gradient.copy_(block.transpose(1, 2).reshape(-1, gradient.shape[1])[: len(gradient)])
+
+
+def _column_blocks(gradient: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    """float32 [num_blocks, inputs, columns of a block] of a gradient [outputs, inputs]; zeros fill the last."""
+    outputs, inputs = gradient.shape
+    columns = -(-outputs // num_blocks)
+    padded = torch.nn.functional.pad(gradient.float(), (0, 0, 0, columns * num_blocks - outputs))
+    return padded.view(num_blocks, columns, inputs).transpose(1, 2).contiguous()
+
+
+def _encode(blocks: list[torch.Tensor], bits: int) -> torch.Tensor:
+    return torch.cat([cuda_ext.encode_minmax(block, bits) for block in blocks])
+
+
+def _decode(payload: torch.Tensor, like: list[torch.Tensor], bits: int) -> list[torch.Tensor]:
+    """Decode the payload of blocks of these shapes."""
+    sizes = [cuda_ext.minmax_bytes(*block.shape, bits) for block in like]
+    pieces = payload.split(sizes)
+    return [cuda_ext.decode_minmax(p, *b.shape, bits) for p, b in zip(pieces, like, strict=True)]

@@ -1,0 +1,57 @@
+"""The contract of every compressor, by name, through the DDP hook on real ranks."""
+
+import averages
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+
+CASES = [
+    # specification, width, ‖mean − exact‖ / ‖exact‖ at most
+    ("minmax:min_numel=4000", 2, 0.7),
+    ("minmax:min_numel=4000", 8, 0.02),
+]
+
+
+@pytest.mark.parametrize(("spec", "bits", "tolerance"), CASES)
+def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(
+    spec: str, bits: int, tolerance: float
+) -> None:
+    def rank_main(rank: int):
+        return averages.means(spec, bits, rank, iterations=3, bucket_cap_mb=0.02)[0]
+
+    for world_size in (2, 4):
+        results = run_ranks(rank_main, world_size)
+        for iterations in zip(*results, strict=True):
+            assert len({got.tobytes() for got, _ in iterations}) == 1
+            got, exact = (torch.from_numpy(x) for x in iterations[0])
+            assert 0 < (got - exact).norm() <= tolerance * exact.norm()
+
+
+@pytest.mark.parametrize(("spec", "bits"), [(spec, bits) for spec, bits, _ in CASES])
+def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> None:
+    results = run_ranks(lambda rank: averages.straight_and_resumed(spec, bits, rank))
+    assert all(straight == resumed for straight, resumed in results)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("minmax:min_numel=-1", "min_numel -1 must not be negative"),
+        ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel"),
+        ("zip", "unknown compressor 'zip'; known: minmax, .*quantized"),
+    ],
+)
+def test_mistakes_are_named(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mqgrad.make_compressor(spec)
+
+
+def test_names_are_sorted_and_their_compressors_name_their_widths() -> None:
+    names = mqgrad.compressor_names()
+    assert list(names) == sorted(names)
+    for name in names:
+        compressor = mqgrad.make_compressor(name)
+        assert isinstance(compressor, mqgrad.Compressor)
+        assert set(compressor.widths) <= set(mqgrad.WIDTHS)
