@@ -111,6 +111,6 @@ def _encode(blocks: list[torch.Tensor], bits: int) -> torch.Tensor:
 
 def _decode(payload: torch.Tensor, like: list[torch.Tensor], bits: int) -> list[torch.Tensor]:
     """Decode the payload of blocks of these shapes."""
-    sizes = [cuda_ext.minmax_bytes(*block.shape, bits) for block in like]
-    pieces = payload.split(sizes)
-    return [cuda_ext.decode_minmax(p, *b.shape, bits) for p, b in zip(pieces, like, strict=True)]
+    shapes = [(block.shape[0], block.shape[1]) for block in like]
+    pieces = payload.split([cuda_ext.minmax_bytes(rows, columns, bits) for rows, columns in shapes])
+    return [cuda_ext.decode_minmax(p, *shape, bits) for p, shape in zip(pieces, shapes, strict=True)]
