@@ -84,16 +84,6 @@ MQ_CLONES void update_residual(const float* x, const float* sent, int64_t n, dou
   for (int64_t i = 0; i < n; ++i) residual[i] = next_residual(x[i], residual[i], sent[i], beta);
 }
 
-void store_scale(uint8_t* payload, int64_t bucket, float scale) {
-  std::memcpy(payload + 4 * bucket, &scale, 4);
-}
-
-float load_scale(const uint8_t* payload, int64_t bucket) {
-  float scale;  // a payload may be an unaligned slice of a larger message
-  std::memcpy(&scale, payload + 4 * bucket, 4);
-  return abs_bits(scale) < kInfinityBits ? scale : float_from_bits(kNanBits);
-}
-
 float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
   const uint32_t max_bits = max_abs_bits(v, n);
   if (max_bits >= kInfinityBits) return float_from_bits(kNanBits);

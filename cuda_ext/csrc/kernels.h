@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "quantize_math.h"
+
 namespace mqgrad {
 
 constexpr int64_t kChunk = 2048;  // elements handled at a time: a multiple of 8, small enough for the L1 cache
@@ -15,9 +17,9 @@ struct Layout {
   int bits;
   int64_t bucket_size;  // elements
 
-  int64_t buckets() const { return numel / bucket_size + (numel % bucket_size != 0); }
-  int64_t scale_bytes() const { return 4 * buckets(); }
-  int64_t payload_bytes() const { return scale_bytes() + numel / 8 * bits + (numel % 8 * bits + 7) / 8; }
+  MQ_INLINE int64_t buckets() const { return numel / bucket_size + (numel % bucket_size != 0); }
+  MQ_INLINE int64_t scale_bytes() const { return 4 * buckets(); }
+  MQ_INLINE int64_t payload_bytes() const { return scale_bytes() + numel / 8 * bits + (numel % 8 * bits + 7) / 8; }
 };
 
 struct EncodeArguments {

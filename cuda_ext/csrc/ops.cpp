@@ -1,10 +1,8 @@
-// The ops: tensors, checks, schemas. The Python wrappers in cuda_ext/ops.py check first and say more; the checks here
-// guard the memory when torch.ops.mqgrad is called directly.
+// The ops: schemas for all devices, and what runs on CPU tensors.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/util/Exception.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,59 +10,16 @@
 #include <vector>
 
 #include "kernels.h"
+#include "op_checks.h"
 
 namespace mqgrad {
 namespace {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
 constexpr int64_t kGrain = 32768;  // elements: below this a thread costs more than it saves
-
-int64_t ceil_divide(int64_t a, int64_t b) {
-  return a / b + (a % b != 0);
-}
 
 template <typename F>
 void parallel_chunks(int64_t numel, const F& f) {
   torch::stable::parallel_for(0, ceil_divide(numel, kChunk), kGrain / kChunk, f);
-}
-
-Layout checked_layout(int64_t numel, int64_t bits, int64_t bucket_size) {
-  STD_TORCH_CHECK(numel >= 0, "mqgrad: numel must not be negative, got ", numel);
-  STD_TORCH_CHECK(bits >= 1 && bits <= 8, "mqgrad: bits must be in 1..8, got ", bits);
-  STD_TORCH_CHECK(bucket_size >= 1, "mqgrad: bucket_size must be positive, got ", bucket_size);
-  // A bucket never holds more than the tensor; the random numbers do not depend on bucket_size.
-  return {numel, static_cast<int>(bits), std::min(bucket_size, std::max<int64_t>(numel, 1))};
-}
-
-void check_input(const Tensor& x, int64_t dimensions) {
-  const ScalarType type = x.scalar_type();
-  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
-                      type == ScalarType::BFloat16,
-                  "mqgrad: x must be float32, float64, float16 or bfloat16");
-  STD_TORCH_CHECK(x.dim() == dimensions, "mqgrad: x must have ", dimensions, " dimensions, got ", x.dim());
-  STD_TORCH_CHECK(x.is_contiguous(), "mqgrad: x must be contiguous");
-}
-
-void check_floats(const Tensor& t, int64_t numel, const char* name) {
-  STD_TORCH_CHECK(t.scalar_type() == ScalarType::Float && t.is_cpu() && t.dim() == 1 && t.is_contiguous(), "mqgrad: ",
-                  name, " must be a contiguous 1-D float32 tensor on the CPU");
-  STD_TORCH_CHECK(t.numel() == numel, "mqgrad: ", name, " must have ", numel, " elements, got ", t.numel());
-}
-
-void check_payload(const Tensor& payload, int64_t bytes) {
-  STD_TORCH_CHECK(payload.scalar_type() == ScalarType::Byte && payload.dim() == 1 && payload.is_contiguous(),
-                  "mqgrad: payload must be a contiguous 1-D uint8 tensor");
-  STD_TORCH_CHECK(payload.numel() == bytes, "mqgrad: payload must have ", bytes, " bytes, got ", payload.numel());
-}
-
-const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets) {
-  if (!ids.has_value()) return nullptr;
-  STD_TORCH_CHECK(ids->scalar_type() == ScalarType::Long && ids->is_cpu() && ids->dim() == 1 && ids->is_contiguous(),
-                  "mqgrad: bucket_ids must be a contiguous 1-D int64 tensor on the CPU");
-  STD_TORCH_CHECK(ids->numel() == buckets, "mqgrad: bucket_ids must have ", buckets, " elements, got ", ids->numel());
-  return static_cast<const int64_t*>(ids->const_data_ptr());
 }
 
 Tensor run_encode(const Tensor& x, const EncodeArguments& arguments) {
@@ -84,17 +39,17 @@ Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochasti
   check_input(x, 1);
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
   return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets()), nullptr, 0, 0});
+                        checked_ids(bucket_ids, layout.buckets(), x), nullptr, 0, 0});
 }
 
 Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
                             bool stochastic, int64_t seed, double alpha, double beta,
                             const std::optional<Tensor>& bucket_ids) {
   check_input(x, 1);
-  check_floats(residual, x.numel(), "residual");
+  check_floats(residual, x.numel(), x, "residual");
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
   return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets()), static_cast<float*>(residual.mutable_data_ptr()),
+                        checked_ids(bucket_ids, layout.buckets(), x), static_cast<float*>(residual.mutable_data_ptr()),
                         alpha, beta});
 }
 
@@ -116,7 +71,7 @@ Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket
 }
 
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(accumulator, accumulator.numel(), "accumulator");
+  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
   run_decode(payload, checked_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
 }
 
@@ -125,11 +80,6 @@ std::vector<float> column_statistics(const uint8_t* bytes, int64_t columns) {
   std::vector<float> statistics(2 * columns);
   std::memcpy(statistics.data(), bytes, 8 * columns);
   return statistics;
-}
-
-int64_t minmax_bytes(Matrix shape, int64_t bits) {
-  const Layout codes = checked_layout(shape.rows * shape.columns, bits, 1);
-  return codes.numel == 0 ? 0 : 8 * shape.columns + codes.payload_bytes() - codes.scale_bytes();
 }
 
 Tensor encode_minmax(const Tensor& x, int64_t bits) {

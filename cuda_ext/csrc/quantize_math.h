@@ -151,6 +151,16 @@ MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t su
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 constexpr uint32_t kNanBits = 0x7fc00000u;
 
+MQ_INLINE void store_scale(uint8_t* payload, int64_t bucket, float scale) {
+  std::memcpy(payload + 4 * bucket, &scale, 4);
+}
+
+MQ_INLINE float load_scale(const uint8_t* payload, int64_t bucket) {
+  float scale;  // a payload may be an unaligned slice of a larger message
+  std::memcpy(&scale, payload + 4 * bucket, 4);
+  return abs_bits(scale) < kInfinityBits ? scale : float_from_bits(kNanBits);
+}
+
 // Nearest level, Note [Fixed point] with one unit per level; what lies beyond the scale is clipped.
 // Needs b >= 2 and a finite scale > 0.
 MQ_INLINE Grid nearest_grid(int bits, float scale) {

@@ -1,0 +1,72 @@
+// What the ops demand of their tensors, on the CPU and on CUDA. The Python wrappers in cuda_ext/ops.py check first and
+// say more; these checks guard the memory when torch.ops.mqgrad is called directly.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels.h"
+
+namespace mqgrad {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+inline int64_t ceil_divide(int64_t a, int64_t b) {
+  return a / b + (a % b != 0);
+}
+
+inline Layout checked_layout(int64_t numel, int64_t bits, int64_t bucket_size) {
+  STD_TORCH_CHECK(numel >= 0, "mqgrad: numel must not be negative, got ", numel);
+  STD_TORCH_CHECK(bits >= 1 && bits <= 8, "mqgrad: bits must be in 1..8, got ", bits);
+  STD_TORCH_CHECK(bucket_size >= 1, "mqgrad: bucket_size must be positive, got ", bucket_size);
+  // A bucket never holds more than the tensor; the random numbers do not depend on bucket_size.
+  return {numel, static_cast<int>(bits), std::min(bucket_size, std::max<int64_t>(numel, 1))};
+}
+
+inline void check_input(const Tensor& x, int64_t dimensions) {
+  const ScalarType type = x.scalar_type();
+  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double || type == ScalarType::Half ||
+                      type == ScalarType::BFloat16,
+                  "mqgrad: x must be float32, float64, float16 or bfloat16");
+  STD_TORCH_CHECK(x.dim() == dimensions, "mqgrad: x must have ", dimensions, " dimensions, got ", x.dim());
+  STD_TORCH_CHECK(x.is_contiguous(), "mqgrad: x must be contiguous");
+}
+
+inline bool same_device(const Tensor& a, const Tensor& b) {
+  return a.is_cpu() == b.is_cpu() && a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index();
+}
+
+// `beside`: the tensor whose device it must share.
+inline void check_floats(const Tensor& t, int64_t numel, const Tensor& beside, const char* name) {
+  STD_TORCH_CHECK(t.scalar_type() == ScalarType::Float && t.dim() == 1 && t.is_contiguous(), "mqgrad: ", name,
+                  " must be a contiguous 1-D float32 tensor");
+  STD_TORCH_CHECK(same_device(t, beside), "mqgrad: ", name, " must be on the device of the other tensors");
+  STD_TORCH_CHECK(t.numel() == numel, "mqgrad: ", name, " must have ", numel, " elements, got ", t.numel());
+}
+
+inline void check_payload(const Tensor& payload, int64_t bytes) {
+  STD_TORCH_CHECK(payload.scalar_type() == ScalarType::Byte && payload.dim() == 1 && payload.is_contiguous(),
+                  "mqgrad: payload must be a contiguous 1-D uint8 tensor");
+  STD_TORCH_CHECK(payload.numel() == bytes, "mqgrad: payload must have ", bytes, " bytes, got ", payload.numel());
+}
+
+inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside) {
+  if (!ids.has_value()) return nullptr;
+  STD_TORCH_CHECK(ids->scalar_type() == ScalarType::Long && ids->dim() == 1 && ids->is_contiguous(),
+                  "mqgrad: bucket_ids must be a contiguous 1-D int64 tensor");
+  STD_TORCH_CHECK(same_device(*ids, beside), "mqgrad: bucket_ids must be on the device of x");
+  STD_TORCH_CHECK(ids->numel() == buckets, "mqgrad: bucket_ids must have ", buckets, " elements, got ", ids->numel());
+  return static_cast<const int64_t*>(ids->const_data_ptr());
+}
+
+inline int64_t minmax_bytes(Matrix shape, int64_t bits) {
+  const Layout codes = checked_layout(shape.rows * shape.columns, bits, 1);
+  return codes.numel == 0 ? 0 : 8 * shape.columns + codes.payload_bytes() - codes.scale_bytes();
+}
+
+}  // namespace mqgrad
