@@ -41,6 +41,10 @@ WorkloadName = Annotated[
 WorkloadSettings = Annotated[
     list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload; may be repeated.")
 ]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the workload's data, for those on public data sets; sets data_root."),
+]
 Workers = Annotated[
     int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
 ]
@@ -61,6 +65,7 @@ def train(
     output: Annotated[Path, typer.Argument(help="Run folder: checkpoints, model, TensorBoard logs.")],
     workload: WorkloadName = "digits-cnn",
     settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    data_root: DataRoot = None,
     num_workers: Workers = 2,
     link_mbit_per_s: Rate = None,
     link_latency_ms: Latency = 0.0,
@@ -87,7 +92,7 @@ def train(
 
     env = {
         "workload": workload,
-        "workload_settings": parse_settings(settings) or None,
+        "workload_settings": parse_settings(settings, data_root) or None,
         "num_workers": num_workers,
         "link_mbit_per_s": parse_rate(link_mbit_per_s),
         "link_latency_ms": link_latency_ms,
@@ -135,6 +140,7 @@ def export(
 def run(
     workload: WorkloadName = "digits-cnn",
     settings: WorkloadSettings = [],  # noqa: B006
+    data_root: DataRoot = None,
     num_workers: Workers = 2,
     controller: Annotated[
         str | None,
@@ -172,7 +178,7 @@ def run(
     controller = controller or default_controller(compressor)
     make_controller(controller)  # a mistake is found before any worker starts
     parse_link(link_mbit_per_s, link_latency_ms)  # the same
-    with open_cluster(workload, parse_settings(settings), num_workers) as cluster:
+    with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
         if cluster is None:
             return
         link = parse_link(link_mbit_per_s, link_latency_ms)  # anew: one that switches counts from here
@@ -267,9 +273,9 @@ def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
     return None if text is None else parse_emulation(text, latency_ms)
 
 
-def parse_settings(items: list[str]) -> dict[str, Any]:
+def parse_settings(items: list[str], data_root: Path | None = None) -> dict[str, Any]:
     """``["width=32", "learning_rate=0.1"]`` → values read as JSON where they are JSON, else as text."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {} if data_root is None else {"data_root": str(data_root.absolute())}
     for item in items:
         name, separator, value = item.partition("=")
         if not separator:

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mqgrad.trainers.workload import workload_settings
+
 if TYPE_CHECKING:
     from .sweep import Sweep
     from .sweep_cell import CellResult
@@ -64,6 +66,9 @@ def compare(
             help="A setting of one workload or of all; may be repeated.",
         ),
     ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    data_root: Annotated[
+        Path | None, typer.Option(help="Sets data_root of the workloads that read their data from a folder.")
+    ] = None,
     time_limit_seconds: Annotated[
         float | None, typer.Option(help="Wall-clock limit of one run; by default ten budgets and 3 minutes.")
     ] = None,
@@ -107,7 +112,7 @@ def compare(
         hosts=chosen["hosts"],
         budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
         iterations=iterations,
-        settings=parse_workload_settings(settings, names),
+        settings=parse_workload_settings([*data_root_settings(data_root, names), *settings], names),
         time_limit_seconds=time_limit_seconds,
     )
     sweep = Sweep(output, config)
@@ -191,6 +196,13 @@ def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
         raise typer.BadParameter(
             f"{text!r} is not SECONDS or WORKLOAD=SECONDS,...", param_hint="--budget-seconds"
         ) from None
+
+
+def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
+    """The folder as items of ``--set``, which ones that follow override."""
+    if data_root is None:
+        return []
+    return [f"{w}:data_root={data_root.absolute()}" for w in workloads if "data_root" in workload_settings(w)]
 
 
 def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:

@@ -57,9 +57,13 @@ Factory: TypeAlias = Callable[..., Workload]
 _REFERENCES: dict[str, str] = {
     "digits-mlp": "mqgrad.trainers.digits:DigitsMLP",
     "digits-cnn": "mqgrad.trainers.digits:DigitsCNN",
+    "agnews-bilstm": "mqgrad.trainers.agnews:AGNewsBiLSTM",
     "bytes-gpt": "mqgrad.trainers.gpt:BytesGPT",
     "bytes-gpt-large": "mqgrad.trainers.gpt:BytesGPTLarge",
     "bytes-lstm": "mqgrad.trainers.lstm:BytesLSTM",
+    "cifar10-cnn": "mqgrad.trainers.cifar:CIFAR10CNN",
+    "cifar10-resnet18": "mqgrad.trainers.cifar:CIFAR10ResNet18",
+    "cifar100-resnet34": "mqgrad.trainers.cifar:CIFAR100ResNet34",
     "logreg": "mqgrad.trainers.logreg:LogisticRegression",
 }
 
@@ -118,6 +122,15 @@ def make_workload(name: str, **settings: Any) -> Workload:
         missing = [m for m in _METHODS if not hasattr(workload, m)]
         raise ValueError(f"workload {name!r} is a {type(workload).__name__} without {', '.join(missing)}")
     return workload
+
+
+def workload_settings(name: str) -> tuple[str, ...]:
+    """Names of the settings of a workload.
+
+    Raises:
+        ValueError: an unknown name, or a factory that cannot be imported.
+    """
+    return tuple(inspect.signature(_import_factory(workload_reference(name))).parameters)
 
 
 _METHODS = ("name", "build_model", "build_optimizer", "build_scheduler", "batches", "loss", "evaluate")

@@ -50,6 +50,8 @@ def test_the_installed_command_names_its_subcommands() -> None:
     ("arguments", "expected"),
     [
         (["run", "--workload", "digits-rnn"], "digits-cnn, digits-mlp"),
+        (["run", "--workload", "cifar10-cnn"], "data_batch_1.bin"),
+        (["run", "--workload", "cifar10-cnn", "--data-root", "/nowhere"], "has no file"),
         (["run", "--controller", "magic"], "known: "),
         (["run", "--controller", "fixed:9"], "bit width 9"),
         (["run", "--controller", "missing.mqg"], "missing.mqg"),
@@ -69,6 +71,15 @@ def test_a_mistake_ends_in_one_message_and_exit_code_2(
     code, _, error = invoke(*arguments)
     assert code == 2
     assert expected in error
+
+
+def test_a_data_root_reaches_the_workers(tmp_path: Path, invoke: Invoke) -> None:
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_text('"1","a title","words"\n"4","another","text"\n' * 20)
+    arguments = ["--workload", "agnews-bilstm", "--set", "width=8", "--set", "batch_size=4"]
+    code, output, _ = invoke("run", *arguments, "--data-root", str(tmp_path), "--iterations", "3")
+    assert code == 0
+    assert "finished" in output
 
 
 @pytest.mark.timeout(240)

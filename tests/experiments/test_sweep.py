@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 
-from mqgrad.experiments.compare_command import parse_budgets, parse_workload_settings, split_list
+from mqgrad.experiments.compare_command import (
+    data_root_settings,
+    parse_budgets,
+    parse_workload_settings,
+    split_list,
+)
 from mqgrad.experiments.estimates import mean_with_interval, paired_ratio
 from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.report import ControllerSummary, summarize, summarize_overall
@@ -128,6 +133,14 @@ def test_links_are_read() -> None:
     assert parse_emulation(emulation(switching)).switch_seconds == 10.0
     with pytest.raises(ValueError, match="to or from none"):
         Link.parse("emulated:none/1gbit@10s")
+
+
+def test_a_data_root_goes_to_the_workloads_that_read_one() -> None:
+    names = ["digits-mlp", "cifar10-cnn", "bytes-gpt"]
+    items = data_root_settings(Path("/data"), names)
+    settings = parse_workload_settings([*items, "bytes-gpt:data_root="], names)
+    assert settings == {"cifar10-cnn": {"data_root": "/data"}, "bytes-gpt": {"data_root": ""}}
+    assert data_root_settings(None, names) == []
 
 
 def test_the_options_of_the_command_are_read() -> None:
