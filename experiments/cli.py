@@ -12,6 +12,7 @@ from rich.table import Table
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.trainers.workload import workload_names
 
 from . import bench_command, compare_command, netlab_command
@@ -152,6 +153,9 @@ def run(
     compressor: Annotated[
         str, typer.Option(help=f"How gradients travel: one of {', '.join(compressor_names())}.")
     ] = DEFAULT_COMPRESSOR,
+    method: Annotated[
+        str, typer.Option(help=f"How the replicas train together: one of {', '.join(method_names())}.")
+    ] = DEFAULT_METHOD,
     iterations: Annotated[int | None, typer.Option(help="Training iterations.", min=1)] = None,
     budget_seconds: Annotated[
         float | None, typer.Option(help="Stop after this many training seconds.")
@@ -175,9 +179,11 @@ def run(
 
     if iterations is None and budget_seconds is None:
         iterations = 200
-    controller = controller or default_controller(compressor)
-    make_controller(controller)  # a mistake is found before any worker starts
-    parse_link(link_mbit_per_s, link_latency_ms)  # the same
+    make_method(method)  # a mistake is found before any worker starts
+    if method == DEFAULT_METHOD:
+        controller = controller or default_controller(compressor)
+        make_controller(controller)
+    parse_link(link_mbit_per_s, link_latency_ms)
     with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
         if cluster is None:
             return
@@ -188,6 +194,7 @@ def run(
             controller,
             seed,
             compressor=compressor,
+            method=method,
             link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,
@@ -197,6 +204,7 @@ def run(
     on_link = f", {link}" if link else ""
     table = Table(title=f"{workload}, {world_size} workers{on_link}, seed {seed}")
     for column in (
+        "method",
         "compressor",
         "controller",
         "outcome",
@@ -207,12 +215,13 @@ def run(
         "wire MiB",
     ):
         table.add_column(
-            column, justify="left" if column in ("compressor", "controller", "outcome") else "right"
+            column, justify="left" if column in ("method", "compressor", "controller", "outcome") else "right"
         )
     final = result.final
     table.add_row(
-        compressor,
-        controller,
+        method,
+        compressor if method == DEFAULT_METHOD else "",
+        controller or "",
         result.outcome,
         str(final.iteration),
         f"{final.elapsed_seconds:.2f}",

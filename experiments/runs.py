@@ -9,6 +9,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.methods import DEFAULT_METHOD
 
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
@@ -40,6 +41,7 @@ class RunRecord:
     controller: str
     seed: int
     compressor: str = DEFAULT_COMPRESSOR
+    method: str = DEFAULT_METHOD
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
     """``finished``, or ``diverged``."""
@@ -70,10 +72,11 @@ class RunRecord:
 
 def run_training(
     cluster: Cluster,
-    controller: str,
+    controller: str | None,
     seed: int,
     *,
     compressor: str = DEFAULT_COMPRESSOR,
+    method: str = DEFAULT_METHOD,
     link: LinkEmulation | None = None,
     iterations: int | None = None,
     budget_seconds: float | None = None,
@@ -84,9 +87,10 @@ def run_training(
     """Train until the iterations or the seconds are spent, evaluating after every ``chunk`` iterations.
 
     Args:
-        controller: as :func:`mqgrad.make_controller` takes it.
+        controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
         seed: of initial weights and data order.
         compressor: as :func:`mqgrad.make_compressor` takes it.
+        method: as :func:`mqgrad.trainers.methods.make_method` takes it.
         chunk: iterations between two points of the record.
         on_start: called with the empty record when training begins.
         on_point: called with every new point, for progress.
@@ -98,10 +102,9 @@ def run_training(
     if iterations is None and budget_seconds is None:
         raise ValueError("nothing ends the run: give iterations, budget_seconds or both")
     # An object, not the name: a policy that observes its progress needs to know how long this run is.
-    cluster.reset(
-        seed, link=link, controller=make_controller(controller, budget_seconds), compressor=compressor
-    )
-    record = RunRecord(controller=controller, seed=seed, compressor=compressor)
+    decides = make_controller(controller, budget_seconds) if controller is not None else None
+    cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
+    record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)
     for point, bit_iterations in _points(cluster, chunk, iterations or math.inf):
         record.points.append(point)

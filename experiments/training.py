@@ -75,10 +75,11 @@ def resume_config(output: Path, total_steps: int | None, total_seconds: float | 
 
 def run_once(
     cluster: Distributed,
-    controller: str,
+    controller: str | None,
     seed: int,
     *,
     compressor: str,
+    method: str,
     link: LinkEmulation | None,
     iterations: int | None,
     budget_seconds: float | None,
@@ -97,7 +98,7 @@ def run_once(
     )
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(*columns))
-        bar = progress.add_task(controller, total=1.0, status="")
+        bar = progress.add_task(controller or method, total=1.0, status="")
         write = _tensorboard_writer(tensorboard, stack)
 
         def on_point(point: RunPoint) -> None:
@@ -117,6 +118,7 @@ def run_once(
             controller,
             seed,
             compressor=compressor,
+            method=method,
             link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,

@@ -1,7 +1,6 @@
 """The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
 
 import dataclasses
-import datetime
 import time
 from typing import Any
 
@@ -16,7 +15,7 @@ from .controllers.base import Controller
 from .gradient_figures import GradientFigures
 from .layout import LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
-from .transport import Link, Transport
+from .transport import Link, Transport, own_group
 from .widths import check_width
 
 
@@ -66,7 +65,7 @@ class CompressionState:
         self.totals = Totals()
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
-        group = _own_group(process_group, timeout_seconds)
+        group = own_group(process_group, timeout_seconds)
         self._transport = Transport(group, link)
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         self._seed = seed
@@ -136,7 +135,7 @@ class CompressionState:
     def close(self) -> None:
         """Finish the work at hand, stop the communication thread and give its process group back."""
         self._thread.close()
-        dist.destroy_process_group(self._transport.group)
+        self._transport.close()
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread; the body of the comm hook."""
@@ -256,15 +255,3 @@ class CompressionState:
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
         self._step_time = time.perf_counter()
-
-
-def _own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
-    """A group of the same ranks whose collectives cannot interleave with the training script's."""
-    if not dist.is_initialized():
-        raise RuntimeError("call torch.distributed.init_process_group before constructing CompressionState")
-    group = group or dist.group.WORLD
-    return dist.new_group(
-        dist.get_process_group_ranks(group),
-        timeout=datetime.timedelta(seconds=timeout_seconds),
-        backend=dist.get_backend(group),
-    )

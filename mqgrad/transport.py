@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import datetime
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -93,6 +94,10 @@ class Transport:
         self.wire_bytes = self.wire_seconds = 0.0
         self.collectives = 0
 
+    def close(self) -> None:
+        """Give the process group back."""
+        dist.destroy_process_group(self.group)
+
     @property
     def latency_seconds(self) -> float:
         """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
@@ -111,3 +116,18 @@ class Transport:
         self.collectives += 1
         if wire_bytes <= SMALL_BYTES:
             self._small_seconds.append(seconds)
+
+
+def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
+    """A group of the same ranks whose collectives cannot interleave with the training script's.
+
+    Every rank calls it at the same point. Every wait in the group is bounded by the timeout.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError("call torch.distributed.init_process_group first")
+    group = group or dist.group.WORLD
+    return dist.new_group(
+        dist.get_process_group_ranks(group),
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+        backend=dist.get_backend(group),
+    )

@@ -7,6 +7,7 @@ from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics
 
 from .link import LinkEmulation
+from .methods import DEFAULT_METHOD
 from .workload import Workload
 
 ControllerSpec: TypeAlias = str | Controller
@@ -30,6 +31,7 @@ class Cluster(Protocol):
         link: LinkEmulation | None = None,
         controller: ControllerSpec | None = None,
         compressor: str = DEFAULT_COMPRESSOR,
+        method: str = DEFAULT_METHOD,
     ) -> None:
         """Begin a run: a fresh model, optimizer and data order.
 
@@ -38,6 +40,8 @@ class Cluster(Protocol):
             link: emulated network of this run; the cluster's own if None.
             controller: decides the width; if None, the caller of :meth:`run` does.
             compressor: how gradients travel, as ``mqgrad.make_compressor`` takes it.
+            method: how the replicas train together, as :func:`mqgrad.trainers.methods.make_method` takes it; all but
+                ``ddp`` send fp32 and have neither width nor controller.
         """
         ...
 

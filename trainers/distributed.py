@@ -15,7 +15,7 @@ from .cluster import ControllerSpec
 from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
-from .session import RankInterval
+from .methods import DEFAULT_METHOD, RankInterval, make_method
 from .settings import check_positive, check_positive_ints
 from .torchrun_ranks import TorchrunRanks
 from .workload import Workload, make_workload, workload_reference
@@ -26,7 +26,7 @@ class Ranks(Protocol):
 
     world_size: int
 
-    def call(self, method: str, **arguments: Any) -> list[Any]:
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
         """Call a method of every rank's ``TrainingSession``; return the results by rank."""
         ...
 
@@ -109,7 +109,7 @@ class Distributed:
         self._link = link
         self._clock = clock if isinstance(clock, ModelClock) else None
         self._run_clock: ModelClock | None = None
-        self._has_controller: bool | None = None
+        self._caller_decides: bool | None = None
 
     @property
     def workload(self) -> Workload:
@@ -143,6 +143,7 @@ class Distributed:
         link: LinkEmulation | None = None,
         controller: ControllerSpec | None = None,
         compressor: str = DEFAULT_COMPRESSOR,
+        method: str = DEFAULT_METHOD,
     ) -> None:
         """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`.
 
@@ -153,13 +154,18 @@ class Distributed:
         if isinstance(controller, str):
             make_controller(controller)  # a mistake is found here, where it costs no worker
         make_compressor(compressor)
+        make_method(method)
+        if method != DEFAULT_METHOD and controller is not None:
+            raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
         if controller is not None and self._clock is not None:
             raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
         link = link or self._link
         self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
         paced_link = None if self._run_clock else link
-        self._ranks.call("reset", seed=seed, link=paced_link, controller=controller, compressor=compressor)
-        self._has_controller = controller is not None
+        self._ranks.call(
+            "reset", seed=seed, link=paced_link, controller=controller, compressor=compressor, method=method
+        )
+        self._caller_decides = controller is None and method == DEFAULT_METHOD
 
     def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
@@ -172,12 +178,14 @@ class Distributed:
             WorkerError: a rank died, hung or raised.
         """
         check_positive_ints(iterations=iterations)
-        if self._has_controller is None:
+        if self._caller_decides is None:
             raise RuntimeError("call reset(seed) before run()")
-        if bits is None and not self._has_controller:
+        if bits is None and self._caller_decides:
             raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")
-        if bits is not None and self._has_controller:
-            raise ValueError(f"bits={bits!r}, but the controller given to reset() decides: leave bits out")
+        if bits is not None and not self._caller_decides:
+            raise ValueError(
+                f"bits={bits!r}, but the controller or method given to reset() decides: leave bits out"
+            )
         if bits is not None:
             check_width(bits)
         intervals: list[RankInterval] = self._ranks.call("run", iterations=iterations, bits=bits)
@@ -227,7 +235,7 @@ class Distributed:
 
     def close(self) -> None:
         """Stop the workers; bounded, and may be called twice. Happens by itself when the process ends."""
-        self._has_controller = None
+        self._caller_decides = None
         self._ranks.close()
 
     def __enter__(self) -> "Distributed":

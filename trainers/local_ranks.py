@@ -68,7 +68,7 @@ class LocalRanks:
         """Process ids by rank."""
         return [worker.process.pid for worker in self._workers]
 
-    def call(self, method: str, **arguments: Any) -> list[Any]:
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
         """Call a method of every rank's ``TrainingSession``; return what it returned, by rank.
 
         Raises:

@@ -7,42 +7,29 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-import mqgrad
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers import make_controller
-from mqgrad.statistics import IntervalStatistics, RankStatistics
 
 from .cluster import ControllerSpec
 from .link import LinkEmulation
+from .methods import DEFAULT_METHOD, RankInterval, Setup, TrainingMethod, make_method
 from .workload import Batch, Workload
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RankInterval:
-    """One rank's part of an interval."""
-
-    statistics: RankStatistics
-    bits: int
-    """Width of the last iteration."""
-    iteration: int
-    """Iterations since the run began."""
-    decided_on: IntervalStatistics | None = None
-    """What the controller saw last; None without one, and before its first decision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replica:
     """Everything that a run has and the next one gets anew."""
 
-    ddp: DistributedDataParallel
+    model: nn.Module
+    module: nn.Module
+    """The model as the method wraps it."""
     optimizer: Optimizer
     scheduler: LRScheduler
     batches: Iterator[Batch]
-    compression: mqgrad.CompressionState
+    method: TrainingMethod
 
 
 class TrainingSession:
@@ -72,6 +59,7 @@ class TrainingSession:
         link: LinkEmulation | None = None,
         controller: ControllerSpec | None = None,
         compressor: str = DEFAULT_COMPRESSOR,
+        method: str = DEFAULT_METHOD,
     ) -> None:
         """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`."""
         self._begin_step()
@@ -79,50 +67,38 @@ class TrainingSession:
         torch.manual_seed(seed)  # the same initial weights on every rank
         model = self.workload.build_model()
         self._meet_others()
-        ddp = DistributedDataParallel(model, process_group=self._group)
-        compression = mqgrad.CompressionState(
-            make_controller(controller) if isinstance(controller, str) else controller,
-            process_group=self._group,
-            compressor=compressor,
+        optimizer = self.workload.build_optimizer(model)
+        run_method = make_method(method)
+        setup = Setup(
+            model=model,
+            optimizer=optimizer,
+            group=self._group,
             seed=seed,
             link=link,
+            controller=make_controller(controller) if isinstance(controller, str) else controller,
+            compressor=compressor,
             timeout_seconds=self._timeout_seconds,
         )
-        ddp.register_comm_hook(compression, mqgrad.compression_hook)
-        optimizer = self.workload.build_optimizer(model)
         self._replica = Replica(
-            ddp=ddp,
+            model=model,
+            module=run_method.start(setup),
             optimizer=optimizer,
             scheduler=self.workload.build_scheduler(optimizer),
             batches=self.workload.batches(self.rank, self.world_size, seed),
-            compression=compression,
+            method=run_method,
         )
         torch.manual_seed(seed * self.world_size + self.rank)  # dropout and the like differ between ranks
 
     def run(self, iterations: int, bits: int | None = None) -> RankInterval:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`."""
         replica = self._started()
-        compression = replica.compression
-        if bits is not None:
-            compression.set_width(bits)
-            compression.interval = iterations  # gradient figures are taken at its last iteration
-        totals = dataclasses.replace(compression.totals)
-        compression.mark()
-        losses = [self._train_step(replica) for _ in range(iterations)]
-        if compression.controller is None:
-            statistics = compression.take_statistics()
-        else:  # its statistics, gradient figures included, belong to the controller
-            costs = dataclasses.asdict(compression.totals.since(totals))
-            statistics = RankStatistics(losses=[float(loss) for loss in losses], **costs)
-        return RankInterval(
-            statistics=statistics,
-            bits=compression.bits,
-            iteration=compression.totals.iterations,
-            decided_on=compression.last_statistics,
-        )
+        replica.method.begin_interval(iterations, bits)
+        for _ in range(iterations):
+            self._train_step(replica)
+        return replica.method.end_interval()
 
     def evaluate(self) -> dict[str, float]:
-        """Held-out figures, on rank 0 only: the replicas are identical."""
+        """Held-out figures, of rank 0's replica, on rank 0 only."""
         return self.workload.evaluate(self._model) if self.rank == 0 else {}
 
     def fingerprint(self) -> str:
@@ -141,29 +117,27 @@ class TrainingSession:
     def close(self) -> None:
         """End the run."""
         if self._replica is not None:
-            self._replica.compression.close()
+            self._replica.method.close()
             self._replica = None
 
     @property
     def _model(self) -> nn.Module:
-        return self._started().ddp.module
+        return self._started().model
 
     def _started(self) -> Replica:
         if self._replica is None:
             raise RuntimeError("call reset(seed) before anything else")
         return self._replica
 
-    def _train_step(self, replica: Replica) -> torch.Tensor:
+    def _train_step(self, replica: Replica) -> None:
         self._begin_step()
         batch = next(replica.batches)
         replica.optimizer.zero_grad()
-        loss = self.workload.loss(replica.ddp, batch)
+        loss = self.workload.loss(replica.module, batch)
         self._meet_others()
         loss.backward()
-        replica.optimizer.step()
+        replica.method.step(loss)
         replica.scheduler.step()
-        replica.compression.step(loss)
-        return loss.detach()
 
     def _begin_step(self) -> None:
         self.position = (self.position[0] + 1, 0)

@@ -42,7 +42,7 @@ class TorchrunRanks:
         self._session.warm_up()
         self._is_open = True
 
-    def call(self, method: str, **arguments: Any) -> list[Any]:
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
         """On rank 0: call a method of every rank's session; return what it returned, by rank.
 
         Raises:

@@ -1,0 +1,105 @@
+"""Training methods that are not DDP with a hook, on real ranks."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from mqgrad.trainers import Distributed, LinkEmulation
+from mqgrad.trainers.cluster import Cluster
+from mqgrad.trainers.errors import ReplicaMismatchError, WorkerError
+from mqgrad.trainers.methods import make_method, method_names
+
+OTHERS = [name for name in method_names() if name != "ddp"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Distributed]:
+    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
+        yield cluster
+
+
+def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float]:
+    cluster.reset(seed=5, method=method)
+    return list(cluster.run(iterations).losses)
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_learns(cluster: Distributed, method: str) -> None:
+    cluster.reset(seed=0, method=method.replace("backup-workers", "backup-workers:mean_delay_ms=1"))
+    before = cluster.evaluate()["loss"]
+    statistics = cluster.run(80)
+    assert len(statistics.losses) == 80
+    assert statistics.wire_bytes > 0
+    assert cluster.evaluate()["loss"] < before - 0.5
+
+
+@pytest.mark.parametrize("method", ["local-sgd:period=4", "slowmo:period=4"])
+def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed, method: str) -> None:
+    cluster.reset(seed=0, method=method)
+    cluster.run(3)
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
+    cluster.run(1)
+    cluster.verify_replicas()
+
+
+def test_averaging_every_iteration_is_synchronous_sgd() -> None:
+    """Averaging parameters after plain SGD steps equals averaging gradients."""
+    with Distributed("logreg", {"batch_size": 32}, num_workers=2) as cluster:
+        local = losses_of(cluster, "local-sgd:period=1")
+        cluster.reset(seed=5)
+        ddp = list(cluster.run(16, bits=32).losses)
+    assert local == pytest.approx(ddp, rel=1e-3)
+
+
+def test_slowmo_without_momentum_is_local_sgd(cluster: Distributed) -> None:
+    slow = losses_of(cluster, "slowmo:period=4,beta=0,alpha=1")
+    assert slow == pytest.approx(losses_of(cluster, "local-sgd:period=4"), rel=1e-3)
+    assert losses_of(cluster, "slowmo:period=4,beta=0.7") != pytest.approx(slow, rel=1e-3)
+
+
+def test_overlap_pulls_replicas_to_an_anchor_that_lags(cluster: Distributed) -> None:
+    """The first pull is to the initial weights: with a = 1 the replicas begin anew, all alike."""
+    cluster.reset(seed=0, method="overlap-local-sgd:period=4,pull=1")
+    start = cluster.verify_replicas()
+    cluster.run(4)
+    assert cluster.verify_replicas() == start
+
+
+def test_backup_workers_without_backups_is_ddp(cluster: Distributed) -> None:
+    backup = losses_of(cluster, "backup-workers:backups=0,mean_delay_ms=0")
+    cluster.reset(seed=5)
+    assert backup == pytest.approx(list(cluster.run(16, bits=32).losses), rel=1e-3)
+    dropped = losses_of(cluster, "backup-workers:backups=1,mean_delay_ms=1")
+    assert dropped != pytest.approx(backup, rel=1e-3)
+    cluster.verify_replicas()
+
+
+def test_fewer_averages_are_fewer_bytes_and_the_link_is_paced(cluster: Distributed) -> None:
+    link = LinkEmulation(mbit_per_s=20, latency_ms=0)
+    wire = {}
+    for period in (2, 8):
+        cluster.reset(seed=0, method=f"local-sgd:period={period}", link=link)
+        wire[period] = cluster.run(16)
+    assert wire[2].wire_bytes == pytest.approx(4 * wire[8].wire_bytes)
+    # 8 bits a byte at 20 Mbit/s: an emulated link takes at least that long.
+    assert wire[2].wire_seconds >= 8 * wire[2].wire_bytes / 20e6
+    assert math.isclose(wire[2].bits, 32)
+
+
+def test_mistakes_are_named(cluster: Distributed) -> None:
+    with pytest.raises(ValueError, match=r"unknown method 'local'; known: .*slowmo"):
+        cluster.reset(seed=0, method="local")
+    with pytest.raises(ValueError, match="unknown argument 'tau'; known: period"):
+        make_method("local-sgd:tau=4")
+    with pytest.raises(ValueError, match="has no width for a controller"):
+        cluster.reset(seed=0, method="slowmo", controller="fixed:4")
+    cluster.reset(seed=0, method="slowmo")
+    with pytest.raises(ValueError, match="leave bits out"):
+        cluster.run(2, bits=4)
+
+
+def test_backups_that_leave_no_rank_are_refused() -> None:
+    with Distributed("digits-mlp", num_workers=2) as cluster, pytest.raises(WorkerError, match="leave none"):
+        cluster.reset(seed=0, method="backup-workers:backups=2")

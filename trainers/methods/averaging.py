@@ -1,0 +1,128 @@
+"""Methods that train replicas apart and average their parameters from time to time."""
+
+import dataclasses
+import time
+
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from mqgrad.statistics import Costs, RankStatistics, Totals
+from mqgrad.transport import Transport, own_group
+
+from ..settings import check_positive_ints
+from .base import RankInterval, Setup
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class LocalSGD:
+    """Local SGD (Stich, ICLR 2019): every rank steps alone, and every ``period`` iterations parameters are averaged.
+
+    Parameters travel in fp32. Buffers and the optimizer's state stay local. Between two averages the replicas differ,
+    and an evaluation shows rank 0's.
+
+    Raises:
+        ValueError: for a setting that is not positive.
+    """
+
+    period: int = 8
+    """τ: iterations between two averages."""
+    _setup: Setup = dataclasses.field(init=False, repr=False)
+    _transport: Transport = dataclasses.field(init=False, repr=False)
+    _totals: Totals = dataclasses.field(init=False, repr=False, default_factory=Totals)
+    _interval: RankStatistics = dataclasses.field(init=False, repr=False)
+    _losses: list[torch.Tensor] = dataclasses.field(init=False, repr=False)
+    _step_time: float = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive_ints(period=self.period)
+
+    def start(self, setup: Setup) -> nn.Module:
+        self._setup = setup
+        self._transport = Transport(own_group(setup.group, setup.timeout_seconds), setup.link)
+        return setup.model
+
+    def begin_interval(self, iterations: int, bits: int | None) -> None:
+        self._interval = RankStatistics()
+        self._losses = []
+        self._step_time = time.perf_counter()
+
+    def step(self, loss: torch.Tensor) -> None:
+        self._setup.optimizer.step()
+        self._totals.iterations += 1
+        waited = 0.0
+        if self._totals.iterations % self.period == 0:
+            start = time.perf_counter()
+            self.exchange()
+            waited = time.perf_counter() - start
+        self._count(loss, waited)
+
+    def exchange(self) -> None:
+        """What happens every ``period`` iterations."""
+        self.set_parameters(self.mean_parameters())
+
+    def mean_parameters(self) -> torch.Tensor:
+        """Parameters averaged over ranks, float32 [N]."""
+        mean = self.parameters()
+        self._transport.all_reduce_(mean)
+        return mean.div_(self._transport.world_size)
+
+    def parameters(self) -> torch.Tensor:
+        """This rank's parameters, float32 [N]."""
+        return parameters_to_vector(self._setup.model.parameters()).detach().float()
+
+    def set_parameters(self, values: torch.Tensor) -> None:
+        """Overwrite this rank's parameters with a copy of a vector [N]; torch's own function would alias it."""
+        parameters = list(self._setup.model.parameters())
+        with torch.no_grad():
+            for parameter, part in zip(
+                parameters, values.split([p.numel() for p in parameters]), strict=True
+            ):
+                parameter.copy_(part.view_as(parameter))
+
+    def _count(self, loss: torch.Tensor, waited: float) -> None:
+        now = time.perf_counter()
+        seconds, self._step_time = now - self._step_time, now
+        costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
+        self._transport.move_costs(costs)
+        self._interval.add(costs)
+        self._losses.append(loss.detach())
+
+    def end_interval(self) -> RankInterval:
+        self._interval.losses = [float(loss) for loss in self._losses]
+        return RankInterval(statistics=self._interval, bits=32, iteration=self._totals.iterations)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class SlowMo(LocalSGD):
+    """Slow momentum (Wang et al., ICLR 2020, algorithm 1) on top of local SGD. Every ``period`` iterations:
+
+    1. Average the parameters x_τ over ranks.
+    2. u ← β·u + (x₀ − x_τ)/γ, with x₀ the parameters after the last such step and γ the learning rate.
+    3. x₀ ← x₀ − α·γ·u; all replicas go on from there.
+
+    β = 0, α = 1 is local SGD. The base optimizer's own momentum is kept across averages ("maintain", in the paper).
+    """
+
+    beta: float = 0.5
+    """β: momentum of the slow step."""
+    alpha: float = 1.0
+    """α: learning rate of the slow step."""
+    _anchor: torch.Tensor = dataclasses.field(init=False, repr=False)
+    _momentum: torch.Tensor = dataclasses.field(init=False, repr=False)
+
+    def start(self, setup: Setup) -> nn.Module:
+        module = LocalSGD.start(self, setup)
+        self._anchor = self.parameters()
+        self._momentum = torch.zeros_like(self._anchor)
+        return module
+
+    def exchange(self) -> None:
+        learning_rate = self._setup.optimizer.param_groups[0]["lr"]
+        step = (self._anchor - self.mean_parameters()).div_(learning_rate)
+        self._momentum.mul_(self.beta).add_(step)
+        self._anchor.add_(self._momentum, alpha=-self.alpha * learning_rate)
+        self.set_parameters(self._anchor)

@@ -1,0 +1,77 @@
+"""Synchronous SGD with backup workers, under *simulated* delays."""
+
+import dataclasses
+import time
+
+import torch
+from torch import nn
+
+from mqgrad.seeding import stream_seed
+
+from .averaging import LocalSGD
+from .base import Setup
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class BackupWorkers(LocalSGD):
+    """Synchronous SGD with backup workers (Chen et al., 2016): each iteration takes the first N of W gradients.
+
+    Ranks of one machine are alike, so stragglers are *simulated*: each iteration draws a delay per rank from an
+    exponential distribution, the same draw on every rank; the ``backups`` slowest gradients count as zero, and
+    everybody waits for the slowest of the others. An iteration is:
+
+    1. Draw the delays, and sleep as long as the slowest of the first N = W − ``backups`` would take.
+    2. Ranks that come later put zeros in the place of their gradient.
+    3. All-reduce, divide by N, and step.
+
+    Gradients travel in fp32 after backward.
+
+    Raises:
+        ValueError: for a setting out of range; from ``start``, when no rank would be left.
+    """
+
+    period: int = dataclasses.field(init=False, default=1)
+    backups: int = 1
+    """Gradients that are not waited for."""
+    mean_delay_ms: float = 20.0
+    """Mean of the simulated delays, in milliseconds; 0 for none."""
+
+    def __post_init__(self) -> None:
+        if self.backups < 0 or self.mean_delay_ms < 0:
+            raise ValueError(
+                f"backups {self.backups} and mean_delay_ms {self.mean_delay_ms} must not be negative"
+            )
+
+    def start(self, setup: Setup) -> nn.Module:
+        module = LocalSGD.start(self, setup)
+        if self.backups >= self._transport.world_size:
+            raise ValueError(f"{self.backups} backups leave none of {self._transport.world_size} ranks")
+        return module
+
+    def step(self, loss: torch.Tensor) -> None:
+        start = time.perf_counter()
+        self._average_gradients()
+        waited = time.perf_counter() - start
+        self._setup.optimizer.step()
+        self._totals.iterations += 1
+        self._count(loss, waited)
+
+    def _average_gradients(self) -> None:
+        delays = self._delays()
+        first = delays.sort().values[: len(delays) - self.backups]
+        time.sleep(float(first[-1]))
+        parameters = [p for p in self._setup.model.parameters() if p.grad is not None]
+        flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+        if delays[self._transport.rank] > first[-1]:
+            flat.zero_()
+        self._transport.all_reduce_(flat)
+        flat.div_(len(first))
+        parts = flat.split([p.numel() for p in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+
+    def _delays(self) -> torch.Tensor:
+        """Seconds [W] of this iteration, equal on all ranks."""
+        generator = torch.Generator().manual_seed(stream_seed(self._setup.seed, self._totals.iterations, 0))
+        delays = torch.empty(self._transport.world_size, dtype=torch.float64)
+        return delays.exponential_(generator=generator) * (self.mean_delay_ms / 1000)

@@ -1,0 +1,42 @@
+"""Training methods by name."""
+
+from typing import Any
+
+from mqgrad.spec import build
+
+from .averaging import LocalSGD, SlowMo
+from .backup import BackupWorkers
+from .base import TrainingMethod
+from .hook import DDP
+from .overlap import OverlapLocalSGD
+
+_METHODS: dict[str, type[Any]] = {
+    "backup-workers": BackupWorkers,
+    "ddp": DDP,
+    "local-sgd": LocalSGD,
+    "overlap-local-sgd": OverlapLocalSGD,
+    "slowmo": SlowMo,
+}
+
+DEFAULT_METHOD = "ddp"
+
+
+def method_names() -> tuple[str, ...]:
+    """Names that :func:`make_method` knows."""
+    return tuple(_METHODS)
+
+
+def make_method(spec: str = DEFAULT_METHOD) -> TrainingMethod:
+    """Build a training method from its name and arguments: ``ddp``, ``local-sgd:period=8``, ``slowmo:beta=0.7``.
+
+    Raises:
+        ValueError: for an unknown name or argument, listing the known ones; a wrong value.
+    """
+    name, _, arguments = spec.partition(":")
+    if name not in _METHODS:
+        raise ValueError(f"unknown method {spec!r}; known: {', '.join(_METHODS)} (as name:argument=value,…)")
+    try:
+        method: TrainingMethod = build(_METHODS[name], arguments)
+    except ValueError as error:
+        raise ValueError(f"method {spec!r}: {error}") from None
+    return method
