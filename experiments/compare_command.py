@@ -1,7 +1,6 @@
 """The command ``mqgrad compare``."""
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,26 +8,37 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mqgrad.trainers.workload import workload_settings
+from .compare_options import (
+    available_links,
+    data_root_settings,
+    parse_budgets,
+    parse_workload_settings,
+    split_list,
+)
 
 if TYPE_CHECKING:
     from .sweep import Sweep
-    from .sweep_cell import CellResult
+    from .sweep_config import SweepConfig
+    from .sweep_result import CellResult
 
 _FIRST_SEED = 101  # seeds that no policy has been trained on unless someone chose to
 _START_UP_CORE_SECONDS = 10.0  # of one rank; a guess, only for the estimate before the first run
 
 _FULL = {
     "controllers": "fixed:2,fixed:4,fixed:8,fixed:16,fixed:32,goodput,dq-sgd",
+    "compressors": "",
     "workloads": "digits-cnn,bytes-gpt",
-    "links": "none,100mbit,1gbit",
+    "optimizers": "own",
+    "links": "none,100mbit,1gbit,100mbit/1gbit@5s",
     "seeds": 5,
     "hosts": 4,
     "budget_seconds": "digits-cnn=10,bytes-gpt=60",
 }
 _QUICK = {
     "controllers": "fixed:2,fixed:4,fixed:8,fixed:32,goodput",
+    "compressors": "",
     "workloads": "digits-cnn",
+    "optimizers": "own",
     "links": "100mbit,1gbit",
     "seeds": 3,
     "hosts": 2,
@@ -39,14 +49,26 @@ _QUICK = {
 def compare(
     output: Annotated[Path, typer.Option(help="Folder for results and report; continued if it has some.")],
     controllers: Annotated[
-        str | None, typer.Option(help="Separated by commas: policy files, or names as in `mqgrad run`.")
+        str | None,
+        typer.Option(
+            help="Separated by commas: policy files, or names as in `mqgrad run`; 'goodput on qsgd' names both."
+        ),
+    ] = None,
+    compressors: Annotated[
+        str | None, typer.Option(help="Separated by commas: compressors, each at its own width.")
     ] = None,
     workloads: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
+    optimizers: Annotated[
+        str | None,
+        typer.Option(
+            help="Separated by commas: values of the workloads' setting 'optimizer', or own: as it is."
+        ),
+    ] = None,
     links: Annotated[
         str | None,
         typer.Option(
             help="Separated by commas: 100mbit, 1gbit, ... shaped in the kernel, none: not shaped (all need root), "
-            "emulated:RATE: paced in the transport. Without root, all are emulated."
+            "100mbit/1gbit@10s: in turn, emulated:RATE: paced in the transport. Without root, all are emulated."
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs per cell of the grid.", min=1)] = None,
@@ -79,42 +101,67 @@ def compare(
         bool, typer.Option("--quick", help="A small grid: 30 runs in about 6 minutes on 2 cores.")
     ] = False,
 ) -> None:
-    """Compare controllers × workloads × links over several seeds, each run real and timed by the clock.
+    """Compare controllers and compressors on workloads × optimizers × links over several seeds, in real timed runs.
 
     mqgrad compare --output compared --links 100mbit,1gbit --controllers fixed:2,fixed:8,fixed:32,goodput
 
     Writes results.jsonl, config.json, report.md and report.html. Ctrl-C keeps every finished run; the same command
     goes on from there. A run that fails is reported with its reason.
     """
-    from .report_pages import write_report
-    from .sweep import Sweep
-    from .sweep_config import SweepConfig
-
     given = {
         "controllers": controllers,
+        "compressors": compressors,
         "workloads": workloads,
+        "optimizers": optimizers,
         "links": links,
         "seeds": seeds,
         "hosts": hosts,
         "budget_seconds": budget_seconds,
+        "iterations": iterations,
     }
-    chosen: dict[str, Any] = {**(_QUICK if quick else _FULL)}
-    if iterations is not None and budget_seconds is None:
-        del chosen["budget_seconds"]
-    chosen.update({name: value for name, value in given.items() if value is not None})
     console = Console(highlight=False)
+    chosen = with_defaults({name: value for name, value in given.items() if value is not None}, quick=quick)
+    settings = [*data_root_settings(data_root, split_list(chosen["workloads"])), *settings]
+    config = make_config(chosen, settings, time_limit_seconds, console)
+    run_sweep(output, config, retry_failed, console)
+
+
+def with_defaults(given: dict[str, Any], *, quick: bool) -> dict[str, Any]:
+    """What was given, and for the rest the full or the quick form."""
+    defaults = {**(_QUICK if quick else _FULL)}
+    if "iterations" in given:
+        del defaults["budget_seconds"]
+    if "controllers" in given or "compressors" in given:  # a list of one kind is the whole list
+        defaults["controllers"] = defaults["compressors"] = ""
+    return {**defaults, **given}
+
+
+def make_config(
+    chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
+) -> "SweepConfig":
+    """The grid, out of what the options say."""
+    from .sweep_config import SweepConfig
+
     names = split_list(chosen["workloads"])
-    config = SweepConfig(
-        controllers=tuple(split_list(chosen["controllers"])),
+    return SweepConfig(
+        systems=(*split_list(chosen["controllers"]), *split_list(chosen["compressors"])),
         workloads=tuple(names),
+        optimizers=tuple(split_list(chosen["optimizers"])),
         links=tuple(available_links(split_list(chosen["links"]), console)),
         seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + chosen["seeds"])),
         hosts=chosen["hosts"],
         budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
-        iterations=iterations,
-        settings=parse_workload_settings([*data_root_settings(data_root, names), *settings], names),
+        iterations=chosen.get("iterations"),
+        settings=parse_workload_settings(settings, names),
         time_limit_seconds=time_limit_seconds,
     )
+
+
+def run_sweep(output: Path, config: "SweepConfig", retry_failed: bool, console: Console) -> None:
+    """Carry out what is pending and write the report, of what there is if the sweep is stopped."""
+    from .report_pages import write_report
+    from .sweep import Sweep
+
     sweep = Sweep(output, config)
     try:
         run_with_progress(sweep, retry_failed, console)
@@ -151,68 +198,3 @@ def run_with_progress(sweep: "Sweep", retry_failed: bool, console: Console) -> N
             on_start=lambda cell: progress.update(bar, description=str(cell)),
             on_result=on_result,
         )
-
-
-def available_links(names: list[str], console: Console) -> list[str]:
-    """The links, emulated where a lab cannot be built here, and a notice of that."""
-    from .iproute import NetLabError, check_available
-    from .sweep_config import Link
-
-    links = [Link.parse(name) for name in names]
-    if all(link.emulated for link in links):
-        return names
-    try:
-        check_available()
-    except NetLabError as error:
-        console.print(f"[yellow]all links are emulated in the transport:[/yellow] {error}")
-        return list(dict.fromkeys(link.emulation().name for link in links))
-    return names
-
-
-def split_list(text: str) -> list[str]:
-    """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``.
-
-    A part that is only ``name=value`` is a further argument of the controller before it.
-    """
-    items: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        if items and re.fullmatch(r"\w+=[^:]*", part):
-            items[-1] += f",{part}"
-        else:
-            items.append(part)
-    return items
-
-
-def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
-    """``"6"`` → 6 seconds for every workload; ``"digits-cnn=6,bytes-gpt=15"`` → each its own."""
-    if text is None:
-        return {}
-    try:
-        if "=" not in text:
-            return dict.fromkeys(workloads, float(text))
-        pairs = (part.strip().rpartition("=") for part in text.split(","))
-        return {name: float(value) for name, _, value in pairs}
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not SECONDS or WORKLOAD=SECONDS,...", param_hint="--budget-seconds"
-        ) from None
-
-
-def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
-    """The folder as items of ``--set``, which ones that follow override."""
-    if data_root is None:
-        return []
-    return [f"{w}:data_root={data_root.absolute()}" for w in workloads if "data_root" in workload_settings(w)]
-
-
-def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:
-    """``["bytes-gpt:width=64", "batch_size=8"]`` → settings by workload."""
-    from .cli import parse_settings
-
-    settings: dict[str, dict[str, Any]] = {}
-    for item in items:
-        name, separator, value = item.partition("=")
-        workload, _, name = name.rpartition(":")
-        for each in [workload] if workload else workloads:
-            settings.setdefault(each, {}).update(parse_settings([f"{name}{separator}{value}"]))
-    return settings

@@ -2,8 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from scipy import stats  # type: ignore[import-untyped]
 
@@ -18,11 +18,28 @@ class Estimate(NamedTuple):
     high: float | None = None
 
 
-class Bound(NamedTuple):
-    """A ratio, or a lower bound of it."""
+class Ratio(NamedTuple):
+    """How many times as long something took as a reference, or a bound of that."""
 
     value: float
-    exact: bool
+    sign: Literal["=", "≥", "≤"] = "="
+    low: float | None = None
+    """95 % confidence interval of an exact ratio."""
+    high: float | None = None
+
+
+class Timing(NamedTuple):
+    """How long the runs of a system took to a target."""
+
+    seconds: Mapping[int, float]
+    """By seed; of a run that never got there, all the seconds it was given."""
+    reached: bool
+    """Whether all of them got there."""
+
+    @property
+    def mean(self) -> float:
+        """Geometric mean over seeds."""
+        return statistics.geometric_mean(self.seconds.values())
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate | None:
@@ -37,22 +54,29 @@ def mean_with_interval(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half)
 
 
-def paired_ratio(times: dict[int, float], reference: dict[int, float]) -> Estimate | None:
-    """Geometric mean over the common seeds of ``times / reference``: the same seed has the same initial weights and
-    data order, so pairing takes their influence out."""
-    logs = [math.log(times[seed] / reference[seed]) for seed in times if seed in reference]
-    estimate = mean_with_interval(logs)
-    if estimate is None:
+def paired_ratio(own: Timing | None, reference: Timing | None) -> Ratio | None:
+    """Geometric mean of ``own / reference`` over the common seeds.
+
+    The same seed has the same initial weights and data order, so pairing takes their influence out. If ``own`` missed
+    the target the ratio is a lower bound, if the reference did, an upper one; None if both did or one is unknown.
+    """
+    if own is None or reference is None or not (own.reached or reference.reached):
         return None
-    if estimate.low is None or estimate.high is None:
-        return Estimate(math.exp(estimate.value))
-    return Estimate(math.exp(estimate.value), math.exp(estimate.low), math.exp(estimate.high))
+    seeds = [seed for seed in own.seconds if seed in reference.seconds]
+    logs = mean_with_interval([math.log(own.seconds[seed] / reference.seconds[seed]) for seed in seeds])
+    if logs is None:
+        return None
+    if not (own.reached and reference.reached):
+        return Ratio(math.exp(logs.value), "≥" if reference.reached else "≤")
+    if logs.low is None or logs.high is None:
+        return Ratio(math.exp(logs.value))
+    return Ratio(math.exp(logs.value), "=", math.exp(logs.low), math.exp(logs.high))
 
 
-def mean_of_bounds(bounds: Sequence[Bound | None]) -> Bound | None:
-    """Geometric mean; a bound if one of them is, and None if one of them is None, or of nothing."""
-    known = [bound for bound in bounds if bound is not None]
-    if not known or len(known) < len(bounds):
+def mean_of_ratios(ratios: Sequence[Ratio | None]) -> Ratio | None:
+    """Geometric mean; a bound if some are, of one kind; None if one is unknown, their kinds differ, or of nothing."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    signs = {ratio.sign for ratio in known} - {"="}
+    if not known or len(known) < len(ratios) or len(signs) > 1:
         return None
-    value = statistics.geometric_mean(bound.value for bound in known)
-    return Bound(value, all(bound.exact for bound in known))
+    return Ratio(statistics.geometric_mean(ratio.value for ratio in known), next(iter(signs), "="))

@@ -1,7 +1,7 @@
-"""The arithmetic of a comparison: time to target, ratios, intervals, and who missed what.
+"""The arithmetic of a comparison: time to target, ratios to references, and who missed what.
 
-The target of a workload on a link is the lowest held-out loss that every finished fp32 run reached within its budget.
-A run that never reached it has no time: it is counted, and its controller gets no ratio there but a lower bound, in
+The target of a group of runs is the lowest held-out loss that every finished fp32 run reached within its budget.
+A run that never reached it has no time: it is counted, and its system gets a lower bound in place of a ratio, in
 which the run counts with the seconds it was given. Means over the other groups alone would favour whoever misses the
 hardest targets.
 """
@@ -10,16 +10,21 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from .estimates import Bound, Estimate, mean_of_bounds, mean_with_interval, paired_ratio
-from .sweep_cell import CellResult
-from .sweep_config import DENSE, SweepConfig
+from mqgrad.controllers.ceiling import saving_ceiling_bits
+
+from .estimates import Estimate, Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
+from .report_references import Reference, references
+from .runs import PARTS
+from .sweep_config import SweepConfig
+from .sweep_grid import DENSE, SILENT, Group
+from .sweep_result import CellResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ControllerSummary:
-    """What one controller did for one workload on one link."""
+class SystemSummary:
+    """What one system did in one group."""
 
-    controller: str
+    system: str
     runs: int
     outcomes: dict[str, int]
     """Number of runs by outcome."""
@@ -27,68 +32,65 @@ class ControllerSummary:
     """Runs that reached the target."""
     seconds_to_target: float | None
     """Mean over the runs that reached it."""
-    to_dense: Estimate | None
-    """Time to target over fp32's, geometric mean over seeds; None unless every run reached it."""
-    to_oracle: Estimate | None
-    """The same over the best fixed width in hindsight."""
-    dense_bound: Bound | None
-    """``to_dense``, or at least this; None if some run did not finish."""
-    oracle_bound: Bound | None
-    """The same of ``to_oracle``."""
+    ratios: dict[str, Ratio | None]
+    """Time to target over each reference's; None if some run did not finish."""
     final_loss: Estimate | None
-    """Held-out loss at the end, over finished runs."""
-    accuracy: float | None
+    """Held-out loss at the end; here and below, over finished runs."""
+    accuracy: Estimate | None
     iterations: float | None
     wire_mib: float | None
     mean_bits: float | None
+    milliseconds: dict[str, float]
+    """Per iteration: the whole of it, and by ``PARTS``. Empty if no run finished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSummary:
-    """All controllers on one workload and link."""
+    """All systems in one group."""
 
-    workload: str
-    link: str
+    group: Group
     target: float | None
     """None if no fp32 run finished."""
-    oracle: str | None
-    """The fixed width that reached the target soonest; None if none reached it with every seed."""
-    controllers: list[ControllerSummary]
+    references: dict[str, Reference]
+    """What ratios refer to here, by name; those that were not run are missing."""
+    ceiling_bits: float | None
+    """Bits per element that a schedule over time alone can save; see :func:`saving_ceiling_bits`."""
+    systems: list[SystemSummary]
 
     def __str__(self) -> str:
-        return f"{self.workload} @ {self.link}"
+        return str(self.group)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverallSummary:
-    """One controller over all groups."""
+    """One system over all groups."""
 
-    controller: str
-    to_dense: Bound | None
-    """Geometric mean over all groups: a lower bound if a target was missed, None if a run did not finish."""
-    to_oracle: Bound | None
+    system: str
+    ratios: dict[str, Ratio | None]
+    """Geometric means over all groups: bounds if a target was missed, None if a run did not finish."""
+    worst: dict[str, str]
+    """By reference: the group with the largest ratio, the missed ones before all others."""
+    verdicts: dict[str, int]
+    """Groups by what :func:`verdict` says of the ratio to fp32."""
     groups: int
     """Groups in which it has runs and fp32 set a target."""
     missed: list[str]
     """Of these, where some run did not reach the target, with the counts."""
-    worst: str
-    """A missed group if there is one, else the group with the largest ratio to fp32."""
 
 
 def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
-    """One summary per workload and link that have results, in the order of the configuration."""
+    """One summary per group that has results, in the order of the configuration."""
     groups = []
-    for workload in config.workloads:
-        for link in config.links:
-            runs = [r for r in results if (r.workload, r.link) == (workload, link)]
-            if runs:
-                groups.append(_summarize_group(workload, link, config.controllers, runs))
+    for group in config.groups():
+        runs = [result for result in results if result.group == group]
+        if runs:
+            groups.append(_summarize_group(group, config.systems, runs))
     return groups
 
 
 def summarize_overall(config: SweepConfig, groups: Sequence[GroupSummary]) -> list[OverallSummary]:
-    """One summary per controller."""
-    return [_overall(controller, groups) for controller in config.controllers]
+    """One summary per system that trains."""
+    return [_overall(system, groups) for system in config.systems if system != SILENT]
 
 
 def target_loss(results: Iterable[CellResult]) -> float | None:
@@ -96,84 +98,97 @@ def target_loss(results: Iterable[CellResult]) -> float | None:
     lowest = [
         min(loss for loss in result.losses if loss is not None)
         for result in results
-        if result.controller == DENSE and result.finished
+        if result.system == DENSE and result.finished
     ]
     return max(lowest, default=None)
 
 
-def _summarize_group(
-    workload: str, link: str, controllers: Sequence[str], runs: Sequence[CellResult]
-) -> GroupSummary:
+def verdict(summary: SystemSummary) -> str:
+    """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``."""
+    ratio = summary.ratios.get("fp32")
+    if ratio is None:
+        return "failed"
+    if ratio.sign == "≥":
+        return "missed"
+    if ratio.low is None or ratio.high is None:
+        return "undecided"
+    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
+
+
+def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellResult]) -> GroupSummary:
     target = target_loss(runs)
-    by_controller = {name: [r for r in runs if r.controller == name] for name in controllers}
-    present = {name: own for name, own in by_controller.items() if own}
-    times = {name: _times(own, target) for name, own in present.items()}
-    complete = {name: times[name] for name, own in present.items() if len(times[name]) == len(own)}
-    oracle = _oracle(complete)
+    by_system = {name: own for name in systems if (own := [r for r in runs if r.system == name])}
+    timings = {name: _timing(own, target) for name, own in by_system.items() if name != SILENT}
+    known = references(by_system, timings, target)
     return GroupSummary(
-        workload=workload,
-        link=link,
+        group=group,
         target=target,
-        oracle=oracle,
-        controllers=[
-            _summarize_controller(name, own, times[name], complete, oracle) for name, own in present.items()
+        references=known,
+        ceiling_bits=_ceiling(by_system.get(DENSE, [])),
+        systems=[
+            _summarize_system(
+                name, own, target, {each: _ratio(timings, name, r) for each, r in known.items()}
+            )
+            for name, own in by_system.items()
         ],
     )
 
 
-def _times(runs: Sequence[CellResult], target: float | None) -> dict[int, float]:
-    """Seconds to the target by seed, of the runs that reached it."""
-    if target is None:
-        return {}
-    return {run.seed: seconds for run in runs if (seconds := run.seconds_to(target)) is not None}
+def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
+    """None if there is no target, or a run did not finish."""
+    if target is None or not all(run.finished for run in runs):
+        return None
+    times = {run.seed: run.seconds_to(target) for run in runs}
+    spent = {run.seed: run.seconds[-1] for run in runs}
+    seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
+    return Timing(seconds, None not in times.values())
 
 
-def _oracle(complete: dict[str, dict[int, float]]) -> str | None:
-    fixed = {name: statistics.geometric_mean(t.values()) for name, t in complete.items() if _is_fixed(name)}
-    return min(fixed, key=lambda name: fixed[name], default=None)
+def _ratio(timings: dict[str, Timing | None], system: str, reference: Reference) -> Ratio | None:
+    return paired_ratio(timings.get(system), reference.timing)
 
 
-def _is_fixed(controller: str) -> bool:
-    return controller.partition(":")[0] == "fixed"
+def _ceiling(dense: Sequence[CellResult]) -> float | None:
+    ceilings = [saving_ceiling_bits(run.gradient_norms_sq) for run in dense if run.gradient_norms_sq]
+    return statistics.fmean(ceilings) if ceilings else None
 
 
-def _summarize_controller(
-    name: str,
-    runs: Sequence[CellResult],
-    times: dict[int, float],
-    complete: dict[str, dict[int, float]],
-    oracle: str | None,
-) -> ControllerSummary:
-    def ratio_to(reference: str | None) -> Estimate | None:
-        if name not in complete or reference not in complete:
-            return None
-        return paired_ratio(times, complete[reference])
-
-    def bound_to(reference: str | None) -> Bound | None:
-        if reference not in complete or not all(run.finished for run in runs):
-            return None
-        spent = {run.seed: times.get(run.seed, run.seconds[-1]) for run in runs}
-        ratio = paired_ratio(spent, complete[reference])
-        return None if ratio is None else Bound(ratio.value, name in complete)
-
+def _summarize_system(
+    name: str, runs: Sequence[CellResult], target: float | None, ratios: dict[str, Ratio | None]
+) -> SystemSummary:
+    times = [] if target is None or name == SILENT else [run.seconds_to(target) for run in runs]
+    reached = [seconds for seconds in times if seconds is not None]
     finished = [run for run in runs if run.finished]
     outcomes = [run.outcome for run in runs]
-    return ControllerSummary(
-        controller=name,
+    return SystemSummary(
+        system=name,
         runs=len(runs),
         outcomes={outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)},
-        reached=len(times),
-        seconds_to_target=statistics.fmean(times.values()) if times else None,
-        to_dense=ratio_to(DENSE),
-        to_oracle=ratio_to(oracle),
-        dense_bound=bound_to(DENSE),
-        oracle_bound=bound_to(oracle),
+        reached=len(reached),
+        seconds_to_target=statistics.fmean(reached) if reached else None,
+        ratios=ratios,
         final_loss=mean_with_interval(_values(finished, lambda run: run.heldout["loss"])),
-        accuracy=_mean(finished, lambda run: run.heldout.get("accuracy")),
+        accuracy=mean_with_interval(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),
         wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),
         mean_bits=_mean(finished, lambda run: run.mean_bits),
+        milliseconds=_milliseconds(finished),
     )
+
+
+def _milliseconds(runs: Sequence[CellResult]) -> dict[str, float]:
+    """Means over runs of the milliseconds per iteration."""
+    per_run = [
+        {"whole": run.seconds[-1], **run.parts} | {"iterations": run.iterations[-1]}
+        for run in runs
+        if all(part in run.parts for part in PARTS)
+    ]
+    if not per_run:
+        return {}
+    return {
+        name: statistics.fmean(1e3 * each[name] / each["iterations"] for each in per_run)
+        for name in ("whole", *PARTS)
+    }
 
 
 def _values(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> list[float]:
@@ -185,21 +200,38 @@ def _mean(runs: Sequence[CellResult], value: Callable[[CellResult], float | None
     return statistics.fmean(values) if values else None
 
 
-def _overall(controller: str, groups: Sequence[GroupSummary]) -> OverallSummary:
+def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
     own = [
         (group, summary)
         for group in groups
-        for summary in group.controllers
-        if summary.controller == controller and group.target is not None
+        for summary in group.systems
+        if summary.system == system and group.target is not None
     ]
-    missed = [f"{group} ({s.reached}/{s.runs} reached it)" for group, s in own if s.reached < s.runs]
-    ratios = {str(group): s.to_dense.value for group, s in own if s.to_dense is not None}
-    worst = max(ratios, key=lambda group: ratios[group], default=None)
+    names = dict.fromkeys(name for group in groups for name in group.references)
+    verdicts = [verdict(summary) for _, summary in own]
     return OverallSummary(
-        controller=controller,
-        to_dense=mean_of_bounds([s.dense_bound for _, s in own]),
-        to_oracle=mean_of_bounds([s.oracle_bound for _, s in own]),
+        system=system,
+        ratios={name: mean_of_ratios([s.ratios.get(name) for _, s in own]) for name in names},
+        worst={name: _worst(own, name) for name in names},
+        verdicts={each: verdicts.count(each) for each in dict.fromkeys(verdicts)},
         groups=len(own),
-        missed=missed,
-        worst=missed[0] if missed else "" if worst is None else f"{worst}: {ratios[worst]:.2f}",
+        missed=[f"{group} ({s.reached}/{s.runs} reached it)" for group, s in own if s.reached < s.runs],
     )
+
+
+def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) -> str:
+    def badness(pair: tuple[GroupSummary, SystemSummary]) -> tuple[int, float]:
+        ratio = pair[1].ratios[reference]
+        assert ratio is not None
+        return (ratio.sign == "≥", ratio.value)
+
+    failed = [group for group, summary in own if set(summary.outcomes) - {"finished"}]
+    if failed:
+        return f"did not finish: {failed[0]}"
+    known = [pair for pair in own if pair[1].ratios.get(reference) is not None]
+    if not known:
+        return ""
+    group, summary = max(known, key=badness)
+    ratio = summary.ratios[reference]
+    assert ratio is not None
+    return f"{'' if ratio.sign == '=' else ratio.sign + ' '}{ratio.value:.2f} {group}"

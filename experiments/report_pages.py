@@ -1,36 +1,29 @@
-"""The report of a comparison: a Markdown file and one self-contained HTML file with the same tables."""
+"""The report of a comparison as a Markdown file and as one self-contained HTML file."""
 
 import base64
-import collections
 import html
 import json
-import statistics
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .report import GroupSummary, OverallSummary, summarize, summarize_overall
-from .report_plots import plot_group, plot_ratios
-from .report_tables import Table, group_table, overall_table
+from .report_sections import Figure, Listing, Part, Section, make_sections
+from .report_tables import Shaded, Table
 from .sweep import load_config, load_provenance, load_results
-from .sweep_cell import CellResult
-from .sweep_config import Link, SweepConfig
 
-_NOTES = (
-    "The target of a workload on a link is the lowest held-out loss that every finished fp32 run reached "
-    "within its budget. Ratios are geometric means over seeds, each seed against its own reference run, "
-    "with 95 % intervals (Student's t). Below 1 is faster. *Oracle*: the best compared fixed width in hindsight. "
-    "Where some run never reached the target, (reached/runs) says so, and the ratio is a lower bound (≥): "
-    "that run counts with all the seconds it was given. Where a run did not finish there is no ratio. "
-    "Held-out loss is looked at every 5 iterations, outside the clock. Wire MiB are those one rank sends."
-)
+_LONG = 45  # characters from which a cell may be broken
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1150px; margin: 2em auto; padding: 0 1em; color: #222; }
-table { border-collapse: collapse; margin: 1em 0; font-size: 14px; }
-th, td { padding: .25em .7em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th:first-child, td:first-child, td.text { text-align: left; }
-td.text { white-space: normal; }
-img { max-width: 100%; } pre { background: #f5f5f5; padding: 1em; overflow-x: auto; font-size: 12px; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1250px; margin: 2em auto; padding: 0 1em; color: #222; }
+h1 { margin-bottom: .2em; } h2 { margin-top: 2em; border-bottom: 2px solid #ddd; }
+nav { columns: 3; font-size: 13px; }
+.wide { overflow-x: auto; } img { max-width: 100%; } li { margin: .2em 0; }
+table { border-collapse: collapse; margin: 1em 0; font-size: 13px; }
+th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
+th { background: #f5f5f5; vertical-align: bottom; white-space: normal; min-width: 3.5em; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: white; }
+td.text { text-align: left; white-space: normal; min-width: 12em; }
+pre { background: #f5f5f5; padding: 1em; overflow-x: auto; font-size: 12px; }
 """
 
 
@@ -44,139 +37,95 @@ class ReportFiles(NamedTuple):
 def write_report(folder: Path) -> ReportFiles:
     """Write ``report.md`` and ``report.html`` from what a sweep's folder holds so far."""
     config, results = load_config(folder), load_results(folder)
-    groups = summarize(config, results)
-    overall = summarize_overall(config, groups)
+    sections = make_sections(config, results)
     files = ReportFiles(folder / "report.md", folder / "report.html")
-    files.markdown.write_text(_markdown(config, groups, overall, results))
-    files.html.write_text(_html(config, groups, overall, results, load_provenance(folder)))
+    files.markdown.write_text(_markdown(sections))
+    files.html.write_text(_html(sections, {"sweep": config.to_dict(), **load_provenance(folder)}))
     return files
 
 
-def failures(results: Sequence[CellResult]) -> list[str]:
-    """One line for each run that did not finish."""
-    return [f"{each.cell}: {each.outcome}: {each.reason}" for each in results if not each.finished]
-
-
-def describe_sweep(config: SweepConfig, results: Sequence[CellResult]) -> str:
-    """What was run, in a sentence or two."""
-    kinds = {Link.parse(link).emulated for link in config.links}
-    total = sum(1 for _ in config.cells())
-    links = {
-        frozenset({False}): "links shaped in the kernel (none: not shaped)",
-        frozenset({True}): "links EMULATED by pacing the transport",
-    }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
-    done = "" if len(results) == total else f" UNFINISHED: {len(results)} of {total} runs."
-    seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
-    return (
-        f"{config.hosts} hosts on one machine, {seeds}, {links}.{_others(results)}{_revisions(results)}{done}"
-    )
-
-
-def _others(results: Sequence[CellResult]) -> str:
-    cores = [each.others_cores for each in results if each.others_cores is not None]
-    if not cores:
-        return ""
-    return (
-        f" While the runs were timed, other processes kept {statistics.fmean(cores):.1f} cores busy on average, "
-        f"{max(cores):.1f} in the worst run."
-    )
-
-
-def _revisions(results: Sequence[CellResult]) -> str:
-    revisions = collections.Counter(each.revision for each in results if each.revision is not None)
-    if len(revisions) < 2:
-        return ""
-    told = ", ".join(f"{revision} ({count} runs)" for revision, count in revisions.items())
-    return f" The source CHANGED while the sweep was at work: {told}."
-
-
-def _markdown(
-    config: SweepConfig,
-    groups: Sequence[GroupSummary],
-    overall: Sequence[OverallSummary],
-    results: Sequence[CellResult],
-) -> str:
-    parts = [
-        "# Comparison",
-        describe_sweep(config, results),
-        _NOTES,
-        "## All groups",
-        _markdown_table(overall_table(overall)),
-    ]
-    for group in groups:
-        parts += [f"## {group}", _target(group, config), _markdown_table(group_table(group))]
-    failed = failures(results)
-    parts += ["## Runs that did not finish", "\n".join(f"- {line}" for line in failed) or "None."]
-    parts += ["## The command that makes this", f"```\n{config.command_line()}\n```"]
+def _markdown(sections: Sequence[Section]) -> str:
+    parts = []
+    for number, section in enumerate(sections):
+        parts.append(f"{'#' if number == 0 else '##'} {section.heading}")
+        parts += [_part_markdown(part) for part in section.parts if not isinstance(part, Figure)]
     return "\n\n".join(parts) + "\n"
 
 
-def _html(
-    config: SweepConfig,
-    groups: Sequence[GroupSummary],
-    overall: Sequence[OverallSummary],
-    results: Sequence[CellResult],
-    origin: dict[str, Any],
-) -> str:
+def _part_markdown(part: str | list[str] | Table | Listing) -> str:
+    if isinstance(part, Table):
+        return _markdown_table(part)
+    if isinstance(part, Listing):
+        return f"```\n{part.text}\n```"
+    return part if isinstance(part, str) else "\n".join(f"- {item}" for item in part)
+
+
+def _html(sections: Sequence[Section], origin: dict[str, Any]) -> str:
+    title, *others = sections
+    links = "".join(
+        f'<li><a href="#s{number}">{html.escape(s.heading)}</a></li>' for number, s in enumerate(others)
+    )
     parts = [
-        "<h1>Comparison</h1>",
-        _paragraph(describe_sweep(config, results)),
-        _paragraph(_NOTES.replace("*", "")),
-        "<h2>All groups</h2>",
-        _html_table(overall_table(overall)),
+        f"<h1>{html.escape(title.heading)}</h1>",
+        *map(_part_html, title.parts),
+        f"<nav><ul>{links}</ul></nav>",
     ]
-    if groups:
-        parts.append(_image(plot_ratios(groups, config.controllers), "time to target over fp32's"))
-    for group in groups:
-        own = [each for each in results if (each.workload, each.link) == (group.workload, group.link)]
-        parts += [
-            f"<h2>{html.escape(str(group))}</h2>",
-            _paragraph(_target(group, config)),
-            _html_table(group_table(group)),
-            _image(plot_group(group, own), f"loss and bits over seconds, {group}"),
-        ]
-    failed = "\n".join(failures(results)) or "None."
-    configuration = json.dumps({"sweep": config.to_dict(), **origin}, indent=1)
-    parts += [
-        f"<h2>Runs that did not finish</h2><pre>{html.escape(failed)}</pre>",
-        f"<h2>The command that makes this</h2><pre>{html.escape(config.command_line())}</pre>",
-        f"<h2>Configuration, versions, machine</h2><pre>{html.escape(configuration)}</pre>",
-    ]
+    for number, section in enumerate(others):
+        parts.append(f'<h2 id="s{number}">{html.escape(section.heading)}</h2>')
+        parts += map(_part_html, section.parts)
+    parts.append(
+        "<h2>Configuration, versions, machine</h2>" + _part_html(Listing(json.dumps(origin, indent=1)))
+    )
     head = f'<meta charset="utf-8"><title>mqgrad compare</title><style>{_STYLE}</style>'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
-def _target(group: GroupSummary, config: SweepConfig) -> str:
-    target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
-    budget = config.budget_seconds.get(group.workload)
-    ends = [] if budget is None else [f"{budget:g} s of training"]
-    ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
-    return f"{target} Each run: {' or '.join(ends)}."
+def _part_html(part: Part) -> str:
+    if isinstance(part, Table):
+        return _html_table(part)
+    if isinstance(part, Figure):
+        data = base64.b64encode(part.png).decode()
+        return f'<img alt="{html.escape(part.description)}" src="data:image/png;base64,{data}">'
+    if isinstance(part, Listing):
+        return f"<pre>{html.escape(part.text)}</pre>"
+    if isinstance(part, str):
+        return f"<p>{_emphasized(part)}</p>"
+    return "<ul>" + "".join(f"<li>{_emphasized(item)}</li>" for item in part) + "</ul>"
+
+
+def _emphasized(text: str) -> str:
+    """Escaped, with Markdown's stars made into tags."""
+    strong = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(text))
+    return re.sub(r"\*(.+?)\*", r"<i>\1</i>", strong)
 
 
 def _markdown_table(table: Table) -> str:
     lines = [table.header, ("---", *["---:"] * (len(table.header) - 1)), *table.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(_text(cell).replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _html_table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    rows = "\n".join(
-        "<tr>" + "".join(f"<td{_kind(cell)}>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in table.rows
-    )
-    return f"<table><tr>{head}</tr>\n{rows}</table>"
+    rows = "\n".join("<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in table.rows)
+    return f'<div class="wide"><table><tr>{head}</tr>\n{rows}</table></div>'
 
 
-def _kind(cell: str) -> str:
-    return ' class="text"' if cell.startswith("target missed") else ""
+def _html_cell(cell: str | Shaded) -> str:
+    text = html.escape(_text(cell))
+    if isinstance(cell, Shaded):
+        return f'<td style="background: {_colour(cell.tone)}">{text}</td>'
+    return f'<td class="text">{text}</td>' if len(cell) > _LONG else f"<td>{text}</td>"
 
 
-def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>"
+def _colour(tone: float) -> str:
+    """Green below 0, red above, grey at 0."""
+    if tone == 0:
+        return "#eeeeee"
+    return f"hsl({130 if tone < 0 else 5} 60% {97 - 30 * abs(tone):.0f}%)"
 
 
-def _image(png: bytes, description: str) -> str:
-    data = base64.b64encode(png).decode()
-    return f'<img alt="{html.escape(description)}" src="data:image/png;base64,{data}">'
+def _text(cell: str | Shaded) -> str:
+    return cell.text if isinstance(cell, Shaded) else cell

@@ -1,6 +1,8 @@
 """Figures of a comparison, as PNG bytes."""
 
 import io
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,68 +12,94 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .report import GroupSummary
-from .sweep_cell import CellResult
-from .sweep_config import DENSE
+from mqgrad.compressors import DEFAULT_COMPRESSOR
+
+from .report import GroupSummary, verdict
+from .runs import PARTS
+from .sweep_grid import DENSE, SILENT, System
+from .sweep_result import CellResult
 
 _DPI = 100
+_PANELS_A_ROW = 4
+_WARM = ("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive")
+_PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
 
 
-def controller_label(controller: str) -> str:
-    """What tables and legends call a controller."""
-    if controller == DENSE:
+def system_label(system: str) -> str:
+    """What tables and legends call a system."""
+    if system == DENSE:
         return "fp32 (fixed:32)"
-    return f"policy {Path(controller).stem}" if controller.endswith(".mqg") else controller
+    if system == SILENT:
+        return "none (sends nothing)"
+    controller, compressor = System.parse(system)
+    if controller is None or not controller.endswith(".mqg"):
+        return system
+    on = "" if compressor == DEFAULT_COMPRESSOR else f" on {compressor}"
+    return f"policy {Path(controller).stem}{on}"
 
 
-def controller_styles(controllers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Fixed widths thin and dashed, dark to bright; fp32 black; what adapts thick, in colours of its own."""
-    fixed = [name for name in controllers if name.startswith("fixed:") and name != DENSE]
-    shades = colormaps["winter"](np.linspace(0.1, 0.95, max(len(fixed), 1)))
-    styles: dict[str, dict[str, Any]] = {DENSE: {"color": "black", "linewidth": 1.3}}
-    for name, shade in zip(fixed, shades, strict=False):
-        styles[name] = {"color": shade, "linewidth": 1.2, "linestyle": "--"}
-    warm = ("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive")
-    adaptive = [name for name in controllers if name not in styles]
-    for index, name in enumerate(adaptive):
-        styles[name] = {"color": warm[index % len(warm)], "linewidth": 2.0}
-    return styles
+def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """fp32 black, fixed widths dashed from dark to bright, compressors dotted, what adapts thick in warm colours."""
+    fixed = [name for name in systems if name.startswith("fixed:") and name != DENSE]
+    alone = [name for name in systems if System.parse(name).controller is None]
+    adaptive = [name for name in systems if name not in (*fixed, *alone, DENSE)]
+    styles: dict[str, dict[str, Any]] = {DENSE: {"color": "black", "linewidth": 1.5}}
+    for names, colours, line in (
+        (
+            fixed,
+            colormaps["winter"](np.linspace(0.1, 0.95, max(len(fixed), 1))),
+            {"linewidth": 1.2, "linestyle": "--"},
+        ),
+        (
+            alone,
+            colormaps["cool"](np.linspace(0.3, 1.0, max(len(alone), 1))),
+            {"linewidth": 1.4, "linestyle": ":"},
+        ),
+        (adaptive, itertools.cycle(_WARM), {"linewidth": 2.2}),
+    ):
+        styles |= {name: {"color": colour, **line} for name, colour in zip(names, colours, strict=False)}
+    return {name: styles[name] for name in systems}
 
 
-def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
-    """Held-out loss and bit width over seconds of training: means over the seeds' finished runs."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    loss_axes, bits_axes = figure.subplots(1, 2)
-    names = [summary.controller for summary in group.controllers]
-    for name, style in controller_styles(names).items():
-        runs = [r for r in results if r.controller == name and r.finished]
-        if runs:
+def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequence[str]) -> bytes:
+    """Held-out loss and bit width over seconds, means over the seeds' finished runs, and where an iteration goes."""
+    figure = Figure(figsize=(14, 4.6), layout="constrained")
+    loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
+    for name, style in system_styles(systems).items():
+        runs = [r for r in results if r.system == name and r.finished]
+        if runs and name != SILENT:
             grid, losses, bits = mean_curves(runs)
-            loss_axes.plot(grid, losses, label=controller_label(name), **style)
+            loss_axes.plot(grid, losses, label=system_label(name), **style)
             bits_axes.plot(grid, bits, **style)
     if group.target is not None:
-        loss_axes.axhline(group.target, color="grey", linestyle=":", linewidth=1, label="target")
-    loss_axes.set(xlabel="seconds of training", ylabel="held-out loss", yscale="log")
-    bits_axes.set(xlabel="seconds of training", ylabel="bit width (mean over seeds)")
+        loss_axes.axhline(group.target, color="grey", linewidth=0.8, label="target")
+    loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss", yscale="log")
+    bits_axes.set(title="bits over time", xlabel="seconds of training", ylabel="bit width, mean over seeds")
     bits_axes.set_yscale("log", base=2)
     bits_axes.set_yticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
-    figure.legend(loc="outside right upper", fontsize="small")
-    figure.suptitle(str(group))
+    _plot_times(time_axes, group)
+    figure.legend(loc="outside lower center", ncols=6, fontsize="small")
+    figure.suptitle(str(group), fontweight="bold")
     return _png(figure)
 
 
-def plot_ratios(groups: Sequence[GroupSummary], controllers: Sequence[str]) -> bytes:
+def plot_ratios(groups: Sequence[GroupSummary], systems: Sequence[str]) -> bytes:
     """Time to target over fp32's, per group, with intervals; grey where the interval includes 1."""
-    names = [name for name in controllers if name != DENSE]
-    figure = Figure(figsize=(3.2 * len(groups) + 1.5, 1.4 + 0.32 * len(names)), layout="constrained")
-    panels = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
+    names = [name for name in systems if name not in (DENSE, SILENT)]
+    columns = min(len(groups), _PANELS_A_ROW)
+    rows = math.ceil(len(groups) / columns)
+    size = (3.1 * columns + 1.8, rows * (0.6 + 0.28 * len(names)) + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     panels[0].set_xscale("log", base=2)
-    for axes, group in zip(panels, groups, strict=True):
+    for axes, group in zip(panels, groups, strict=False):
         _plot_group_ratios(axes, group, names)
-    panels[0].set_yticks(range(len(names)), labels=[controller_label(name) for name in names])
-    panels[0].invert_yaxis()
+    for axes in panels[len(groups) :]:
+        axes.set_visible(False)
+    panels[0].set_yticks(range(len(names)), labels=[system_label(name) for name in names])
+    panels[0].set_ylim(len(names) - 0.5, -0.5)
     figure.supxlabel(
-        "time to target ÷ fp32's (log scale; left of 1 is faster; grey: the 95 % interval includes 1)",
+        "time to target ÷ fp32's, log scale, 95 % intervals. Green: faster; red: slower or missed; grey: undecided",
         fontsize="medium",
     )
     return _png(figure)
@@ -95,19 +123,45 @@ def _floats(values: Sequence[float | None]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
+def _plot_times(axes: Axes, group: GroupSummary) -> None:
+    """Two bars a system: the training thread's milliseconds, and below them the communication thread's."""
+    known = [summary for summary in group.systems if summary.milliseconds]
+    for row, summary in enumerate(known):
+        spent = summary.milliseconds
+        waiting = max(spent["whole"] - spent["compute"], 0.0)
+        _stack(axes, row - 0.2, {"computing": spent["compute"], "waiting": waiting}, row == 0)
+        _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
+    axes.set_yticks(range(len(known)), labels=[system_label(each.system) for each in known], fontsize="small")
+    axes.invert_yaxis()
+    axes.set(
+        title="where an iteration goes", xlabel="ms; upper bar: training thread, lower: communication thread"
+    )
+    if known:
+        axes.legend(fontsize="x-small", ncols=2)
+
+
+def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
+    colours = {"computing": "#555555", "waiting": "#cccccc", **_PART_COLOURS}
+    left = 0.0
+    for name, value in parts.items():
+        label = name if with_labels else "_"
+        axes.barh(y, value, height=0.36, left=left, color=colours[name], label=label)
+        left += value
+
+
 def _plot_group_ratios(axes: Axes, group: GroupSummary, names: Sequence[str]) -> None:
     axes.set_title(str(group), fontsize="medium")
     axes.axvline(1.0, color="black", linewidth=1)
-    for summary in group.controllers:
-        if summary.controller == DENSE:
+    for summary in group.systems:
+        if summary.system not in names:
             continue
-        row, ratio = names.index(summary.controller), summary.to_dense
-        if ratio is None:
+        row, ratio = names.index(summary.system), summary.ratios.get("fp32")
+        if ratio is None or ratio.sign != "=":
             told = f"✕ missed ({summary.reached}/{summary.runs})"
             axes.text(1.05, row, told, color="tab:red", va="center", fontsize="small", clip_on=True)
             continue
         low, high = ratio.low or ratio.value, ratio.high or ratio.value
-        colour = "tab:red" if low > 1 else "tab:green" if high < 1 else "grey"
+        colour = {"slower": "tab:red", "faster": "tab:green"}.get(verdict(summary), "grey")
         error = [[ratio.value - low], [high - ratio.value]]
         axes.errorbar(ratio.value, row, xerr=error, fmt="o", color=colour, capsize=3)
     axes.set_xlim(right=max(4.0, axes.get_xlim()[1]))  # room for the words

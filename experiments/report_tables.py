@@ -1,83 +1,199 @@
 """The tables of a comparison's report, as text."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .estimates import Bound, Estimate
-from .report import ControllerSummary, GroupSummary, OverallSummary
-from .report_plots import controller_label
+from .estimates import Estimate, Ratio
+from .report import GroupSummary, OverallSummary, SystemSummary, verdict
+from .report_plots import system_label
+from .runs import PARTS
+from .sweep_grid import SILENT
 
 _NONE = "—"
+_TONES = {"faster": -1.0, "slower": 1.0, "missed": 1.0, "failed": 1.0, "undecided": 0.0}
+
+
+class Shaded(NamedTuple):
+    """A cell with a colour."""
+
+    text: str
+    tone: float
+    """From -1, much faster, over 0, undecided, to 1, much slower or failed."""
 
 
 class Table(NamedTuple):
-    """Cells as text; the first column names the row."""
+    """Cells; the first column names the row."""
 
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | Shaded]]
+
+
+def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]) -> Table:
+    """Time to target over fp32's: one row a system, one column a group. The best of a column is marked."""
+    header = ["system", "all cells", *map(str, groups)]
+    cells = [{summary.system: summary for summary in group.systems} for group in groups]
+    best = [_best(group) for group in groups]
+    rows: list[list[str | Shaded]] = []
+    for each in overall:
+        row: list[str | Shaded] = [system_label(each.system), _ratio(each.ratios.get("fp32"))]
+        for by_system, winner in zip(cells, best, strict=True):
+            summary = by_system.get(each.system)
+            row.append(_NONE if summary is None else _shaded(summary, each.system == winner))
+        rows.append(row)
+    return Table(header, rows)
 
 
 def overall_table(overall: Sequence[OverallSummary]) -> Table:
-    """One row a controller, over all groups."""
-    header = ("controller", "time to target ÷ fp32", "÷ oracle", "targets reached", "worst ÷ fp32")
+    """Geometric means over all cells, one row a system, one column a reference."""
+    names = list(overall[0].ratios) if overall else []
+    header = ["system", *(f"÷ {name}" for name in names), "cells against fp32", "targets missed in"]
     rows = [
-        (
-            controller_label(each.controller),
-            _bound(each.to_dense),
-            _bound(each.to_oracle),
-            f"{each.groups - len(each.missed)} of {each.groups}",
-            f"target missed: {'; '.join(each.missed)}" if each.missed else each.worst or _NONE,
-        )
+        [
+            system_label(each.system),
+            *(_ratio(each.ratios[name]) for name in names),
+            ", ".join(f"{count} {what}" for what, count in each.verdicts.items()) or _NONE,
+            "; ".join(each.missed) or "none",
+        ]
         for each in overall
     ]
     return Table(header, rows)
 
 
+def worst_table(overall: Sequence[OverallSummary]) -> Table:
+    """The cell in which each system does worst, by reference."""
+    names = list(overall[0].worst) if overall else []
+    rows = [[system_label(each.system), *(each.worst[name] or _NONE for name in names)] for each in overall]
+    return Table(["system", *(f"worst ÷ {name}" for name in names)], rows)
+
+
+def cells_table(groups: Sequence[GroupSummary]) -> Table:
+    """One row a group: its target, who came first, and what bounds it."""
+    names = list(dict.fromkeys(name for group in groups for name in group.references if name != "fp32"))
+    header = ["cell", "target loss", "fastest", "÷ fp32"]
+    header += [f"{name} ÷ fp32" for name in names] + ["ceiling of a time-only schedule, bits"]
+    return Table(header, [_cell_row(group, names) for group in groups])
+
+
 def group_table(group: GroupSummary) -> Table:
-    """One row a controller, for one workload and link."""
-    header = (
-        "controller",
-        "s to target",
-        "÷ fp32",
-        "÷ oracle",
-        "final loss",
-        "accuracy",
-        "iterations",
-        "wire MiB",
-        "mean bits",
-        "runs",
-    )
+    """One row a system, for one group."""
+    names = list(group.references)
+    header = ["system", "s to target", *(f"÷ {name}" for name in names), "final loss", "accuracy"]
+    header += ["iterations", "wire MiB", "mean bits", "runs"]
     rows = [
-        (
-            controller_label(each.controller) + (" ◂ oracle" if each.controller == group.oracle else ""),
+        [
+            _marked(group, each.system),
             _seconds_to_target(each),
-            _bound(each.dense_bound) if each.to_dense is None else _estimate(each.to_dense, ".2f"),
-            _bound(each.oracle_bound) if each.to_oracle is None else _estimate(each.to_oracle, ".2f"),
-            _estimate(each.final_loss, ".4f"),
-            _number(each.accuracy, ".3f"),
+            *(_ratio_with_interval(each.ratios[name]) for name in names),
+            *_learned(each),
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
             _number(each.mean_bits, ".1f"),
             ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items()),
-        )
-        for each in group.controllers
+        ]
+        for each in group.systems
     ]
     return Table(header, rows)
 
 
-def _seconds_to_target(summary: ControllerSummary) -> str:
+def time_table(group: GroupSummary) -> Table:
+    """Where the time of an iteration goes, in milliseconds."""
+    header = [
+        "system",
+        "ms per iteration",
+        "computing",
+        "waiting",
+        *(f"thread: {part}" for part in PARTS[1:]),
+    ]
+    rows = []
+    for each in group.systems:
+        if each.milliseconds:
+            whole, compute, *thread = (each.milliseconds[name] for name in ("whole", *PARTS))
+            figures = (whole, compute, max(whole - compute, 0.0), *thread)
+            rows.append([system_label(each.system), *(f"{figure:.2f}" for figure in figures)])
+    return Table(header, rows)
+
+
+def _cell_row(group: GroupSummary, names: Sequence[str]) -> list[str]:
+    by_system = {summary.system: summary for summary in group.systems}
+    winner = _best(group)
+    row = [str(group), _number(group.target, ".4f")]
+    row += (
+        [_NONE, _NONE] if winner is None else [system_label(winner), _ratio(by_system[winner].ratios["fp32"])]
+    )
+    for name in names:
+        row.append(_reference_to_dense(group, name))
+    return [*row, _number(group.ceiling_bits, ".2f")]
+
+
+def _reference_to_dense(group: GroupSummary, name: str) -> str:
+    """A reference's own time over fp32's, with the system that it is."""
+    reference = group.references.get(name)
+    if reference is None:
+        return _NONE
+    ratio = next(
+        (each.ratios.get(name) for each in group.systems if each.system == group.references["fp32"].system),
+        None,
+    )
+    if ratio is None:
+        return _NONE
+    inverse = {"=": "", "≤": "≥ ", "≥": "≤ "}[ratio.sign]
+    told = "" if name in ("fp16", "ideal") else f" ({reference.system})"
+    return f"{inverse}{1 / ratio.value:.2f}{told}"
+
+
+def _best(group: GroupSummary) -> str | None:
+    """The system with the shortest time to the target, of those that reached it with every run."""
+    exact = {s.system: r.value for s in group.systems if (r := s.ratios.get("fp32")) and r.sign == "="}
+    return min(exact, key=lambda name: exact[name], default=None)
+
+
+def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
+    said, ratio = verdict(summary), summary.ratios.get("fp32")
+    tone = _TONES[said]
+    if ratio is not None and said in ("faster", "slower"):
+        tone *= min(1.0, 0.25 + abs(math.log2(ratio.value)) / 2)
+    text = said if ratio is None else _ratio(ratio)
+    missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""
+    return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)
+
+
+def _marked(group: GroupSummary, system: str) -> str:
+    roles = [
+        name
+        for name, each in group.references.items()
+        if each.system == system and name in ("PowerSGD", "oracle")
+    ]
+    return system_label(system) + (f" ◂ {', '.join(roles)}" if roles else "")
+
+
+def _seconds_to_target(summary: SystemSummary) -> str:
+    if summary.system == SILENT:
+        return _NONE
     if summary.seconds_to_target is None:
         return f"never (0/{summary.runs})"
     partly = f" ({summary.reached}/{summary.runs})" if summary.reached < summary.runs else ""
     return f"{summary.seconds_to_target:.2f}{partly}"
 
 
+def _learned(summary: SystemSummary) -> list[str]:
+    """Loss and accuracy; of replicas that never meet they say nothing."""
+    if summary.system == SILENT:
+        return [_NONE, _NONE]
+    return [_estimate(summary.final_loss, ".4f"), _estimate(summary.accuracy, ".3f")]
+
+
 def _number(value: float | None, form: str) -> str:
     return _NONE if value is None else f"{value:{form}}"
 
 
-def _bound(bound: Bound | None) -> str:
-    return _NONE if bound is None else f"{'' if bound.exact else '≥ '}{bound.value:.2f}"
+def _ratio(ratio: Ratio | None) -> str:
+    return _NONE if ratio is None else f"{'' if ratio.sign == '=' else ratio.sign + ' '}{ratio.value:.2f}"
+
+
+def _ratio_with_interval(ratio: Ratio | None) -> str:
+    interval = "" if ratio is None or ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return _ratio(ratio) + interval
 
 
 def _estimate(estimate: Estimate | None, form: str) -> str:

@@ -12,8 +12,10 @@ from typing import Any
 
 from .provenance import git_revision, provenance
 from .signals import caught_signals
-from .sweep_cell import CellResult, Place, default_program, run_cell
-from .sweep_config import Cell, SweepConfig
+from .sweep_cell import Place, default_program, run_cell
+from .sweep_config import SweepConfig
+from .sweep_grid import Cell
+from .sweep_result import CellResult
 
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
 

@@ -1,9 +1,7 @@
 """One run of a sweep: ``mqgrad run`` on the hosts of a lab or in local processes, made into a row of results."""
 
 import contextlib
-import dataclasses
 import json
-import math
 import os
 import re
 import shutil
@@ -13,76 +11,20 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .machine_load import OthersLoad
 from .netlab import NetLab, clean_lab, list_labs
 from .netlab_job import describe, find_program, log_path, log_tail
 from .netlab_link import LinkShape
 from .netlab_run import run_lab
-from .runs import RunRecord
-from .sweep_config import Cell, Link, SweepConfig
+from .sweep_config import SweepConfig
+from .sweep_grid import Cell, Link, System
+from .sweep_result import REASON_CHARACTERS, CellResult, Ending, result_of
 
 _POLL_SECONDS = 0.05
 _RECORD = "record.json"
 _GRACE_SECONDS = 10.0  # between asking a local run to end and killing it
-_REASON_CHARACTERS = 300
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CellResult:
-    """What became of one run; a line of ``results.jsonl``."""
-
-    workload: str
-    link: str
-    controller: str
-    seed: int
-    outcome: str
-    """``finished``, ``diverged``, ``crashed`` or ``timed out``."""
-    reason: str = ""
-    """One line; empty if the run finished."""
-    wall_seconds: float
-    """Start-up and evaluations included."""
-    others_cores: float | None = None
-    """Mean number of cores that other processes kept busy meanwhile; None if unknown."""
-    revision: str | None = None
-    """Of the source that ran."""
-    mean_bits: float | None = None
-    wire_bytes: float | None = None
-    """That one rank has sent."""
-    heldout: dict[str, float | None] = dataclasses.field(default_factory=dict)
-    """Held-out figures at the end; None where not finite."""
-    iterations: list[int] = dataclasses.field(default_factory=list)
-    """The points of the run: here and in the next three, one entry a point."""
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    """Seconds of training, evaluations excluded."""
-    losses: list[float | None] = dataclasses.field(default_factory=list)
-    """Held-out loss; None where not finite."""
-    bits: list[int] = dataclasses.field(default_factory=list)
-
-    @property
-    def cell(self) -> Cell:
-        return Cell(self.workload, self.link, self.controller, self.seed)
-
-    @property
-    def finished(self) -> bool:
-        return self.outcome == "finished"
-
-    def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the held-out loss first was at or below ``loss``; None if it never was, or if the run
-        did not finish: a run that diverges later has not got there."""
-        if not self.finished:
-            return None
-        pairs = zip(self.seconds, self.losses, strict=True)
-        return next((seconds for seconds, value in pairs if value is not None and value <= loss), None)
-
-
-class Ending(NamedTuple):
-    """How a run's processes ended."""
-
-    outcome: str
-    """``ok``, ``crashed`` or ``timed out``."""
-    reason: str
 
 
 class Place(NamedTuple):
@@ -121,7 +63,7 @@ def run_cell(cell: Cell, config: SweepConfig, place: Place, revision: str | None
     ending = run(command, link, config.hosts, config.limit_of(cell), logs, place)
     if place.caught:
         raise KeyboardInterrupt
-    result = _result(
+    result = result_of(
         cell,
         ending,
         record,
@@ -136,12 +78,18 @@ def run_cell(cell: Cell, config: SweepConfig, place: Place, revision: str | None
 
 def run_arguments(cell: Cell, config: SweepConfig, link: Link, record: Path) -> list[str]:
     """The options of ``mqgrad run``."""
-    arguments = ["--workload", cell.workload, "--controller", cell.controller, "--seed", str(cell.seed)]
+    arguments = [
+        "--workload",
+        cell.workload,
+        "--seed",
+        str(cell.seed),
+        *System.parse(cell.system).arguments(),
+    ]
     if cell.workload in config.budget_seconds:
         arguments += ["--budget-seconds", str(config.budget_seconds[cell.workload])]
     if config.iterations is not None:
         arguments += ["--iterations", str(config.iterations)]
-    for name, value in config.settings.get(cell.workload, {}).items():
+    for name, value in config.workload_settings(cell.workload, cell.optimizer).items():
         arguments += ["--set", f"{name}={json.dumps(value)}"]
     if link.emulated:
         arguments += ["--num-workers", str(config.hosts)]
@@ -214,33 +162,4 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 def _reason(outcome: str, logs: Path, rank: int) -> str:
     last_words = " ".join(log_tail(logs, rank, lines=3).split())
-    return f"{outcome}: {last_words}"[:_REASON_CHARACTERS]
-
-
-def _result(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellResult:
-    if ending.outcome != "ok":
-        return CellResult(**cell._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
-    try:
-        run = RunRecord.from_dict(json.loads(record.read_text()))
-        final = run.final
-    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        reason = f"exit status 0, but no record of a run: {error}"[:_REASON_CHARACTERS]
-        return CellResult(**cell._asdict(), outcome="crashed", reason=reason, **known)
-    diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
-    return CellResult(
-        **cell._asdict(),
-        **known,
-        outcome="diverged" if diverged else "finished",
-        reason=f"training loss {final.train_loss} at iteration {final.iteration}" if diverged else "",
-        mean_bits=round(run.mean_bits, 4),
-        wire_bytes=final.wire_bytes,
-        heldout={name: _finite(value) for name, value in final.heldout.items()},
-        iterations=[point.iteration for point in run.points],
-        seconds=[round(point.elapsed_seconds, 4) for point in run.points],
-        losses=[_finite(point.heldout["loss"]) for point in run.points],
-        bits=[point.bits for point in run.points],
-    )
-
-
-def _finite(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return f"{outcome}: {last_words}"[:REASON_CHARACTERS]

@@ -1,4 +1,4 @@
-"""The grid of a comparison: controllers × workloads × links × seeds."""
+"""The grid of a comparison: systems × workloads × optimizers × links × seeds."""
 
 import dataclasses
 import itertools
@@ -6,62 +6,13 @@ import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from mqgrad.controllers import make_controller
 from mqgrad.trainers.workload import make_workload
 
 from .netlab import MAX_HOSTS
-from .netlab_link import LinkRates, parse_link_rates
 from .provenance import file_digest
-
-DENSE = "fixed:32"
-"""The controller that sends fp32: targets and ratios refer to it."""
-
-_EMULATED = "emulated:"
-
-
-class Link(NamedTuple):
-    """A link as the command line names it.
-
-    ``100mbit`` is shaped in the kernel and ``none`` not shaped, both between hosts of a lab; ``emulated:100mbit`` is
-    paced in the transport of local processes, and ``emulated:none`` is their loopback as it is. A link may switch
-    between rates: ``100mbit/1gbit@10s`` is 100 Mbit/s for the first 10 s of a run, then 1 Gbit/s for 10 s, and so on.
-    """
-
-    name: str
-    emulated: bool
-    rates: LinkRates
-
-    @classmethod
-    def parse(cls, name: str) -> "Link":
-        """Raises ValueError if it is no link."""
-        emulated = name.startswith(_EMULATED)
-        try:
-            rates = parse_link_rates(name.removeprefix(_EMULATED))
-        except ValueError as error:
-            raise ValueError(f"link {name!r}: {error}; or emulated:RATE, which needs no root") from None
-        if emulated and len(rates.mbit_per_s) > 1 and None in rates.mbit_per_s:
-            raise ValueError(
-                f"link {name!r}: an emulated link cannot switch to or from none: give a high rate"
-            )
-        return cls(name, emulated, rates)
-
-    def emulation(self) -> "Link":
-        """The same rate without a lab."""
-        return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rates)
-
-
-class Cell(NamedTuple):
-    """One run of the grid."""
-
-    workload: str
-    link: str
-    controller: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.workload} @ {self.link}, {self.controller}, seed {self.seed}"
+from .sweep_grid import DENSE, OWN_OPTIMIZER, Cell, Group, Link, System
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +23,14 @@ class SweepConfig:
         ValueError: no link, something twice, no fp32 runs, or a run that nothing ends.
     """
 
-    controllers: tuple[str, ...]
-    """As :func:`mqgrad.make_controller` takes them; ``fixed:32`` among them."""
+    systems: tuple[str, ...]
+    """As :class:`System` reads them; ``fixed:32`` among them."""
     workloads: tuple[str, ...]
     links: tuple[str, ...]
     """As :class:`Link` reads them."""
     seeds: tuple[int, ...]
+    optimizers: tuple[str, ...] = (OWN_OPTIMIZER,)
+    """Values of the workloads' setting ``optimizer``; ``own`` leaves it as it is."""
     hosts: int = 2
     """Ranks of every run: hosts of the lab, or local processes on an emulated link."""
     budget_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -97,23 +50,31 @@ class SweepConfig:
             Link.parse(link)
 
     def check_names(self) -> None:
-        """Raises ValueError for a workload, a setting or a controller that cannot be made, listing the known ones."""
-        for workload in self.workloads:
-            make_workload(workload, **self.settings.get(workload, {}))
-            for controller in self.controllers:
-                make_controller(controller, self.budget_seconds.get(workload))
+        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones."""
+        for workload, optimizer in itertools.product(self.workloads, self.optimizers):
+            make_workload(workload, **self.workload_settings(workload, optimizer))
+        for workload, system in itertools.product(self.workloads, self.systems):
+            System.parse(system).check(self.budget_seconds.get(workload))
+
+    def workload_settings(self, workload: str, optimizer: str) -> dict[str, Any]:
+        """The settings of a run's workload."""
+        chosen = {} if optimizer == OWN_OPTIMIZER else {"optimizer": optimizer}
+        return {**self.settings.get(workload, {}), **chosen}
 
     def policy_digests(self) -> dict[str, str]:
-        """A digest of each policy file among the controllers."""
-        return {name: file_digest(Path(name)) for name in self.controllers if name.endswith(".mqg")}
+        """A digest of each policy file among the systems."""
+        controllers = {System.parse(name).controller or "" for name in self.systems}
+        return {name: file_digest(Path(name)) for name in sorted(controllers) if name.endswith(".mqg")}
 
     def cells(self) -> Iterator[Cell]:
         """All runs. One seed after another, so that a part of the sweep compares everything, and so that a slow
-        hour of the machine falls on all controllers alike."""
-        for seed, workload, link, controller in itertools.product(
-            self.seeds, self.workloads, self.links, self.controllers
-        ):
-            yield Cell(workload, link, controller, seed)
+        hour of the machine falls on all systems alike."""
+        for seed, group, system in itertools.product(self.seeds, self.groups(), self.systems):
+            yield Cell(*group, system, seed)
+
+    def groups(self) -> list[Group]:
+        """Everything but systems and seeds."""
+        return list(itertools.starmap(Group, itertools.product(self.workloads, self.optimizers, self.links)))
 
     def limit_of(self, cell: Cell) -> float:
         """Wall-clock seconds after which a run is stopped."""
@@ -125,8 +86,10 @@ class SweepConfig:
     def command_line(self) -> str:
         """The command that makes this sweep, apart from where it writes to."""
         options = {
-            "controllers": ",".join(self.controllers),
+            "controllers": ",".join(name for name in self.systems if System.parse(name).controller),
+            "compressors": ",".join(name for name in self.systems if not System.parse(name).controller),
             "workloads": ",".join(self.workloads),
+            "optimizers": ",".join(self.optimizers),
             "links": ",".join(self.links),
             "seeds": len(self.seeds),
             "hosts": self.hosts,
@@ -153,15 +116,15 @@ class SweepConfig:
         return cls(**arguments)
 
     def _check_grid(self) -> None:
-        for what in ("controllers", "workloads", "links", "seeds"):
+        for what in ("systems", "workloads", "optimizers", "links", "seeds"):
             values = getattr(self, what)
             if not values:
                 raise ValueError(f"no {what} to compare")
             twice = sorted({str(value) for value in values if values.count(value) > 1})
             if twice:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
-        if DENSE not in self.controllers:
-            raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the controllers")
+        if DENSE not in self.systems:
+            raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the systems")
         if not 2 <= self.hosts <= MAX_HOSTS:
             raise ValueError(f"{self.hosts} hosts: 2 to {MAX_HOSTS} can be compared")
         for what, mapping in (("budget_seconds", self.budget_seconds), ("settings", self.settings)):

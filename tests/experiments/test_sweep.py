@@ -1,30 +1,29 @@
-"""The comparison: its grid, its folder, runs that fail, and the arithmetic of its report."""
+"""The comparison: its grid, its folder, and runs that fail."""
 
 import json
-import math
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mqgrad.experiments.compare_command import (
+from mqgrad.experiments.compare_command import with_defaults
+from mqgrad.experiments.compare_options import (
     data_root_settings,
     parse_budgets,
     parse_workload_settings,
     split_list,
 )
-from mqgrad.experiments.estimates import mean_with_interval, paired_ratio
 from mqgrad.experiments.netlab_link import LinkRates
-from mqgrad.experiments.report import ControllerSummary, summarize, summarize_overall
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import Sweep, load_config, load_results
-from mqgrad.experiments.sweep_cell import CellResult, emulation
-from mqgrad.experiments.sweep_config import Link, SweepConfig
+from mqgrad.experiments.sweep_cell import emulation, run_arguments
+from mqgrad.experiments.sweep_config import SweepConfig
+from mqgrad.experiments.sweep_grid import Cell, Link, System
+from mqgrad.experiments.sweep_result import CellResult
 from mqgrad.trainers.link import parse_emulation
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
@@ -60,7 +59,7 @@ pathlib.Path(options["--record"]).write_text(json.dumps(record))
 
 def small_config(**changes: Any) -> SweepConfig:
     chosen: dict[str, Any] = {
-        "controllers": ("fixed:32", "fixed:4"),
+        "systems": ("fixed:32", "fixed:4"),
         "workloads": ("digits-mlp",),
         "links": ("emulated:100mbit",),
         "seeds": (1, 2),
@@ -83,18 +82,43 @@ def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResu
 
 
 def test_the_grid_has_every_combination_seed_by_seed() -> None:
-    config = small_config(workloads=("digits-mlp", "digits-cnn"), links=("none", "1gbit"))
+    config = small_config(
+        workloads=("digits-mlp", "digits-cnn"), optimizers=("own", "adam"), links=("none", "1gbit")
+    )
     cells = list(config.cells())
-    assert len(cells) == len(set(cells)) == 16
-    assert [cell.seed for cell in cells] == [1] * 8 + [2] * 8
+    assert len(cells) == len(set(cells)) == 32
+    assert [cell.seed for cell in cells] == [1] * 16 + [2] * 16
+    assert len(config.groups()) == 8
+    assert str(cells[-1]) == "digits-cnn adam @ 1gbit, fixed:4, seed 2"
+
+
+def test_a_system_is_a_controller_a_compressor_or_both() -> None:
+    assert System.parse("goodput") == ("goodput", "quantized")
+    assert System.parse("qsgd:bucket_size=128") == (None, "qsgd:bucket_size=128")
+    assert System.parse("goodput on qsgd") == ("goodput", "qsgd")
+    cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
+    config = small_config(settings={"digits-mlp": {"width": 16}})
+    words = run_arguments(cell, config, Link.parse(cell.link), Path("r.json"))
+    options = list(zip(words[::2], words[1::2], strict=True))
+    assert {("--controller", "goodput"), ("--compressor", "qsgd"), ("--seed", "7")} <= set(options)
+    assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(options)
+    assert "--controller" not in System.parse("qsgd").arguments()
+
+
+def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
+    defaults = with_defaults({}, quick=True)
+    assert "goodput" in defaults["controllers"]
+    given = with_defaults({"compressors": "qsgd", "iterations": 5}, quick=False)
+    assert (given["controllers"], given["compressors"], given["iterations"]) == ("", "qsgd", 5)
+    assert "budget_seconds" not in given
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
-        ({"controllers": ("fixed:4",)}, "fixed:32"),
-        ({"controllers": ("fixed:32", "fixed:32")}, "twice"),
+        ({"systems": ("fixed:4",)}, "fixed:32"),
+        ({"systems": ("fixed:32", "fixed:32")}, "twice"),
         ({"workloads": ()}, "no workloads"),
         ({"hosts": 1}, "1 hosts"),
         ({"iterations": None}, "nothing ends"),
@@ -110,8 +134,10 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"controllers": ("fixed:32", "magic")}, "known: .*goodput"),
-        ({"controllers": ("fixed:32", "gone.mqg")}, "gone.mqg"),
+        ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
+        ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
+        ({"optimizers": ("rmsprop",)}, "no setting 'optimizer'|known"),
+        ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
         ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),
         ({"settings": {"digits-mlp": {"depth": 3}}}, "no setting 'depth'"),
     ],
@@ -156,17 +182,26 @@ def test_the_options_of_the_command_are_read() -> None:
 
 
 def test_the_report_names_the_command_that_makes_it() -> None:
-    config = small_config(settings={"digits-mlp": {"width": 16}}, budget_seconds={"digits-mlp": 1.5})
+    config = small_config(
+        systems=("fixed:32", "qsgd", "fixed:4"),
+        settings={"digits-mlp": {"width": 16}},
+        budget_seconds={"digits-mlp": 1.5},
+    )
     words = shlex.split(config.command_line())
     assert words[:3] == ["mqgrad", "compare", "--output=FOLDER"]
-    assert {"--controllers=fixed:32,fixed:4", "--budget-seconds=digits-mlp=1.5", "--seeds=2"} <= set(words)
+    assert {
+        "--controllers=fixed:32,fixed:4",
+        "--compressors=qsgd",
+        "--budget-seconds=digits-mlp=1.5",
+        "--seeds=2",
+    } <= set(words)
     assert "--set=digits-mlp:width=16" in words
 
 
 def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    controllers = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5")
-    config = small_config(controllers=controllers, seeds=(1,), time_limit_seconds=4.0)
-    results = {result.controller: result for result in run_fake(tmp_path, config)}
+    systems = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5")
+    config = small_config(systems=systems, seeds=(1,), time_limit_seconds=4.0)
+    results = {result.system: result for result in run_fake(tmp_path, config)}
     assert {name: result.outcome for name, result in results.items()} == {
         "fixed:32": "finished",
         "fixed:1": "crashed",
@@ -180,7 +215,7 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     assert results["fixed:5"].losses == [2.0, 1.0, None]
     assert results["fixed:32"].wire_bytes == 2.0**21
     assert results["fixed:32"].mean_bits == 4.0
-    kept = {folder.name.split("-")[3] for folder in (tmp_path / "out" / "logs").iterdir()}
+    kept = {folder.name.split("-")[4] for folder in (tmp_path / "out" / "logs").iterdir()}
     assert kept == {"fixed_1", "fixed_2", "fixed_3"}
     report = write_report(tmp_path / "out").markdown.read_text()
     assert "out of luck" in report
@@ -188,7 +223,7 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
-    config = small_config(controllers=("fixed:32", "fixed:1"), seeds=(1,))
+    config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
     program, calls = fake_program(tmp_path)
     sweep = Sweep(tmp_path / "out", config, program=program)
     sweep.run()
@@ -224,105 +259,13 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> None:
     program, calls = fake_program(tmp_path)
-    config = small_config(controllers=("fixed:32", "fixed:6", "fixed:4"), seeds=(1,))
+    config = small_config(systems=("fixed:32", "fixed:6", "fixed:4"), seeds=(1,))
     sweep = Sweep(tmp_path / "out", config, program=program)
     with pytest.raises(KeyboardInterrupt):
         sweep.run()
     assert calls.read_text().split() == ["fixed:32", "fixed:6"]
-    assert [cell.controller for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
+    assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
     assert not Path("/proc", calls.with_suffix(".pid").read_text()).exists()
-
-
-def result(
-    controller: str, seed: int, losses: Sequence[float | None], *, step: float = 1.0, **changes: Any
-) -> CellResult:
-    fields: dict[str, Any] = {
-        "workload": "digits-mlp",
-        "link": "emulated:100mbit",
-        "controller": controller,
-        "seed": seed,
-        "outcome": "finished",
-        "wall_seconds": 1.0,
-        "mean_bits": 4.0,
-        "wire_bytes": 2.0**20,
-        "heldout": {"loss": losses[-1] if losses else None, "accuracy": 0.5},
-        "iterations": [5 * (i + 1) for i in range(len(losses))],
-        "seconds": [step * (i + 1) for i in range(len(losses))],
-        "losses": list(losses),
-        "bits": [4] * len(losses),
-    }
-    return CellResult(**{**fields, **changes})
-
-
-ROWS = [
-    result("fixed:32", 1, [3.0, 2.0, 1.0]),
-    result("fixed:32", 2, [3.0, 1.5, 1.5]),  # target 1.5: what both reach
-    result("fixed:4", 1, [1.5, 0.5, 0.25], step=0.75),  # 0.75 s against 3 s
-    result("fixed:4", 2, [2.0, 1.0, 0.5], step=1.0),  # 2 s against 2 s
-    result("fixed:2", 1, [1.0], step=0.5),
-    result("fixed:2", 2, [2.0], step=0.5),  # never
-    result("goodput", 1, [1.0], outcome="diverged", reason="training loss nan"),  # reached, then diverged
-    result("goodput", 2, [], outcome="crashed", reason="failed", heldout={}, mean_bits=None, wire_bytes=None),
-]
-CONTROLLERS = ("fixed:32", "fixed:4", "fixed:2", "goodput")
-
-
-def summaries() -> dict[str, ControllerSummary]:
-    (group,) = summarize(small_config(controllers=CONTROLLERS), ROWS)
-    assert (group.target, group.oracle) == (1.5, "fixed:4")
-    return {summary.controller: summary for summary in group.controllers}
-
-
-def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
-    four = summaries()["fixed:4"]
-    assert four.seconds_to_target == pytest.approx(1.375)
-    assert four.to_dense is not None
-    assert four.to_dense.value == pytest.approx(math.sqrt(0.25 * 1.0))
-    assert four.to_oracle is not None
-    assert four.to_oracle.value == pytest.approx(1.0)
-    assert four.final_loss is not None
-    assert four.final_loss.value == pytest.approx(0.375)
-    dense = summaries()["fixed:32"]
-    assert dense.to_oracle is not None
-    assert dense.to_oracle.value == pytest.approx(2.0)
-
-
-def test_a_missed_target_is_told_and_bounds_the_mean() -> None:
-    by_name = summaries()
-    two, goodput = by_name["fixed:2"], by_name["goodput"]
-    assert (two.reached, two.runs, two.to_dense, two.to_oracle) == (1, 2, None, None)
-    assert (goodput.reached, goodput.seconds_to_target, goodput.final_loss) == (0, None, None)
-    assert goodput.outcomes == {"diverged": 1, "crashed": 1}
-    config = small_config(controllers=CONTROLLERS)
-    overall = {each.controller: each for each in summarize_overall(config, summarize(config, ROWS))}
-    bound = overall["fixed:2"].to_dense
-    assert bound is not None
-    assert bound == (
-        pytest.approx(math.sqrt((0.5 / 3.0) * (0.5 / 2.0))),
-        False,
-    )  # as if at the end of the run
-    assert overall["goodput"].to_dense is None
-    assert overall["fixed:2"].missed == ["digits-mlp @ emulated:100mbit (1/2 reached it)"]
-    assert overall["fixed:4"].to_dense == (pytest.approx(0.5), True)
-    assert overall["fixed:4"].worst.endswith("0.50")
-
-
-def test_without_a_finished_fp32_run_there_is_no_target() -> None:
-    rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
-    (group,) = summarize(small_config(), rows)
-    assert group.target is None
-    assert all(summary.to_dense is None and summary.reached == 0 for summary in group.controllers)
-
-
-def test_intervals_are_students() -> None:
-    estimate = mean_with_interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert estimate is not None
-    assert estimate.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-3)
-    assert mean_with_interval([]) is None
-    assert mean_with_interval([2.0]) == (2.0, None, None)
-    ratio = paired_ratio({1: 2.0, 2: 8.0, 3: 1.0}, {1: 1.0, 2: 1.0})
-    assert ratio is not None
-    assert ratio.value == pytest.approx(4.0)
 
 
 @pytest.mark.timeout(200)

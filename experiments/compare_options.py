@@ -1,0 +1,75 @@
+"""Reading what ``mqgrad compare`` is told."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from mqgrad.trainers.workload import workload_settings
+
+
+def split_list(text: str) -> list[str]:
+    """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``.
+
+    A part that is only ``name=value`` is a further argument of the system before it.
+    """
+    items: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if items and re.fullmatch(r"\w+=[^:]*", part):
+            items[-1] += f",{part}"
+        else:
+            items.append(part)
+    return items
+
+
+def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
+    """``"6"`` → 6 seconds for every workload; ``"digits-cnn=6,bytes-gpt=15"`` → each its own."""
+    if text is None:
+        return {}
+    try:
+        if "=" not in text:
+            return dict.fromkeys(workloads, float(text))
+        pairs = (part.strip().rpartition("=") for part in text.split(","))
+        return {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not SECONDS or WORKLOAD=SECONDS,...", param_hint="--budget-seconds"
+        ) from None
+
+
+def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
+    """The folder as items of ``--set``, which ones that follow override."""
+    if data_root is None:
+        return []
+    return [f"{w}:data_root={data_root.absolute()}" for w in workloads if "data_root" in workload_settings(w)]
+
+
+def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:
+    """``["bytes-gpt:width=64", "batch_size=8"]`` → settings by workload."""
+    from .cli import parse_settings
+
+    settings: dict[str, dict[str, Any]] = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        workload, _, name = name.rpartition(":")
+        for each in [workload] if workload else workloads:
+            settings.setdefault(each, {}).update(parse_settings([f"{name}{separator}{value}"]))
+    return settings
+
+
+def available_links(names: list[str], console: Console) -> list[str]:
+    """The links, emulated where a lab cannot be built here, and a notice of that."""
+    from .iproute import NetLabError, check_available
+    from .sweep_grid import Link
+
+    links = [Link.parse(name) for name in names]
+    if all(link.emulated for link in links):
+        return names
+    try:
+        check_available()
+    except NetLabError as error:
+        console.print(f"[yellow]all links are emulated in the transport:[/yellow] {error}")
+        return list(dict.fromkeys(link.emulation().name for link in links))
+    return names

@@ -1,0 +1,148 @@
+"""What the report of a comparison says, apart from how it is written down."""
+
+import collections
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from .report import GroupSummary, OverallSummary, summarize, summarize_overall
+from .report_plots import plot_group, plot_ratios
+from .report_tables import (
+    Table,
+    cells_table,
+    group_table,
+    overall_table,
+    ratio_table,
+    time_table,
+    worst_table,
+)
+from .sweep_config import SweepConfig
+from .sweep_grid import Link
+from .sweep_result import CellResult
+
+_NOTES = (
+    "**Target**: the lowest held-out loss that every finished fp32 run of a cell (workload, optimizer and "
+    "link) reached. Held-out loss is looked at every 5 iterations, outside the clock.",
+    "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
+    "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
+    "1.",
+    "**A target that was missed** makes a ratio a lower bound (≥): the run counts with all the seconds it was "
+    "given. Where the reference missed it, the ratio is an upper bound (≤). A run that did not finish leaves "
+    "no ratio, nor a mean.",
+    "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
+    "*oracle* the best of the compared fixed widths. *Ideal*: as many iterations as fp32 needs, each as short "
+    "as without any communication.",
+    "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of fp32's squared gradient norms: the most bits "
+    "per element that one width for the whole model can save by changing over time, at equal quantization "
+    "error.",
+    "**Wire MiB** are those one rank sends. Links that switch count from the start of training, evaluations "
+    "included. Training and communication have a thread each: their times overlap.",
+)
+
+
+class Figure(NamedTuple):
+    """A picture of the HTML report; the Markdown one has none."""
+
+    png: bytes
+    description: str
+
+
+class Listing(NamedTuple):
+    """Text as it is."""
+
+    text: str
+
+
+Part: TypeAlias = str | list[str] | Table | Figure | Listing
+"""A paragraph or a list, in which stars emphasize as in Markdown; or one of the others."""
+
+
+class Section(NamedTuple):
+    """A heading and what stands below it: paragraphs, lists, tables, figures and preformatted text in order."""
+
+    heading: str
+    parts: Sequence[Part]
+
+
+def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Section]:
+    """Everything that the report says, in order."""
+    groups = summarize(config, results)
+    overall = summarize_overall(config, groups)
+    failed = failures(results)
+    return [
+        Section("Comparison", [describe_sweep(config, results)]),
+        Section(
+            "Time to target ÷ fp32's",
+            ["Below 1 is faster than fp32. ★: the fastest of a cell.", *_overview(config, groups, overall)],
+        ),
+        Section("How to read this", [list(_NOTES)]),
+        Section("Cells", [cells_table(groups)]),
+        Section(
+            "All cells together",
+            ["Geometric means over all cells.", overall_table(overall), worst_table(overall)],
+        ),
+        *(_group_section(config, group, results) for group in groups),
+        Section("Runs that did not finish", [Listing("\n".join(failed)) if failed else "None."]),
+        Section("The command that makes this", [Listing(config.command_line())]),
+    ]
+
+
+def _overview(
+    config: SweepConfig, groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]
+) -> list[Table | Figure]:
+    figures = [Figure(plot_ratios(groups, config.systems), "time to target over fp32's")] if groups else []
+    return [ratio_table(groups, overall), *figures]
+
+
+def _group_section(config: SweepConfig, group: GroupSummary, results: Sequence[CellResult]) -> Section:
+    own = [each for each in results if each.group == group.group]
+    figure = Figure(
+        plot_group(group, own, config.systems), f"loss and bits over seconds, and time split, {group}"
+    )
+    return Section(str(group), [_target(group, config), group_table(group), figure, time_table(group)])
+
+
+def failures(results: Sequence[CellResult]) -> list[str]:
+    """One line for each run that did not finish."""
+    return [f"{each.cell}: {each.outcome}: {each.reason}" for each in results if not each.finished]
+
+
+def describe_sweep(config: SweepConfig, results: Sequence[CellResult]) -> str:
+    """What was run, in a sentence or two."""
+    kinds = {Link.parse(link).emulated for link in config.links}
+    total = sum(1 for _ in config.cells())
+    links = {
+        frozenset({False}): "links shaped in the kernel (none: not shaped)",
+        frozenset({True}): "links EMULATED by pacing the transport",
+    }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
+    done = "" if len(results) == total else f" UNFINISHED: {len(results)} of {total} runs."
+    seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
+    return (
+        f"{config.hosts} hosts on one machine, {seeds}, {links}.{_others(results)}{_revisions(results)}{done}"
+    )
+
+
+def _others(results: Sequence[CellResult]) -> str:
+    cores = [each.others_cores for each in results if each.others_cores is not None]
+    if not cores:
+        return ""
+    return (
+        f" While the runs were timed, other processes kept {statistics.fmean(cores):.1f} cores busy on average, "
+        f"{max(cores):.1f} in the worst run."
+    )
+
+
+def _revisions(results: Sequence[CellResult]) -> str:
+    revisions = collections.Counter(each.revision for each in results if each.revision is not None)
+    if len(revisions) < 2:
+        return ""
+    told = ", ".join(f"{revision} ({count} runs)" for revision, count in revisions.items())
+    return f" The source CHANGED while the sweep was at work: {told}."
+
+
+def _target(group: GroupSummary, config: SweepConfig) -> str:
+    target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
+    budget = config.budget_seconds.get(group.group.workload)
+    ends = [] if budget is None else [f"{budget:g} s of training"]
+    ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
+    return f"{target} Each run: {' or '.join(ends)}."

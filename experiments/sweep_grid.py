@@ -1,0 +1,119 @@
+"""What the axes of a comparison name: links, systems, and one run of the grid."""
+
+from typing import NamedTuple
+
+from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from mqgrad.controllers import make_controller
+from mqgrad.widths import check_width
+
+from .netlab_link import LinkRates, parse_link_rates
+
+DENSE = "fixed:32"
+"""The system that sends fp32 by DDP's own all-reduce: targets refer to it."""
+
+SILENT = "none"
+"""The system that sends nothing: its seconds per iteration bound everyone's, its loss says nothing."""
+
+OWN_OPTIMIZER = "own"
+"""The optimizer that a workload takes if nothing else is set."""
+
+_EMULATED = "emulated:"
+
+
+class Link(NamedTuple):
+    """A link as the command line names it.
+
+    ``100mbit`` is shaped in the kernel and ``none`` not shaped, both between hosts of a lab; ``emulated:100mbit`` is
+    paced in the transport of local processes, and ``emulated:none`` is their loopback as it is. A link may switch
+    between rates: ``100mbit/1gbit@10s`` is 100 Mbit/s for the first 10 s of a run, then 1 Gbit/s for 10 s, and so on.
+    """
+
+    name: str
+    emulated: bool
+    rates: LinkRates
+
+    @classmethod
+    def parse(cls, name: str) -> "Link":
+        """Raises ValueError if it is no link."""
+        emulated = name.startswith(_EMULATED)
+        try:
+            rates = parse_link_rates(name.removeprefix(_EMULATED))
+        except ValueError as error:
+            raise ValueError(f"link {name!r}: {error}; or emulated:RATE, which needs no root") from None
+        if emulated and len(rates.mbit_per_s) > 1 and None in rates.mbit_per_s:
+            raise ValueError(
+                f"link {name!r}: an emulated link cannot switch to or from none: give a high rate"
+            )
+        return cls(name, emulated, rates)
+
+    def emulation(self) -> "Link":
+        """The same rate without a lab."""
+        return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rates)
+
+
+class System(NamedTuple):
+    """What is compared: a compressor, and a controller that sets its width.
+
+    ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
+    with, and ``goodput on qsgd`` names both.
+    """
+
+    controller: str | None
+    """As :func:`mqgrad.make_controller` takes it; None: the compressor's own width."""
+    compressor: str
+    """As :func:`mqgrad.make_compressor` takes it."""
+
+    @classmethod
+    def parse(cls, name: str) -> "System":
+        """What a name stands for; :meth:`check` tells whether there is such a thing."""
+        controller, on, compressor = name.partition(" on ")
+        if on:
+            return cls(controller.strip(), compressor.strip())
+        if name.partition(":")[0] in compressor_names():
+            return cls(None, name)
+        return cls(name, DEFAULT_COMPRESSOR)
+
+    def check(self, budget_seconds: float | None) -> None:
+        """Raises ValueError, listing the known names, if it cannot be made."""
+        compressor = make_compressor(self.compressor)
+        if self.controller is None:
+            return
+        try:
+            controller = make_controller(self.controller, budget_seconds)
+        except ValueError as error:
+            raise ValueError(f"{error}; or a compressor: {', '.join(compressor_names())}") from None
+        check_width(controller.initial_bits, compressor.widths)
+
+    def arguments(self) -> list[str]:
+        """The options of ``mqgrad run``."""
+        controller = [] if self.controller is None else ["--controller", self.controller]
+        return [*controller, "--compressor", self.compressor]
+
+
+class Group(NamedTuple):
+    """The runs that are compared with one another."""
+
+    workload: str
+    optimizer: str
+    link: str
+
+    def __str__(self) -> str:
+        optimizer = "" if self.optimizer == OWN_OPTIMIZER else f" {self.optimizer}"
+        return f"{self.workload}{optimizer} @ {self.link}"
+
+
+class Cell(NamedTuple):
+    """One run of the grid."""
+
+    workload: str
+    optimizer: str
+    link: str
+    system: str
+    seed: int
+
+    @property
+    def group(self) -> Group:
+        return Group(self.workload, self.optimizer, self.link)
+
+    def __str__(self) -> str:
+        return f"{self.group}, {self.system}, seed {self.seed}"

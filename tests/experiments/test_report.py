@@ -1,0 +1,229 @@
+"""The arithmetic of a comparison's report, and what it says."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqgrad.experiments.estimates import Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
+from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, verdict
+from mqgrad.experiments.report_pages import write_report
+from mqgrad.experiments.report_tables import cells_table, group_table, ratio_table, time_table
+from mqgrad.experiments.sweep_config import SweepConfig
+from mqgrad.experiments.sweep_result import CellResult
+
+PARTS = {"compute": 1.5, "encode": 0.1, "wire": 1.2, "decode": 0.1, "decide": 0.01}
+
+
+def small_config(**changes: Any) -> SweepConfig:
+    chosen: dict[str, Any] = {
+        "systems": SYSTEMS,
+        "workloads": ("digits-mlp",),
+        "links": ("emulated:100mbit",),
+        "seeds": (1, 2),
+        "iterations": 15,
+    }
+    return SweepConfig(**{**chosen, **changes})
+
+
+def result(
+    system: str, seed: int, losses: Sequence[float | None], *, step: float = 1.0, **changes: Any
+) -> CellResult:
+    fields: dict[str, Any] = {
+        "workload": "digits-mlp",
+        "optimizer": "own",
+        "link": "emulated:100mbit",
+        "system": system,
+        "seed": seed,
+        "outcome": "finished",
+        "wall_seconds": 1.0,
+        "mean_bits": 4.0,
+        "wire_bytes": 2.0**20,
+        "parts": PARTS,
+        "heldout": {"loss": losses[-1] if losses else None, "accuracy": 0.5},
+        "iterations": [5 * (i + 1) for i in range(len(losses))],
+        "seconds": [step * (i + 1) for i in range(len(losses))],
+        "losses": list(losses),
+        "bits": [4] * len(losses),
+    }
+    return CellResult(**{**fields, **changes})
+
+
+SYSTEMS = ("fixed:32", "fixed:4", "fixed:2", "goodput", "powersgd:rank=1", "powersgd:rank=4", "fp16", "none")
+ROWS = [
+    result("fixed:32", 1, [3.0, 2.0, 1.0], gradient_norms_sq=[1.0, 4.0]),
+    result("fixed:32", 2, [3.0, 1.5, 1.5], gradient_norms_sq=[2.0, 2.0]),  # target 1.5: what both reach
+    result("fixed:4", 1, [1.5, 0.5, 0.25], step=0.75),  # 0.75 s against 3 s
+    result("fixed:4", 2, [2.0, 1.0, 0.5], step=1.0),  # 2 s against 2 s
+    result("fixed:2", 1, [1.0], step=0.5),
+    result("fixed:2", 2, [2.0], step=0.5),  # never
+    result("goodput", 1, [1.0], outcome="diverged", reason="training loss nan"),  # reached, then diverged
+    result("goodput", 2, [], outcome="crashed", reason="failed", heldout={}, mean_bits=None, wire_bytes=None),
+    result("powersgd:rank=1", 1, [1.0], step=2.0),
+    result("powersgd:rank=1", 2, [1.0], step=2.0),
+    result("powersgd:rank=4", 1, [1.0], step=0.1),
+    result("powersgd:rank=4", 2, [9.0], step=0.1),  # never
+    result("fp16", 1, [9.0], step=4.0),  # never
+    result("fp16", 2, [1.0], step=1.0),
+    result("none", 1, [0.1], step=0.5),  # 0.1 s an iteration
+    result("none", 2, [0.1], step=0.5),
+]
+
+
+def summaries() -> dict[str, SystemSummary]:
+    (group,) = summarize(small_config(), ROWS)
+    assert group.target == 1.5
+    return {summary.system: summary for summary in group.systems}
+
+
+def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
+    four = summaries()["fixed:4"]
+    assert four.seconds_to_target == pytest.approx(1.375)
+    assert four.ratios["fp32"] is not None
+    assert four.ratios["fp32"].value == pytest.approx(math.sqrt(0.25 * 1.0))
+    assert four.ratios["oracle"] == Ratio(1.0, "=", 1.0, 1.0)
+    assert four.final_loss is not None
+    assert four.final_loss.value == pytest.approx(0.375)
+    assert four.accuracy == (0.5, 0.5, 0.5)
+    dense = summaries()["fixed:32"]
+    assert dense.ratios["oracle"] is not None
+    assert dense.ratios["oracle"].value == pytest.approx(2.0)
+
+
+def test_references_are_chosen_in_hindsight() -> None:
+    (group,) = summarize(small_config(), ROWS)
+    chosen = {name: reference.system for name, reference in group.references.items()}
+    assert chosen == {
+        "fp32": "fixed:32",
+        "fp16": "fp16",
+        "PowerSGD": "powersgd:rank=1",  # rank 4 is faster where it gets there, and misses one
+        "oracle": "fixed:4",
+        "ideal": "none",
+    }
+    ideal = group.references["ideal"].timing
+    assert ideal is not None
+    assert ideal.seconds == pytest.approx({1: 15 * 0.1, 2: 10 * 0.1})  # fp32's iterations at none's pace
+    assert summaries()["none"].ratios == dict.fromkeys(group.references)
+    assert summaries()["none"].reached == 0
+
+
+def test_a_reference_that_missed_the_target_gives_an_upper_bound() -> None:
+    by_name = summaries()
+    four, two = by_name["fixed:4"].ratios["fp16"], by_name["fixed:2"].ratios["fp16"]
+    assert four is not None
+    assert (four.sign, four.value) == ("≤", pytest.approx(math.sqrt(0.75 / 4.0 * 2.0 / 1.0)))
+    assert two is None  # both missed it
+
+
+def test_a_missed_target_is_told_and_bounds_the_mean() -> None:
+    by_name = summaries()
+    two, goodput = by_name["fixed:2"], by_name["goodput"]
+    assert (two.reached, two.runs) == (1, 2)
+    assert (goodput.reached, goodput.seconds_to_target, goodput.final_loss) == (0, None, None)
+    assert goodput.outcomes == {"diverged": 1, "crashed": 1}
+    config = small_config()
+    overall = {each.system: each for each in summarize_overall(config, summarize(config, ROWS))}
+    as_if_at_the_end = math.sqrt((0.5 / 3.0) * (0.5 / 2.0))
+    assert overall["fixed:2"].ratios["fp32"] == (pytest.approx(as_if_at_the_end), "≥", None, None)
+    assert overall["fixed:2"].missed == ["digits-mlp @ emulated:100mbit (1/2 reached it)"]
+    assert overall["goodput"].ratios["fp32"] is None
+    assert overall["goodput"].worst["fp32"] == "did not finish: digits-mlp @ emulated:100mbit"
+    assert overall["fixed:4"].ratios["fp32"] == (pytest.approx(0.5), "=", None, None)
+    assert overall["fixed:4"].worst["fp32"] == "0.50 digits-mlp @ emulated:100mbit"
+    assert "none" not in overall
+
+
+def test_the_worst_cell_is_one_that_was_missed() -> None:
+    links = ("emulated:100mbit", "emulated:1gbit")
+    slow = [
+        result("fixed:32", 1, [1.0]),
+        result("fixed:4", 1, [2.0]),  # missed: at least 1
+    ]
+    other = {"link": links[1]}
+    fast = [result("fixed:32", 1, [1.0], **other), result("fixed:4", 1, [1.0], step=3.0, **other)]
+    config = small_config(systems=("fixed:32", "fixed:4"), links=links)
+    _, four = summarize_overall(config, summarize(config, slow + fast))
+    assert four.worst["fp32"] == "≥ 1.00 digits-mlp @ emulated:100mbit"
+    assert four.ratios["fp32"] == (pytest.approx(math.sqrt(3.0)), "≥", None, None)
+    assert four.verdicts == {"missed": 1, "undecided": 1}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Ratio(0.5, "=", 0.4, 0.6), "faster"),
+        (Ratio(2.0, "=", 1.5, 2.5), "slower"),
+        (Ratio(0.9, "=", 0.7, 1.1), "undecided"),
+        (Ratio(0.5), "undecided"),  # one seed
+        (Ratio(0.5, "≥"), "missed"),
+        (None, "failed"),
+    ],
+)
+def test_a_verdict_follows_the_interval(ratio: Ratio | None, said: str) -> None:
+    summary = dataclasses.replace(summaries()["fixed:4"], ratios={"fp32": ratio})
+    assert verdict(summary) == said
+
+
+def test_without_a_finished_fp32_run_there_is_no_target() -> None:
+    rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
+    (group,) = summarize(small_config(), rows)
+    assert group.target is None
+    assert all(set(summary.ratios.values()) == {None} and summary.reached == 0 for summary in group.systems)
+
+
+def test_intervals_are_students() -> None:
+    estimate = mean_with_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert estimate is not None
+    assert estimate.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-3)
+    assert mean_with_interval([]) is None
+    assert mean_with_interval([2.0]) == (2.0, None, None)
+    ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
+    assert ratio is not None
+    assert ratio.value == pytest.approx(4.0)
+
+
+def test_a_mean_of_ratios_is_as_certain_as_they_are() -> None:
+    exact, lower, upper = Ratio(2.0), Ratio(8.0, "≥"), Ratio(8.0, "≤")
+    assert mean_of_ratios([exact, exact]) == Ratio(2.0)
+    assert mean_of_ratios([exact, lower]) == Ratio(pytest.approx(4.0), "≥")
+    assert mean_of_ratios([exact, upper]) == Ratio(pytest.approx(4.0), "≤")
+    assert mean_of_ratios([lower, upper]) is None
+    assert mean_of_ratios([exact, None]) is None
+    assert mean_of_ratios([]) is None
+
+
+def test_tables_say_what_was_missed_and_where_time_goes() -> None:
+    config = small_config()
+    groups = summarize(config, ROWS)
+    (group,) = groups
+    by_system = {row[0]: row for row in ratio_table(groups, summarize_overall(config, groups)).rows}
+    assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", 1.0)
+    assert by_system["goodput"][2] == ("failed", 1.0)
+    assert by_system["fixed:4"][2] == ("0.50 ★", 0.0)  # two seeds that differ: undecided
+    (cell,) = cells_table(groups).rows
+    assert cell[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
+    assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
+    rows = {row[0]: row for row in group_table(group).rows}
+    assert rows["fp16"][1] == "1.00 (1/2)"
+    assert rows["none (sends nothing)"][1] == "—"
+    times = {row[0]: row for row in time_table(group).rows}
+    assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
+
+
+def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
+    config = small_config()
+    (tmp_path / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
+    (tmp_path / "results.jsonl").write_text(
+        "".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in ROWS)
+    )
+    files = write_report(tmp_path)
+    page, text = files.html.read_text(), files.markdown.read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page
+    for told in ("≥ 0.20 (1/2)", "goodput, seed 1: diverged: training loss nan", "never", "◂ oracle"):
+        assert told in page
+        assert told in text
