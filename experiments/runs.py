@@ -46,6 +46,7 @@ class RunRecord:
     outcome: str = "running"
     """``finished``, or ``diverged``."""
     bit_iterations: int = 0
+    """Sum of the bit width over iterations."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -140,4 +141,4 @@ def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[R
             parts=parts,
             gradient_norm_sq=statistics.gradient_signal + statistics.gradient_noise,
         )
-        yield point, statistics.bits * count
+        yield point, round(statistics.mean_bits * count)

@@ -117,6 +117,15 @@ class IntervalStatistics:
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
     decide_seconds: float = 0.0
     """Combining statistics and asking the controller."""
+    bit_iterations: int | None = None
+    """Sum of the width over the iterations, where a controller may have changed it among them."""
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean width over the iterations."""
+        if self.bit_iterations is None or not self.losses:
+            return self.bits
+        return self.bit_iterations / len(self.losses)
 
     @property
     def loss(self) -> float:
@@ -157,13 +166,16 @@ class IntervalStatistics:
         return self.peak_energy / (6 * levels**2) if levels else self.peak_energy
 
     @classmethod
-    def from_rows(cls, rows: torch.Tensor, *, iteration: int, bits: int) -> "IntervalStatistics":
+    def from_rows(
+        cls, rows: torch.Tensor, *, iteration: int, bits: int, bit_iterations: int | None = None
+    ) -> "IntervalStatistics":
         """Combine the ranks' rows.
 
         Args:
             rows: float64 [W, K], row r from ``RankStatistics.to_row`` on rank r.
             iteration: iterations completed at the end of the interval.
             bits: width of the interval.
+            bit_iterations: sum of the width over its iterations, where the width may have changed among them.
         """
         world_size = rows.shape[0]
         scalars, losses_WI, sketches_WS = rows.tensor_split(
@@ -189,6 +201,7 @@ class IntervalStatistics:
             gradient_signal=signal,
             gradient_noise=(means["local_norm_sq"] - signal) / world_size if world_size > 1 else 0.0,
             peak_energy=means["peak_energy"] / world_size,
+            bit_iterations=bit_iterations,
         )
 
 

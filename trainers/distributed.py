@@ -193,6 +193,7 @@ class Distributed:
             torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
             iteration=intervals[0].iteration,
             bits=intervals[0].bits,
+            bit_iterations=intervals[0].bit_iterations,
         )
         if (seen := intervals[0].decided_on) is not None:
             statistics = statistics.with_gradient_of(seen)

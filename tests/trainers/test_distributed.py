@@ -87,6 +87,18 @@ def test_a_controller_decides(cluster: Distributed) -> None:
     assert cluster.run(12, bits=4).losses == statistics.losses
 
 
+def test_mean_bits_counts_every_iteration(cluster: Distributed) -> None:
+    """A width that changes inside what one call runs is counted from the iteration at which it changed."""
+    cluster.reset(seed=0, controller="linear-ramp:start=2,end=8,decisions=3")
+    whole = cluster.run(30)
+    cluster.reset(seed=0, controller="linear-ramp:start=2,end=8,decisions=3")
+    singles = [cluster.run(1).bits for _ in range(30)]
+    assert len(set(singles)) > 1
+    assert whole.bit_iterations == sum(singles)
+    assert whole.mean_bits == pytest.approx(sum(singles) / 30)
+    assert whole.mean_bits != whole.bits
+
+
 @pytest.mark.parametrize(
     ("reset", "run", "message"),
     [

@@ -23,6 +23,8 @@ class RankInterval:
     """Width of the last iteration."""
     iteration: int
     """Iterations since the run began."""
+    bit_iterations: int | None = None
+    """Sum of the width over the iterations of this interval, where it may have changed among them."""
     decided_on: IntervalStatistics | None = None
     """What the controller saw last; None without one, and before its first decision."""
 

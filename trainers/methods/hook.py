@@ -53,6 +53,7 @@ class DDP:
             statistics=self._statistics(),
             bits=self._compression.bits,
             iteration=self._compression.totals.iterations,
+            bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations,
             decided_on=self._compression.last_statistics,
         )
 
