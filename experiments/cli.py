@@ -202,33 +202,21 @@ def run(
             record=record,
         )
     on_link = f", {link}" if link else ""
-    table = Table(title=f"{workload}, {world_size} workers{on_link}, seed {seed}")
-    for column in (
-        "method",
-        "compressor",
-        "controller",
-        "outcome",
-        "iterations",
-        "seconds",
-        "held-out loss",
-        "mean bits",
-        "wire MiB",
-    ):
-        table.add_column(
-            column, justify="left" if column in ("method", "compressor", "controller", "outcome") else "right"
-        )
-    final = result.final
-    table.add_row(
-        method,
-        compressor if method == DEFAULT_METHOD else "",
-        controller or "",
-        result.outcome,
-        str(final.iteration),
-        f"{final.elapsed_seconds:.2f}",
-        f"{final.heldout['loss']:.4f}",
-        f"{result.mean_bits:.2f}",
-        f"{final.wire_bytes / 2**20:.2f}",
-    )
+    table = Table(title=f"{workload}, {world_size} workers{on_link}, seed {seed}", show_header=False)
+    rows = {
+        "method": method,
+        "compressor": compressor if method == DEFAULT_METHOD else "",
+        "controller": controller or "",
+        "outcome": result.outcome,
+        "iterations": result.final.iteration,
+        "seconds": f"{result.final.elapsed_seconds:.2f}",
+        "held-out loss": f"{result.final.heldout['loss']:.4f}",
+        "mean bits": f"{result.mean_bits:.2f}",
+        "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
+    }
+    for name, value in rows.items():
+        if value != "":
+            table.add_row(name, str(value))
     console.print(table)
 
 
