@@ -86,6 +86,15 @@ class Transport:
             tensor.nbytes if self.rank == 0 else 0,
         )
 
+    def close(self) -> None:
+        """Give the process group back.
+
+        Nothing else holds it, so its threads have ended on return: one that still has to release a tensor when the
+        interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
+        """
+        dist.destroy_process_group(self.group)
+        del self.group
+
     def move_costs(self, costs: Costs) -> None:
         """Add the bytes and seconds since the last call to ``costs``."""
         costs.wire_bytes += self.wire_bytes

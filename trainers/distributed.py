@@ -86,6 +86,7 @@ class Distributed:
 
         Raises:
             RuntimeError: not a torchrun job, or its port is in use.
+            WorkerError: a rank could not start.
         """
         if isinstance(workload, str):
             workload = make_workload(workload, **(workload_settings or {}))

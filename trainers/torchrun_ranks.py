@@ -1,101 +1,110 @@
 """The ranks of an existing torchrun job, driven by rank 0."""
 
+import atexit
 import contextlib
 import datetime
 import os
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed as dist
 
+from .control_channel import ControlChannel
 from .errors import WorkerError
 from .session import TrainingSession
-from .worker import Command, Failure, Reply
+from .worker import START_SECONDS, Command, Failure, Reply
 from .workload import Workload
 
 _REMEDY = "the job cannot go on; start it again"
-_IDLE = datetime.timedelta(hours=6)  # a served rank waits this long for the driver, which may be learning
+_IDLE_SECONDS = 6 * 3600.0  # a served rank waits this long for the driver, which may be learning
+_GRACE_SECONDS = 2.0  # ranks whose wait for one that hangs ends at the same time answer within this
 
 
 class TorchrunRanks:
     """One rank of a job in which rank 0 drives and the others serve.
 
-    Construct it on every rank. Commands go out and replies come back on a Gloo group of their own.
+    Construct it on every rank. A command is:
+
+    1. Rank 0 tells it to all ranks (:class:`ControlChannel`).
+    2. Every rank carries it out. Where one hangs, the collectives of the others fail after ``timeout_seconds``.
+    3. All ranks exchange their answers, failures included. Ranks that work in step end a command within one iteration
+       of one another, so one that has not answered after another ``timeout_seconds`` hangs or is gone.
 
     Raises:
         RuntimeError: not started by torchrun, or its port is in use.
+        WorkerError: a rank could not start.
     """
 
     def __init__(self, workload: Workload, timeout_seconds: float) -> None:
         timeout = datetime.timedelta(seconds=timeout_seconds)
         if not dist.is_initialized():
-            _join(timeout)
+            _join(datetime.timedelta(seconds=START_SECONDS) + timeout)
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        self._control = dist.new_group(backend="gloo", timeout=_IDLE)
-        # A rank that waits for one that hangs gives up after the timeout, and only then comes here to wait again.
-        self._replies = dist.new_group(backend="gloo", timeout=2 * timeout)
-        self._session = TrainingSession(
-            workload, dist.new_group(backend="gloo", timeout=timeout), timeout_seconds
-        )
-        self._session.warm_up()
+        self._timeout_seconds = timeout_seconds
+        self._channel = ControlChannel()
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._session = TrainingSession(workload, self._group, timeout_seconds)
         self._is_open = True
+        atexit.register(self.close)
+        with self._ending_on_failure():
+            self._carry_out(Command("warm_up", {}))
 
     def call(self, method: str, /, **arguments: Any) -> list[Any]:
         """On rank 0: call a method of every rank's session; return what it returned, by rank.
 
         Raises:
-            WorkerError: naming the rank that failed first.
+            WorkerError: naming the rank that failed first, or that hangs.
         """
         if self.rank != 0:
             raise RuntimeError(f"rank {self.rank} cannot drive: only rank 0 does, call serve() on the others")
         if not self._is_open:
             raise RuntimeError("the cluster is closed")
-        return self._exchange(Command(method, arguments))
+        with self._ending_on_failure():
+            command = Command(method, arguments)
+            self._channel.tell(command, _IDLE_SECONDS)
+            return self._carry_out(command)
 
     def serve(self) -> None:
         """On the other ranks: obey rank 0 until it closes the cluster.
 
         Raises:
-            WorkerError: a rank failed, or rank 0 is gone.
+            WorkerError: a rank failed or hangs, or rank 0 is gone.
         """
-        while self._is_open:
-            self._exchange(None)
+        with self._ending_on_failure():
+            while (command := self._channel.tell(None, _IDLE_SECONDS)) is not None:
+                self._carry_out(command)
+        self._end()
 
     def close(self) -> None:
         """Let the other ranks' ``serve`` return. May be called twice."""
         if self._is_open and self.rank == 0:
-            self._exchange(None)
+            with contextlib.suppress(RuntimeError):  # the others may be gone already
+                self._channel.tell(None, _IDLE_SECONDS)
         self._end()
 
     def _end(self) -> None:
+        """Also joins the threads of the process groups, which must not outlive the interpreter."""
         if self._is_open:
             self._is_open = False
             self._session.close()
+            dist.destroy_process_group(self._group)
+            del self._session, self._group
 
-    def _exchange(self, command: Command | None) -> list[Any]:
-        """One command: rank 0's is carried out on every rank, None ends the service."""
+    @contextlib.contextmanager
+    def _ending_on_failure(self) -> Iterator[None]:
         try:
-            command = self._broadcast(command)
-            if command is None:
-                self._end()
-                return []
-            return self._reply(command)
-        except WorkerError:
-            self._is_open = False
-            raise
-        except RuntimeError as error:  # a rank that is gone has closed its connections
-            self._is_open = False
-            reason = f"lost the connection to another rank, which torchrun names; {_REMEDY}"
+            yield
+        except RuntimeError as error:
+            self._end()
+            if isinstance(error, WorkerError):
+                raise
+            reason = f"lost the connection to the job, which torchrun explains; {_REMEDY}"
             raise WorkerError(self.rank, reason, str(error)) from error
 
-    def _broadcast(self, command: Command | None) -> Command | None:
-        carrier = [command]
-        dist.broadcast_object_list(carrier, src=0, group=self._control)
-        return carrier[0]
-
-    def _reply(self, command: Command) -> list[Any]:
+    def _carry_out(self, command: Command) -> list[Any]:
         """Carry out a command and exchange the answers, so that every rank knows when one has failed."""
         answer: Reply | Failure
         try:
@@ -104,25 +113,18 @@ class TorchrunRanks:
             answer = Failure(traceback.format_exc(), time.time())
             with contextlib.suppress(Exception):
                 self._session.close()  # closes its connections: ranks that wait for this one fail at once
-        answers = self._gather(answer)
-        failures = [(a.time, rank) for rank, a in enumerate(answers) if isinstance(a, Failure)]
-        if failures:
-            _, rank = min(failures)
-            raise WorkerError(rank, f"raised an exception; {_REMEDY}", answers[rank].traceback)
-        return [a.value for a in answers]
+        return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
 
-    def _gather(self, answer: Reply | Failure) -> list[Any]:
-        answers: list[Any] = [None] * self.world_size
-        try:
-            dist.monitored_barrier(
-                self._replies, wait_all_ranks=True
-            )  # its error names the ranks that are missing
-            dist.all_gather_object(answers, answer, group=self._replies)
-        except RuntimeError as error:
-            details = answer.traceback if isinstance(answer, Failure) else ""
-            reason = f"waited in vain for another rank, which hangs or is gone ({error}); {_REMEDY}"
-            raise WorkerError(self.rank, reason, details) from error
-        return answers
+    def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
+        for rank in range(self.world_size):  # one that hangs made the others fail
+            if rank not in answers:
+                reason = f"hangs or is gone: no answer for {self._timeout_seconds:g} s (timeout_seconds); {_REMEDY}"
+                raise WorkerError(rank, reason)
+        failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
+        if failures:
+            rank, failure = min(failures.items(), key=lambda item: item[1].time)
+            raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
+        return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
 
 
 def _join(timeout: datetime.timedelta) -> None:

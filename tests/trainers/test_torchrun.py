@@ -11,30 +11,43 @@ from mqgrad.trainers import Distributed
 
 SCRIPT = """
 import os
+import time
 from mqgrad.trainers import Distributed, WorkerError
-cluster = Distributed.from_torchrun("faulty:Faulty", {"fault": os.environ["FAULT"]}, timeout_seconds=30)
-if os.environ["RANK"] != "0":
-    try:
-        cluster.serve()
-    except WorkerError as error:
-        print("SERVING", error)
-    raise SystemExit
-try:
+
+fault, timeout_seconds = os.environ["FAULT"], float(os.environ["TIMEOUT_SECONDS"])
+
+def drive():
     cluster.reset(seed=3)
     statistics = cluster.run(4, bits=4)
     cluster.verify_replicas()
     print("LOSSES", statistics.losses, statistics.world_size)
     cluster.run(4, bits=2)
     cluster.close()
+
+cluster = Distributed.from_torchrun("faulty:Faulty", {"fault": fault}, timeout_seconds=timeout_seconds)
+role, work = ("DRIVING", drive) if os.environ["RANK"] == "0" else ("SERVING", cluster.serve)
+try:
+    work()
 except WorkerError as error:
-    print("DRIVING", error)
+    print(role, error, flush=True)
+    if fault == "hang":
+        time.sleep(2)  # torchrun stops the job at the first failure: let every rank say what it saw
+        raise
 """
 
 
-def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> str:
+def torchrun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    *,
+    ranks: int = 2,
+    timeout_seconds: float = 30,
+) -> subprocess.CompletedProcess[str]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("TIMEOUT_SECONDS", str(timeout_seconds))
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     command = [
@@ -42,30 +55,41 @@ def torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> str
         "-m",
         "torch.distributed.run",
         "--standalone",
-        "--nproc-per-node=2",
+        f"--nproc-per-node={ranks}",
         str(script),
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def test_a_torchrun_job_trains_like_local_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = torchrun(tmp_path, monkeypatch, fault="")
-    assert "ING rank" not in output  # all ranks ended in peace
+    job = torchrun(tmp_path, monkeypatch, fault="")
+    assert job.returncode == 0, job.stderr
+    assert "ING rank" not in job.stdout  # all ranks ended in peace
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with Distributed("faulty:Faulty") as cluster:
         cluster.reset(seed=3)
-        assert f"LOSSES {cluster.run(4, bits=4).losses} 2" in output
+        assert f"LOSSES {cluster.run(4, bits=4).losses} 2" in job.stdout
 
 
 def test_every_rank_of_a_torchrun_job_hears_of_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output = torchrun(tmp_path, monkeypatch, fault="raise")
+    job = torchrun(tmp_path, monkeypatch, fault="raise")
+    assert job.returncode == 0, job.stderr
     for role in ("DRIVING", "SERVING"):
-        assert f"{role} rank 1 raised an exception" in output
-    assert "the data of this rank is broken" in output
+        assert f"{role} rank 1 raised an exception" in job.stdout
+    assert "the data of this rank is broken" in job.stdout
+
+
+def test_every_other_rank_of_a_torchrun_job_names_the_one_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = torchrun(
+        tmp_path, monkeypatch, fault="hang", ranks=3, timeout_seconds=8
+    )  # which hangs for 10 minutes
+    assert job.returncode != 0
+    for role in ("DRIVING", "SERVING"):
+        assert f"{role} rank 1 hangs or is gone: no answer for 10 s" in job.stdout
 
 
 def test_outside_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
