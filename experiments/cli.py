@@ -89,7 +89,7 @@ def train(
     """
     from mqgrad.agents.config import TrainConfig
 
-    from .training import resume_config
+    from .training import read_once, resume_config
 
     env = {
         "workload": workload,
@@ -102,7 +102,7 @@ def train(
         "preset": preset,
     }
     if resume:
-        config = resume_config(output, total_steps, total_seconds)
+        config = read_once(lambda: resume_config(output, total_steps, total_seconds))
         _train(config, resume=True)
         return
     if total_steps is None and total_seconds is None and preset != "authors":
@@ -175,15 +175,15 @@ def run(
     ] = None,
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
-    from .training import open_cluster, run_once
+    from .training import open_cluster, read_once, run_once
 
     if iterations is None and budget_seconds is None:
         iterations = 200
     make_method(method)  # a mistake is found before any worker starts
-    if method == DEFAULT_METHOD:
-        controller = controller or default_controller(compressor)
-        make_controller(controller)
     parse_link(link_mbit_per_s, link_latency_ms)
+    if method == DEFAULT_METHOD:
+        controller = chosen = controller or default_controller(compressor)
+        read_once(lambda: make_controller(chosen).initial_bits)
     with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
         if cluster is None:
             return

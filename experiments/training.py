@@ -4,9 +4,9 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,13 +14,21 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import train
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.torchrun_ranks import on_rank_0
 
 from .runs import RunPoint, RunRecord, run_training
+
+_T = TypeVar("_T")
 
 
 def under_torchrun() -> bool:
     """Whether this process is a rank of a torchrun job."""
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def read_once(read: Callable[[], _T]) -> _T:
+    """What ``read`` returns; in a torchrun job only rank 0 reads, and the other ranks need no copy of its files."""
+    return on_rank_0(read) if under_torchrun() else read()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import pickle
 import time
 from typing import Any
@@ -21,12 +22,14 @@ class ControlChannel:
     Construct it on every rank of an initialized job at the same point.
     """
 
+    _channels = itertools.count()
+
     def __init__(self) -> None:
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         # Its own connection: a wait would keep the process groups from using theirs.
         store = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]
-        self._store = dist.PrefixStore("mqgrad", store)
+        self._store = dist.PrefixStore(f"mqgrad/{next(self._channels)}", store)
         self._told = self._answered = 0
 
     def tell(self, message: Any, timeout_seconds: float) -> Any:
@@ -58,6 +61,14 @@ class ControlChannel:
         answers = self._store.multi_get([keys[rank] for rank in given])
         self._forget()
         return {rank: pickle.loads(a) for rank, a in zip(given, answers, strict=True)}
+
+    def leave(self, timeout_seconds: float) -> None:
+        """Say that this rank needs the store no more. Rank 0, whose process may hold it, waits for the others."""
+        keys = [f"left/{rank}" for rank in range(self.world_size)]
+        with contextlib.suppress(RuntimeError):  # gone already
+            self._put(keys[self.rank], None)
+            if self.rank == 0:
+                self._wait(keys, timeout_seconds)
 
     def _forget(self) -> None:
         """Every rank has given this answer, so none still reads what came before it."""

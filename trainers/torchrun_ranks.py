@@ -6,8 +6,8 @@ import datetime
 import os
 import time
 import traceback
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -20,6 +20,8 @@ from .workload import Workload
 _REMEDY = "the job cannot go on; start it again"
 _IDLE_SECONDS = 6 * 3600.0  # a served rank waits this long for the driver, which may be learning
 _GRACE_SECONDS = 2.0  # ranks whose wait for one that hangs ends at the same time answer within this
+
+_T = TypeVar("_T")
 
 
 class TorchrunRanks:
@@ -89,6 +91,7 @@ class TorchrunRanks:
         """Also joins the threads of the process groups, which must not outlive the interpreter."""
         if self._is_open:
             self._is_open = False
+            self._channel.leave(_GRACE_SECONDS)
             self._session.close()
             dist.destroy_process_group(self._group)
             del self._session, self._group
@@ -125,6 +128,37 @@ class TorchrunRanks:
             rank, failure = min(failures.items(), key=lambda item: item[1].time)
             raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
+
+
+def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:
+    """What ``read`` returns on rank 0, on every rank of a torchrun job: the others may lack the files that it reads.
+
+    Raises:
+        Exception: on rank 0, whatever ``read`` raises.
+        WorkerError: on the others, that it raised or took longer than the timeout.
+    """
+    if not dist.is_initialized():
+        _join(datetime.timedelta(seconds=START_SECONDS + timeout_seconds))
+    channel = ControlChannel()
+    error, outcome = _attempt(read) if channel.rank == 0 else (None, None)
+    try:
+        outcome = channel.tell(outcome, timeout_seconds)
+    except RuntimeError as lost:
+        raise WorkerError(0, f"said nothing for {timeout_seconds:g} s; {_REMEDY}", str(lost)) from lost
+    channel.leave(_GRACE_SECONDS)
+    if error is not None:
+        raise error
+    if isinstance(outcome, Failure):
+        raise WorkerError(0, f"could not begin; {_REMEDY}", outcome.traceback)
+    value: _T = outcome.value
+    return value
+
+
+def _attempt(read: Callable[[], object]) -> tuple[Exception | None, Reply | Failure]:
+    try:
+        return None, Reply(read())
+    except Exception as error:
+        return error, Failure(f"{type(error).__name__}: {error}", time.time())
 
 
 def _join(timeout: datetime.timedelta) -> None:

@@ -1,0 +1,63 @@
+"""In a torchrun job on several hosts only rank 0's disk has the files that the command line names."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+POLICY = Path(__file__).parents[2] / "experiments" / "results" / "demo-policy.mqg"
+SCRIPT = """
+import os
+import sys
+from mqgrad.experiments.cli import main
+
+rank = os.environ["RANK"]
+os.chdir(sys.argv[1] + rank)
+digits = ["--workload", "digits-mlp", "--set", "width=16"]
+for arguments in (
+    ["run", *digits, "--controller", "policy.mqg", "--iterations", "6"],
+    ["train", "learned", *digits, "--algo", "dqn", "--budget-seconds", "0.2", "--total-steps", "12"],
+    ["train", "learned", "--resume", "--total-steps", "15"],
+    ["train", "nowhere", "--resume"],
+    ["run", "--controller", "missing.mqg"],
+):
+    sys.argv = ["mqgrad", *arguments]
+    try:
+        main()
+    except SystemExit as stopped:
+        print("ENDED", rank, *arguments[:2], int(stopped.code or 0), flush=True)
+"""
+
+
+def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
+    host0, host1 = tmp_path / "host0", tmp_path / "host1"
+    host0.mkdir()
+    host1.mkdir()
+    shutil.copy(POLICY, host0 / "policy.mqg")
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "200"}
+    job = subprocess.run(
+        [*torchrun, str(script), str(tmp_path / "host")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
+    assert job.returncode == 0, job.stderr
+    for rank in (0, 1):
+        ended = [line.split()[2:] for line in job.stdout.splitlines() if line.startswith(f"ENDED {rank}")]
+        assert [(f"{command} {what}", int(code)) for command, what, code in ended] == [
+            ("run --workload", 0),
+            ("train learned", 0),
+            ("train learned", 0),
+            ("train nowhere", 2),
+            ("run --controller", 2),
+        ], job.stderr
+    for message in ("nowhere holds no run to resume", "missing.mqg"):
+        assert message in job.stderr
+    assert "rank 0 could not begin" in job.stderr
+    assert list(host1.iterdir()) == []
