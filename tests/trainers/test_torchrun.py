@@ -85,7 +85,7 @@ def test_every_other_rank_of_a_torchrun_job_names_the_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = torchrun(
-        tmp_path, monkeypatch, fault="hang", ranks=3, timeout_seconds=8
+        tmp_path, monkeypatch, fault="hang", ranks=3, timeout_seconds=10
     )  # which hangs for 10 minutes
     assert job.returncode != 0
     for role in ("DRIVING", "SERVING"):
