@@ -103,10 +103,6 @@ class Transport:
         self.wire_bytes = self.wire_seconds = 0.0
         self.collectives = 0
 
-    def close(self) -> None:
-        """Give the process group back."""
-        dist.destroy_process_group(self.group)
-
     @property
     def latency_seconds(self) -> float:
         """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
