@@ -4,13 +4,15 @@ The extension uses PyTorch's stable ABI only, so one binary serves every Python 
 Without a working compiler the package installs without it and runs on the torch reference.
 """
 
-import shutil
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import torch
 from setuptools import Extension, setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension, CUDAExtension
+from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
 SOURCES = Path("cuda_ext/csrc")
 STABLE_ABI = ["-DTORCH_TARGET_VERSION=0x020a000000000000"]  # torch 2.10
@@ -25,6 +27,8 @@ CXX_FLAGS = [
     *STABLE_ABI,
 ]
 NVCC_FLAGS = ["-O3", "-std=c++17", "-fmad=false", "-DUSE_CUDA", *STABLE_ABI]
+# Newer cards run the last one's PTX. TORCH_CUDA_ARCH_LIST in the environment replaces these.
+CUDA_ARCHITECTURES = ["compute_75,code=sm_75", "compute_80,code=sm_80", "compute_90,code=[sm_90,compute_90]"]
 
 
 class OptionalBuildExtension(BuildExtension):
@@ -40,17 +44,37 @@ class OptionalBuildExtension(BuildExtension):
             )
 
 
+def builds_cuda() -> bool:
+    """Whether torch is a CUDA build and its nvcc is here; a GPU need not be: wheels are built without one."""
+    nvcc = Path(CUDA_HOME or "") / "bin" / "nvcc"
+    if torch.version.cuda is None or not nvcc.exists():
+        return False
+    release = re.search(r"release (\d+)\.", subprocess.check_output([nvcc, "--version"], text=True))
+    if release is not None and int(release[1]) == int(torch.version.cuda.split(".")[0]):
+        return True
+    print(
+        f"mqgrad: built without CUDA: torch is for CUDA {torch.version.cuda}, {nvcc} is of another major version",
+        file=sys.stderr,
+    )
+    return False
+
+
+def nvcc_flags() -> list[str]:
+    if "TORCH_CUDA_ARCH_LIST" in os.environ:
+        return NVCC_FLAGS
+    return NVCC_FLAGS + [f"-gencode=arch={architecture}" for architecture in CUDA_ARCHITECTURES]
+
+
 def extension() -> Extension:
     cpp = sorted(map(str, SOURCES.glob("*.cpp")))
     cuda = sorted(map(str, SOURCES.glob("*.cu")))
-    # What can be built counts, not whether this machine has a GPU: wheels are built on machines without one.
-    with_cuda = bool(cuda) and torch.version.cuda is not None and shutil.which("nvcc") is not None
+    with_cuda = builds_cuda()
     build = CUDAExtension if with_cuda else CppExtension
     return build(
         "mqgrad.cuda_ext._C",
         cpp + (cuda if with_cuda else []),
         depends=sorted(map(str, SOURCES.glob("*.h"))),
-        extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": NVCC_FLAGS},
+        extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": nvcc_flags()},
         py_limited_api=True,
         optional=True,
     )

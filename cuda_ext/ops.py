@@ -1,5 +1,6 @@
 """The public ops: arguments checked, then the C++ kernel where there is one for the device, else the reference."""
 
+import functools
 import warnings
 from pathlib import Path
 from typing import Any, Literal
@@ -23,24 +24,37 @@ def _load_library() -> str | None:
 
 
 _load_error = _load_library()
-_warned = False
 
 IMPLEMENTATION: Literal["extension", "reference"] = "extension" if _load_error is None else "reference"
 """What runs the ops on CPU tensors. Both give the same bytes; the reference is some fifty times slower."""
 
 
+def _compiled_devices() -> tuple[str, ...]:
+    if IMPLEMENTATION == "reference":
+        return ()
+    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("mqgrad::encode", "CUDA")
+    return ("cpu", "meta", "cuda") if has_cuda else ("cpu", "meta")
+
+
+COMPILED_DEVICES = _compiled_devices()
+"""Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
+
+
+@functools.lru_cache
+def _warn_of_reference(device_type: str) -> None:
+    reason = f"could not be loaded ({_load_error})" if _load_error else "was built without kernels for it"
+    warnings.warn(
+        f"mqgrad runs on its slow torch reference on {device_type}: the C++ extension {reason}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
 def _kernels(device: torch.device) -> Any:
     """The compiled ops if they cover the device, else the reference, which runs anywhere."""
-    global _warned
-    if IMPLEMENTATION == "extension" and device.type in ("cpu", "meta"):
+    if device.type in COMPILED_DEVICES:
         return torch.ops.mqgrad
-    if IMPLEMENTATION == "reference" and not _warned:
-        _warned = True
-        warnings.warn(
-            f"mqgrad runs on its slow torch reference: the C++ extension could not be loaded ({_load_error})",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    _warn_of_reference(device.type)
     return reference
 
 

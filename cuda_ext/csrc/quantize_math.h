@@ -101,8 +101,11 @@ MQ_INLINE float sign_value(int32_t code, float scale) {
 //
 // Both sums are taken over the integers m_i = round(2^15 |x_i| / max), which makes them exact and independent of the
 // order of summation, and exactly n 2^15 and n 2^30 in a constant bucket.
-constexpr double kClip[9] = {0, 0, 1.0, 1.6479, 2.1810, 0, 0, 0, 0};
 constexpr float kMagnitudeOne = 32768.0f;
+
+MQ_INLINE double clip_factor(int bits) {  // k_b, for b = 2..4
+  return bits == 2 ? 1.0 : bits == 3 ? 1.6479 : 2.1810;
+}
 
 // Note [Fixed point]
 //
@@ -140,7 +143,7 @@ MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t su
   const double one = kMagnitudeOne;
   const double ratio = bits == 1
       ? static_cast<double>(sum) / (static_cast<double>(count) * one)
-      : kClip[bits] * (static_cast<double>(sum_of_squares) / (static_cast<double>(sum) * one));
+      : clip_factor(bits) * (static_cast<double>(sum_of_squares) / (static_cast<double>(sum) * one));
   return static_cast<float>((ratio < 1.0 ? ratio : 1.0) * static_cast<double>(max));
 }
 

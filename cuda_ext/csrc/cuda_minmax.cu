@@ -1,0 +1,109 @@
+// MQGrad's per-column min-max quantizer on CUDA.
+#include "cuda_kernels.h"
+#include "cuda_warp.h"
+
+namespace mqgrad::cuda {
+namespace {
+
+constexpr int kRows = 16;  // that a block reads at a time, of kLanes columns
+
+struct Extremes {
+  float low;
+  float high;
+  uint32_t max_bits;
+};
+
+__device__ __forceinline__ Extremes wider(const Extremes& a, const Extremes& b) {
+  return {b.low < a.low ? b.low : a.low, b.high > a.high ? b.high : a.high,
+          b.max_bits > a.max_bits ? b.max_bits : a.max_bits};
+}
+
+__global__ void __launch_bounds__(kRows* kLanes) column_statistics(const void* x, ScalarType dtype, Matrix shape,
+                                                                   float* minimums, float* ranges) {
+  __shared__ Extremes extremes_of[kRows][kLanes];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  Extremes extremes = {float_from_bits(kInfinityBits), -float_from_bits(kInfinityBits), 0};
+  for (int64_t row = threadIdx.y; column < shape.columns && row < shape.rows; row += kRows) {
+    const float value = load_float(x, dtype, row * shape.columns + column);
+    extremes = wider(extremes, {value, value, abs_bits(value)});
+  }
+  extremes_of[threadIdx.y][threadIdx.x] = extremes;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= shape.columns) return;
+  for (int row = 1; row < kRows; ++row) extremes = wider(extremes, extremes_of[row][threadIdx.x]);
+  const float range = extremes.high - extremes.low;
+  const bool finite = extremes.max_bits < kInfinityBits && abs_bits(range) < kInfinityBits;
+  // + 0: which of -0 and 0 is smaller depends on the order.
+  minimums[column] = finite ? extremes.low + 0.0f : 0.0f;
+  ranges[column] = finite ? range + 0.0f : float_from_bits(kNanBits);
+}
+
+__global__ void __launch_bounds__(kWarps* kLanes) encode_minmax_pieces(const void* x, ScalarType dtype, Matrix shape,
+                                                                       int bits, uint8_t* payload) {
+  __shared__ PieceCodes codes_of_warp[kWarps];
+  PieceCodes& codes = codes_of_warp[threadIdx.y];
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
+  const int length = clamp_length(shape.rows * shape.columns - first);
+  if (length == 0) return;
+  const float* minimums = reinterpret_cast<const float*>(payload);
+  const float* ranges = minimums + shape.columns;
+  const float cells = static_cast<float>(1 << bits);
+  for (int at = static_cast<int>(threadIdx.x); at < kPiece; at += kLanes) {
+    const int64_t i = first + at;
+    const int64_t column = i % shape.columns;
+    codes.bytes[at] = at < length
+        ? static_cast<uint8_t>(minmax_code(load_float(x, dtype, i), minimums[column], ranges[column], cells))
+        : 0;
+  }
+  with_width(bits, [&](auto width) {
+    pack_piece<decltype(width)::value>(codes, length, payload + 8 * shape.columns + first / 8 * bits);
+  });
+}
+
+__device__ __forceinline__ float unaligned_float(const uint8_t* bytes) {
+  float value;
+  std::memcpy(&value, bytes, 4);
+  return value;
+}
+
+__global__ void __launch_bounds__(kWarps* kLanes) decode_minmax_pieces(const uint8_t* payload, Matrix shape, int bits,
+                                                                       float* out) {
+  __shared__ PieceCodes codes_of_warp[kWarps];
+  PieceCodes& codes = codes_of_warp[threadIdx.y];
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
+  const int length = clamp_length(shape.rows * shape.columns - first);
+  if (length == 0) return;
+  with_width(bits, [&](auto width) {
+    unpack_piece<decltype(width)::value>(payload + 8 * shape.columns + first / 8 * bits, length, codes);
+  });
+  const float cells = static_cast<float>(1 << bits);
+  for (int at = static_cast<int>(threadIdx.x); at < length; at += kLanes) {
+    const int64_t column = (first + at) % shape.columns;
+    const float minimum = unaligned_float(payload + 4 * column);
+    const float range = unaligned_float(payload + 4 * (shape.columns + column));
+    out[first + at] = minmax_value(codes.bytes[at], minimum, range, cells);
+  }
+}
+
+}  // namespace
+
+cudaError_t encode_minmax(const void* x, ScalarType dtype, Matrix shape, int bits, uint8_t* payload,
+                          cudaStream_t stream) {
+  const int64_t numel = shape.rows * shape.columns;
+  if (numel == 0) return cudaSuccess;
+  float* minimums = reinterpret_cast<float*>(payload);
+  const cudaError_t status = launch(stream, blocks_for(shape.columns, kLanes), dim3(kLanes, kRows), column_statistics,
+                                    x, dtype, shape, minimums, minimums + shape.columns);
+  if (status != cudaSuccess) return status;
+  return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), encode_minmax_pieces, x, dtype,
+                shape, bits, payload);
+}
+
+cudaError_t decode_minmax(const uint8_t* payload, Matrix shape, int bits, float* out, cudaStream_t stream) {
+  const int64_t numel = shape.rows * shape.columns;
+  if (numel == 0) return cudaSuccess;
+  return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), decode_minmax_pieces, payload, shape,
+                bits, out);
+}
+
+}  // namespace mqgrad::cuda

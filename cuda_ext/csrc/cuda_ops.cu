@@ -1,0 +1,120 @@
+// The ops on CUDA tensors: on the current stream, without waiting for it, and with no memory but torch's own.
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+
+#include "cuda_kernels.h"
+#include "op_checks.h"
+
+namespace mqgrad {
+namespace {
+
+// Makes the tensor's device the current one and knows its current stream.
+class OnDevice {
+ public:
+  explicit OnDevice(const Tensor& tensor) : guard_(tensor.get_device_index()) {
+    void* stream = nullptr;
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+    stream_ = static_cast<cudaStream_t>(stream);
+  }
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+  cudaStream_t stream_;
+};
+
+void check_status(cudaError_t status) {
+  STD_TORCH_CHECK(status == cudaSuccess, "mqgrad: CUDA launch failed: ", cudaGetErrorString(status));
+}
+
+Tensor run_encode(const Tensor& x, const EncodeArguments& arguments) {
+  const OnDevice device(x);
+  const Layout& layout = arguments.layout;
+  Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
+  const int64_t bytes = cuda::encode_workspace_bytes(layout, arguments.stochastic);
+  Tensor workspace = torch::stable::new_empty(x, {bytes}, ScalarType::Byte);
+  check_status(cuda::encode(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()),
+                            workspace.mutable_data_ptr(), device.stream()));
+  return payload;
+}
+
+Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
+              const std::optional<Tensor>& bucket_ids) {
+  check_input(x, 1);
+  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
+  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
+                        checked_ids(bucket_ids, layout.buckets(), x), nullptr, 0, 0});
+}
+
+Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
+                            bool stochastic, int64_t seed, double alpha, double beta,
+                            const std::optional<Tensor>& bucket_ids) {
+  check_input(x, 1);
+  check_floats(residual, x.numel(), x, "residual");
+  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
+  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
+                        checked_ids(bucket_ids, layout.buckets(), x), static_cast<float*>(residual.mutable_data_ptr()),
+                        alpha, beta});
+}
+
+void run_decode(const Tensor& payload, const Layout& layout, bool add, const Tensor& out) {
+  check_payload(payload, layout.payload_bytes());
+  const OnDevice device(payload);
+  check_status(cuda::decode(static_cast<const uint8_t*>(payload.const_data_ptr()), layout, add,
+                            static_cast<float*>(out.mutable_data_ptr()), device.stream()));
+}
+
+Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  check_payload(payload, layout.payload_bytes());
+  Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  run_decode(payload, layout, false, out);
+  return out;
+}
+
+void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
+  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
+  run_decode(payload, checked_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
+}
+
+Tensor encode_minmax(const Tensor& x, int64_t bits) {
+  check_input(x, 2);
+  const OnDevice device(x);
+  const Matrix shape{x.size(0), x.size(1)};
+  Tensor payload = torch::stable::new_empty(x, {minmax_bytes(shape, bits)}, ScalarType::Byte);
+  check_status(cuda::encode_minmax(x.const_data_ptr(), x.scalar_type(), shape, static_cast<int>(bits),
+                                   static_cast<uint8_t*>(payload.mutable_data_ptr()), device.stream()));
+  return payload;
+}
+
+Tensor decode_minmax(const Tensor& payload, int64_t rows, int64_t columns, int64_t bits) {
+  STD_TORCH_CHECK(rows >= 0 && columns >= 0, "mqgrad: rows and columns must not be negative, got ", rows, ", ", columns);
+  const Matrix shape{rows, columns};
+  check_payload(payload, minmax_bytes(shape, bits));
+  const OnDevice device(payload);
+  Tensor out = torch::stable::new_empty(payload, {rows, columns}, ScalarType::Float);
+  check_status(cuda::decode_minmax(static_cast<const uint8_t*>(payload.const_data_ptr()), shape,
+                                   static_cast<int>(bits), static_cast<float*>(out.mutable_data_ptr()),
+                                   device.stream()));
+  return out;
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
+  m.impl("encode", TORCH_BOX(&encode));
+  m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
+  m.impl("decode", TORCH_BOX(&decode));
+  m.impl("decode_add_", TORCH_BOX(&decode_add_));
+  m.impl("encode_minmax", TORCH_BOX(&encode_minmax));
+  m.impl("decode_minmax", TORCH_BOX(&decode_minmax));
+}
+
+}  // namespace mqgrad
