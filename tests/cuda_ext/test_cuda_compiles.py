@@ -1,4 +1,4 @@
-"""The CUDA sources compile wherever there is an nvcc, also with a CPU build of torch: they use its stable ABI only."""
+"""The CUDA sources compile wherever there is an nvcc, also with a CPU build of torch: the stable ABI is enough."""
 
 import shutil
 import subprocess
