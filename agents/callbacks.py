@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from mqgrad.observation import log_loss
+from mqgrad.widths import format_width
 
 from .wrappers import TimePrice
 
@@ -168,8 +169,10 @@ class ProgressCallback(BaseCallback):
     def _on_step(self) -> bool:
         done = self.limits.seconds if self._by_time else self.num_timesteps
         info = self.locals["infos"][0]
+        bits = format_width(info["bits"])
         self._bar.set_postfix_str(
-            f" {self.num_timesteps} decisions, {info['bits']} bits, loss {info['loss']:.3f}", refresh=False
+            f" {self.num_timesteps} decisions, {bits} bits, loss {info['loss']:.3f}",
+            refresh=False,
         )
         self._bar.update(min(done, self._bar.total) - self._bar.n)
         return True

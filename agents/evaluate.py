@@ -13,6 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from mqgrad.controllers.fixed import FixedBits
 from mqgrad.envs import BitWidthSettings
 from mqgrad.policy import FrozenPolicy
+from mqgrad.widths import Width, format_width
 
 Observation = npt.NDArray[np.float32]
 Contender = FrozenPolicy | BaseAlgorithm | FixedBits
@@ -21,7 +22,7 @@ Contender = FrozenPolicy | BaseAlgorithm | FixedBits
 class Chooser(Protocol):
     """Index of the action for an observation, at the current width."""
 
-    def __call__(self, observation: Observation, bits: int) -> int: ...
+    def __call__(self, observation: Observation, bits: Width) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ def chooser(contender: Contender, settings: BitWidthSettings) -> Chooser:
     if isinstance(contender, FixedBits):
         if settings.action != "absolute" or contender.bits not in settings.widths:
             raise ValueError(
-                f"fixed {contender.bits} bits is not an action of {settings.action} {settings.widths}"
+                f"fixed {format_width(contender.bits)} bits is not an action of {settings.action} {settings.widths}"
             )
         index = settings.widths.index(contender.bits)
         return lambda observation, bits: index
@@ -106,7 +107,7 @@ def _model_chooser(model: BaseAlgorithm, settings: BitWidthSettings) -> Chooser:
         raise ValueError(f"the model observes {size} numbers, the environment shows {settings.schema.size}")
     normalize = model.get_vec_normalize_env()
 
-    def choose(observation: Observation, bits: int) -> int:
+    def choose(observation: Observation, bits: Width) -> int:
         if size == settings.schema.size + 1:  # SARSA sees the width as well
             observation = np.append(observation, settings.widths.index(bits)).astype(np.float32)
         seen = normalize.normalize_obs(observation) if normalize else observation

@@ -13,6 +13,8 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorch
 from stable_baselines3.common.utils import safe_mean
 from torch import nn
 
+from mqgrad.widths import Width
+
 KEEP, INCREASE = 0, 1
 
 
@@ -24,7 +26,7 @@ class WithWidth(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.widths: tuple[int, ...] = env.get_wrapper_attr("settings").widths
+        self.widths: tuple[Width, ...] = env.get_wrapper_attr("settings").widths
         inner = env.observation_space
         assert isinstance(inner, spaces.Box)
         assert isinstance(env.action_space, spaces.Discrete)
@@ -44,7 +46,7 @@ class WithWidth(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._append(observation, info["bits"]), reward, terminated, truncated, info
 
-    def _append(self, observation: npt.NDArray[np.float32], bits: int) -> npt.NDArray[np.float32]:
+    def _append(self, observation: npt.NDArray[np.float32], bits: Width) -> npt.NDArray[np.float32]:
         return np.append(observation, self.widths.index(bits)).astype(np.float32)
 
 

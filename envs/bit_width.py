@@ -16,6 +16,7 @@ from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.workload import make_workload
+from mqgrad.widths import format_width
 
 from .rewards import AuthorsReward, LogLossReward, Reward
 from .settings import BitWidthSettings, check_rate, make_settings
@@ -68,7 +69,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | 6       | log10(compute seconds per iteration)                              | -6  | 3   |
     | 7       | log10(gradient noise / gradient signal)                           | -6  | 6   |
     | 8 - 7+n | log10(quantization noise / gradient signal), for each width       | -6  | 6   |
-    | 8+n     | log2(width of the interval) / 5                                   | 0   | 1   |
+    | 8+n     | log2(width of the interval) / 5, below 0 where widths below 1 are | 0   | 1   |
     | 9+n     | elapsed seconds / budget seconds (0 without a budget)             | 0   | 1   |
 
     `observation="loss"` has the entries 0 - 4 alone. `observation="authors"` has the last 5 per-iteration losses,
@@ -114,7 +115,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
     | `max_steps`           | **int**                        | `None`             | steps per episode at most |
     | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |
-    | `initial_bits`        | **int**                        | `None`             | width of the opening interval; by default the largest up to 4 |
+    | `initial_bits`        | **float**                      | `None`             | width of the opening interval; by default the largest up to 4 |
     | `observation`         | **str**                        | `"full"`           | `"full"`, `"loss"` or `"authors"` |
     | `history`             | **int**                        | `5`                | intervals (`authors`: iterations) that the observation looks back |
     | `action`              | **str**                        | `"absolute"`       | `"absolute"` or `"keep-or-increase"` |
@@ -288,8 +289,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         info["emulated"] = link is not None
         # A cluster of the caller's brings its own clock; one that models time must say so by `clock`.
         info["modelled"] = (self.settings.clock or getattr(self._cluster, "clock", None)) is not None
+        bits = format_width(statistics.bits)
         self._line = (
-            f"iteration {statistics.iteration:5d}  {statistics.bits:2d} bits  loss {statistics.loss:.4f}  "
+            f"iteration {statistics.iteration:5d}  {bits:>4} bits  loss {statistics.loss:.4f}  "
             f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {info['elapsed_seconds']:.2f} s elapsed"
         )
         return info

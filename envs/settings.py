@@ -9,7 +9,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.observation import KINDS, ObservationSchema
 from mqgrad.policy import ACTIONS
 from mqgrad.trainers.clock import ModelClock
-from mqgrad.widths import check_width
+from mqgrad.widths import Width, check_width
 
 REWARDS = ("log-loss", "authors")
 
@@ -38,9 +38,9 @@ class BitWidthSettings:
     """Seconds of training in an episode, the opening interval included; None needs ``max_steps``."""
     max_steps: int | None = None
     """Steps after which an episode is truncated even if seconds are left."""
-    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
     """Bit widths to choose from, increasing."""
-    initial_bits: int | None = None
+    initial_bits: Width | None = None
     """Width of the opening interval; None takes the largest of ``widths`` up to 4 bits."""
     observation: str = "full"
     """Kind of the observation: ``full``, ``loss`` or ``authors``."""
@@ -92,7 +92,7 @@ class BitWidthSettings:
         return ObservationSchema(kind=self.observation, widths=self.widths, history=self.history)
 
     @property
-    def first_bits(self) -> int:
+    def first_bits(self) -> Width:
         """Width of the opening interval, in bits."""
         assert self.initial_bits is not None
         return self.initial_bits

@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 
+from mqgrad.widths import Width
+
 from .bench_steps import StepFigures
 
 
@@ -10,7 +12,7 @@ from .bench_steps import StepFigures
 class BreakEven:
     """The answer for one width."""
 
-    bits: int
+    bits: Width
     saved_bytes: float
     """That a rank does not send per iteration."""
     extra_seconds: float

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mqgrad.codec import Codec, Rounding
+from mqgrad.widths import Width
 
 SEED = 7  # of the Gaussian vector that is coded
 
@@ -19,7 +20,7 @@ class Coder(NamedTuple):
     """One way to code a float32 vector [N], ours or a peer's."""
 
     name: str
-    bits: int
+    bits: Width
     """Bits per element on the wire, scales not counted."""
     encode: Callable[[torch.Tensor], Any]
     decode_add: Callable[[torch.Tensor, Any], object]
@@ -49,7 +50,7 @@ class CodecFigures:
     """
 
     coder: str
-    bits: int
+    bits: Width
     threads: int
     copy_gb_per_s: float
     read_gb_per_s: float
@@ -84,7 +85,7 @@ def measure_codec(
     *,
     mebibytes: float = 64.0,
     rounds: int = 7,
-    widths: Sequence[int] = (*range(1, 9), 16),
+    widths: Sequence[Width] = (*range(1, 9), 16),
     thread_counts: Sequence[int] | None = None,
 ) -> CodecReport:
     """Measure our codec at every width and the peers, on a Gaussian vector.
@@ -111,7 +112,7 @@ def measure_codec(
     return CodecReport(mebibytes=mebibytes, rounds=rounds, figures=figures, skipped=skipped)
 
 
-def our_coders(bits: int, numel: int) -> list[Coder]:
+def our_coders(bits: Width, numel: int) -> list[Coder]:
     """Nearest and stochastic rounding, and ``feedback``: nearest with error feedback, which the hook uses."""
     coders = [_rounding_coder("nearest", bits)]
     if bits < 16:  # 16 is bfloat16: always to the nearest
@@ -128,7 +129,7 @@ def our_coders(bits: int, numel: int) -> list[Coder]:
     ]
 
 
-def _rounding_coder(rounding: Rounding, bits: int) -> Coder:
+def _rounding_coder(rounding: Rounding, bits: Width) -> Coder:
     codec = Codec(rounding=rounding)
     return Coder(
         rounding,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from mqgrad.trainers.workload import make_workload
-from mqgrad.widths import WIDTHS
+from mqgrad.widths import WIDTHS, Width
 
 from .bench_steps import StepFigures, measure_steps
 from .bench_transport import CollectiveFigures, measure_collectives
@@ -32,7 +32,7 @@ class TransportSettings:
     """Repetitions; each measures every width once, and figures are medians over them."""
     iterations: int = 10
     """Training iterations of one width in one round."""
-    widths: tuple[int, ...] = WIDTHS
+    widths: tuple[Width, ...] = WIDTHS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 from mqgrad.statistics import Costs
 from mqgrad.trainers.workload import Workload
+from mqgrad.widths import Width
 
 from .bench_transport import Variant, combine_ranks, median, median_parts, scaled
 
@@ -36,7 +37,7 @@ class StepFigures:
 
 
 def measure_steps(
-    workload: Workload, *, widths: Sequence[int], rounds: int, iterations: int
+    workload: Workload, *, widths: Sequence[Width], rounds: int, iterations: int
 ) -> list[StepFigures]:
     """Train with plain DDP and with the hook at each width in turn.
 

@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mqgrad.widths import format_width
+
 from .bench_break_even import BreakEven
 from .bench_codec import CodecFigures, CodecReport
 from .bench_ranks import TransportReport
@@ -48,7 +50,7 @@ def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
     )
     rows = [
         (
-            str(f.bits),
+            format_width(f.bits),
             f.coder,
             f"{f.encode_gb_per_s:.2f}",
             f"{f.encode_per_copy:.2f}",
@@ -74,7 +76,7 @@ def collective_table(report: TransportReport) -> Table:
     columns = ("bits", "ms", "encode ms", "wire ms", "decode ms", "sent MiB", "wire Mbit/s")
     rows = [
         (
-            str(c.bits),
+            format_width(c.bits),
             *(f"{s * 1e3:.1f}" for s in (c.seconds, c.encode_seconds, c.wire_seconds, c.decode_seconds)),
             f"{c.wire_bytes / 2**20:.2f}",
             f"{c.wire_mbit_per_s:.0f}",
@@ -91,7 +93,7 @@ def step_table(report: TransportReport, rates: list[BreakEven]) -> Table:
     columns = ("bits", "step ms", "× plain", "encode ms", "wire ms", "decode ms", "pays below\nMbit/s")
     rows = [
         (
-            "DDP" if s.bits is None else str(s.bits),
+            "DDP" if s.bits is None else format_width(s.bits),
             f"{s.step_seconds * 1e3:.2f}",
             f"{s.per_plain:.3f}",
             *(f"{t * 1e3:.2f}" for t in (s.encode_seconds, s.wire_seconds, s.decode_seconds)),

@@ -14,8 +14,9 @@ from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.layout import Layout
 from mqgrad.statistics import Costs
 from mqgrad.transport import Transport
+from mqgrad.widths import Width
 
-Variant: TypeAlias = int | None
+Variant: TypeAlias = Width | None
 """A width in bits through the hook, or None: DDP without a hook."""
 
 
@@ -23,7 +24,7 @@ Variant: TypeAlias = int | None
 class CollectiveFigures:
     """One mean all-reduce. Seconds are those of the slowest rank, their parts and the bytes are means over ranks."""
 
-    bits: int
+    bits: Width
     """32 is the plain fp32 all-reduce; the others are all-to-all and all-gather."""
     seconds: float
     encode_seconds: float
@@ -39,7 +40,7 @@ class CollectiveFigures:
         return 8 * self.wire_bytes / self.wire_seconds / 1e6
 
 
-def measure_collectives(*, mebibytes: float, widths: Sequence[int], rounds: int) -> list[CollectiveFigures]:
+def measure_collectives(*, mebibytes: float, widths: Sequence[Width], rounds: int) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn."""
     transport = Transport(_world())
     coded, plain = Quantized(), Quantized(error_feedback=False)
@@ -55,7 +56,7 @@ def measure_collectives(*, mebibytes: float, widths: Sequence[int], rounds: int)
 
 
 def _average(
-    compressor: Compressor, transport: Transport, work: BucketWork, bits: int, iteration: int
+    compressor: Compressor, transport: Transport, work: BucketWork, bits: Width, iteration: int
 ) -> Costs:
     costs = Costs()
     step = Step(transport, bits, iteration, seed=0, costs=costs, measure=False)
@@ -119,5 +120,5 @@ def median_parts(rounds: Sequence[Costs]) -> dict[str, float]:
     return {name: median(rounds, name) for name in names}
 
 
-def _collective_figures(bits: int, rounds: Sequence[Costs]) -> CollectiveFigures:
+def _collective_figures(bits: Width, rounds: Sequence[Costs]) -> CollectiveFigures:
     return CollectiveFigures(bits=bits, seconds=median(rounds, "step_seconds"), **median_parts(rounds))

@@ -14,6 +14,7 @@ from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.trainers.workload import workload_names
+from mqgrad.widths import format_width
 
 from . import bench_command, compare_command, netlab_command
 
@@ -245,7 +246,7 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
 def default_controller(compressor: str) -> str:
     """``fixed:4``, or the only width of a compressor that offers no choice."""
     widths = make_compressor(compressor).widths
-    return f"fixed:{widths[0]}" if len(widths) == 1 else "fixed:4"
+    return f"fixed:{format_width(widths[0])}" if len(widths) == 1 else "fixed:4"
 
 
 def parse_rate(text: str | None) -> float | tuple[float, float] | None:

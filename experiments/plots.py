@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from mqgrad.widths import format_width
+
 from .runs import RunRecord
 
 
@@ -30,7 +32,7 @@ def plot_runs(records: dict[str, list[RunRecord]], target: float, path: Path, *,
     loss_axes.legend()
     bits_axes.set(xlabel="seconds of training", ylabel="bit width")
     bits_axes.set_yscale("log", base=2)
-    bits_axes.set_yticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
+    bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
 

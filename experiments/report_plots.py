@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.widths import format_width
 
 from .report import GroupSummary, verdict
 from .runs import PARTS
@@ -76,7 +77,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequ
     loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss", yscale="log")
     bits_axes.set(title="bits over time", xlabel="seconds of training", ylabel="bit width, mean over seeds")
     bits_axes.set_yscale("log", base=2)
-    bits_axes.set_yticks([1, 2, 4, 8, 16, 32], labels=["1", "2", "4", "8", "16", "32"])
+    bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     _plot_times(time_axes, group)
     figure.legend(loc="outside lower center", ncols=6, fontsize="small")
     figure.suptitle(str(group), fontweight="bold")

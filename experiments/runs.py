@@ -10,6 +10,7 @@ from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
+from mqgrad.widths import Width
 
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
@@ -22,7 +23,7 @@ class RunPoint:
     iteration: int
     elapsed_seconds: float
     """Seconds of training so far; evaluations do not count."""
-    bits: int
+    bits: Width
     train_loss: float
     heldout: dict[str, float]
     """Held-out figures, ``loss`` among them."""
@@ -45,7 +46,7 @@ class RunRecord:
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
     """``finished``, or ``diverged``."""
-    bit_iterations: int = 0
+    bit_iterations: float = 0
     """Sum of the bit width over iterations."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def run_training(
     return record
 
 
-def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[RunPoint, int]]:
+def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[RunPoint, float]]:
     elapsed = wire_bytes = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
     done = 0

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mqgrad.widths import Width
+
 from .runs import PARTS, RunRecord
 from .sweep_grid import Cell, Group
 
@@ -47,7 +49,7 @@ class CellResult:
     """Seconds of training, evaluations excluded."""
     losses: list[float | None] = dataclasses.field(default_factory=list)
     """Held-out loss; None where not finite."""
-    bits: list[int] = dataclasses.field(default_factory=list)
+    bits: list[Width] = dataclasses.field(default_factory=list)
 
     @property
     def cell(self) -> Cell:

@@ -15,6 +15,7 @@ from mqgrad.agents.train import train
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.torchrun_ranks import on_rank_0
+from mqgrad.widths import format_width
 
 from .runs import RunPoint, RunRecord, run_training
 
@@ -113,7 +114,7 @@ def run_once(
             done = point.iteration / iterations if iterations else 0.0
             if budget_seconds:
                 done = max(done, point.elapsed_seconds / budget_seconds)
-            status = f"loss {point.heldout['loss']:.4f}  {point.bits} bits"
+            status = f"loss {point.heldout['loss']:.4f}  {format_width(point.bits)} bits"
             progress.update(bar, completed=min(done, 1.0), status=status)
             write(point)
 

@@ -6,6 +6,7 @@ import torch
 
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport
+from .widths import Width, as_width, format_width
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
 
@@ -21,9 +22,9 @@ class Agreement:
         self._transport = transport
         self._configuration = configuration
         digest = hashlib.sha256(configuration.encode()).digest()
-        self._digest = int.from_bytes(digest[:7], "little")
+        self._digest = int.from_bytes(digest[:6], "little")  # exact in a float64
 
-    def check(self, *, iteration: int, bits: int, losses: int, residuals: int) -> None:
+    def check(self, *, iteration: int, bits: Width, losses: int, residuals: int) -> None:
         """Compare with all other ranks, before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
@@ -33,28 +34,30 @@ class Agreement:
             RankDisagreement: on every rank, naming the ranks and their values.
         """
         mine = [self._digest, iteration, bits, losses, residuals]
-        row = torch.tensor(mine, dtype=torch.int64, device=self._transport.device)
+        row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
         rows = self._transport.all_gather(row).tolist()
         for field, values in zip(_FIELDS, zip(*rows, strict=True), strict=True):
             if len(set(values)) > 1:
                 raise RankDisagreement(self._message(field, values))
 
-    def _message(self, field: str, values: tuple[int, ...]) -> str:
-        shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+    def _message(self, field: str, values: tuple[float, ...]) -> str:
+        shown = ", ".join(f"rank {rank}: {format_width(value)}" for rank, value in enumerate(values))
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
             f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call step() "
             "and set_width() alike, and load the state of the same iteration, on every rank."
         )
 
-    def gather(self, own: RankStatistics, *, interval: int, iteration: int, bits: int) -> IntervalStatistics:
+    def gather(
+        self, own: RankStatistics, *, interval: int, iteration: int, bits: Width
+    ) -> IntervalStatistics:
         """Exchange an interval's statistics; all ranks return the same."""
         row = own.to_row(interval).to(self._transport.device)
         rows = self._transport.all_gather(row).cpu()
         return IntervalStatistics.from_rows(rows, iteration=iteration, bits=bits)
 
-    def adopt(self, bits: int) -> int:
+    def adopt(self, bits: Width) -> Width:
         """Return rank 0's decision on every rank."""
-        decision = torch.tensor([bits], dtype=torch.int64, device=self._transport.device)
+        decision = torch.tensor([bits], dtype=torch.float64, device=self._transport.device)
         self._transport.broadcast_(decision)
-        return int(decision)
+        return as_width(decision.item())

@@ -7,7 +7,7 @@ import torch
 
 from mqgrad import cuda_ext
 
-from .widths import check_width
+from .widths import Width, check_width
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -30,14 +30,14 @@ class Codec:
         if self.rounding not in ("nearest", "stochastic"):
             raise ValueError(f"rounding {self.rounding!r} must be 'nearest' or 'stochastic'")
 
-    def payload_bytes(self, numel: int, bits: int) -> int:
+    def payload_bytes(self, numel: int, bits: Width) -> int:
         """Bytes that ``numel`` elements take at ``bits``, scales included."""
         if check_width(bits) >= 16:
-            return numel * bits // 8
-        return cuda_ext.payload_bytes(numel, bits, self.bucket_size)
+            return numel * int(bits) // 8
+        return cuda_ext.payload_bytes(numel, int(bits), self.bucket_size)
 
     def encode(
-        self, x: torch.Tensor, bits: int, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Code a floating vector [N] as a uint8 payload [P].
 
@@ -48,13 +48,15 @@ class Codec:
         """
         if check_width(bits) >= 16:
             return _cast_to_bytes(x, bits)
-        return cuda_ext.encode(x, bits, self.bucket_size, self.rounding == "stochastic", seed, bucket_ids)
+        return cuda_ext.encode(
+            x, int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids
+        )
 
     def encode_with_feedback(
         self,
         x: torch.Tensor,
         residual: torch.Tensor,
-        bits: int,
+        bits: Width,
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
@@ -71,41 +73,41 @@ class Codec:
         if check_width(bits) < 16:
             stochastic = self.rounding == "stochastic"
             return cuda_ext.encode_with_feedback(
-                x, residual, bits, self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
+                x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
             )
         payload = _cast_to_bytes(torch.add(x.float(), residual, alpha=alpha), bits)
         update = beta * residual + x - self.decode(payload, x.numel(), bits)
         residual.copy_(torch.where(update.isfinite(), update, residual))
         return payload
 
-    def is_contractive(self, bits: int) -> bool:
+    def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
         return self.rounding == "nearest" or bits >= 16
 
-    def decode(self, payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor:
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode a uint8 payload to float32 [numel].
 
         Raises:
             ValueError: if the payload does not have exactly the length of ``numel`` elements.
         """
         if check_width(bits) < 16:
-            return cuda_ext.decode(payload, numel, bits, self.bucket_size)
+            return cuda_ext.decode(payload, numel, int(bits), self.bucket_size)
         return _cast_from_bytes(payload, numel, bits)
 
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: int) -> None:
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
         if check_width(bits) < 16:
-            cuda_ext.decode_add_(accumulator, payload, bits, self.bucket_size)
+            cuda_ext.decode_add_(accumulator, payload, int(bits), self.bucket_size)
         else:
             accumulator.add_(_cast_from_bytes(payload, accumulator.numel(), bits))
 
 
-def _cast_to_bytes(x: torch.Tensor, bits: int) -> torch.Tensor:
+def _cast_to_bytes(x: torch.Tensor, bits: Width) -> torch.Tensor:
     dtype = torch.bfloat16 if bits == 16 else torch.float32
     return x.to(dtype).contiguous().view(torch.uint8)
 
 
-def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor:
+def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
     if payload.dtype != torch.uint8 or payload.numel() != numel * bits // 8:
         raise ValueError(
             f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at {bits} bits"

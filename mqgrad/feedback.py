@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from .layout import Layout
+from .widths import Width
 
 
 class Residual(NamedTuple):
@@ -97,27 +98,27 @@ class FeedbackGain:
     DECAY = 0.9  # of the running mean of γ
 
     def __init__(self) -> None:
-        self._gamma: dict[int, float] = {}
+        self._gamma: dict[Width, float] = {}
 
-    def alpha(self, bits: int) -> float:
+    def alpha(self, bits: Width) -> float:
         """Gain for a width, from the γ of a Gaussian until it has been measured there."""
         return 1.0 / (1.0 + self._gamma.get(bits, _gaussian_gamma(bits)))
 
-    def observe(self, bits: int, error_sq: float, norm_sq: float) -> None:
+    def observe(self, bits: Width, error_sq: float, norm_sq: float) -> None:
         """Learn from one coded vector: ‖Q(v) − v‖² and ‖v‖². Zero and non-finite vectors teach nothing."""
         gamma = error_sq / norm_sq if norm_sq > 0 else math.nan
         if math.isfinite(gamma):
             self._gamma[bits] = self.DECAY * self._gamma.get(bits, gamma) + (1 - self.DECAY) * gamma
 
-    def state_dict(self) -> dict[int, float]:
+    def state_dict(self) -> dict[Width, float]:
         """Measured γ by width."""
         return dict(self._gamma)
 
-    def load_state_dict(self, state: dict[int, float]) -> None:
-        self._gamma = {int(bits): float(gamma) for bits, gamma in state.items()}
+    def load_state_dict(self, state: dict[Width, float]) -> None:
+        self._gamma = {bits: float(gamma) for bits, gamma in state.items()}
 
 
-def _gaussian_gamma(bits: int) -> float:
+def _gaussian_gamma(bits: Width) -> float:
     """γ of stochastic rounding with a max-norm scale: 512 Gaussians peak at about 3.1 σ, 3.1² = 9.6."""
     levels = 2 ** (bits - 1) - 1
     return 9.6 / (6 * levels**2) if levels else 9.6

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .statistics import IntervalStatistics
-from .widths import check_width
+from .widths import Width, check_width
 
 SCHEMA_VERSION = 1
 KINDS = ("full", "loss", "authors")
@@ -43,7 +43,7 @@ class ObservationSchema:
     | 1 | log10(compute seconds of one iteration) | −6 to 3 |
     | 1 | log10(gradient noise / gradient signal) | ±6 |
     | one per width | log10(quantization noise at that width / gradient signal) | ±6 |
-    | 1 | log2(width of the interval) / 5 | 0 to 1 |
+    | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
     Wire seconds at 32 bits are predicted from the measured ones, so that the width in use cancels out.
@@ -55,7 +55,7 @@ class ObservationSchema:
     """
 
     kind: str = "full"
-    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
     """Bit widths that a policy chooses from, increasing."""
     history: int = 5
     """Interval means (or, for ``authors``, iterations) that are remembered."""
@@ -85,13 +85,13 @@ class ObservationSchema:
                 (-20.0, 20.0),
                 (-6.0, 3.0),
                 *[(-6.0, 6.0)] * (1 + len(self.widths)),
-                (0.0, 1.0),
+                (min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
                 (0.0, 1.0),
             ]
         low, high = np.array(pairs, dtype=np.float32).T
         return low.copy(), high.copy()
 
-    def blank(self, bits: int) -> npt.NDArray[np.float32]:
+    def blank(self, bits: Width) -> npt.NDArray[np.float32]:
         """The observation before any interval: zeros and, in ``full``, the width that the run starts at."""
         observation = np.zeros(self.size, dtype=np.float32)
         if self.kind == "full":
@@ -119,13 +119,15 @@ class ObservationSchema:
         return cls(**document | {"widths": tuple(document["widths"])})
 
 
-def check_widths(widths: Sequence[int]) -> tuple[int, ...]:
+def check_widths(widths: Sequence[Width]) -> tuple[Width, ...]:
     """Return ``widths`` as a tuple if it is a non-empty, increasing choice of supported bit widths.
 
     Raises:
         ValueError: naming the value and what is allowed.
     """
-    checked = tuple(check_width(bits) if type(bits) is int else _refuse_width(bits) for bits in widths)
+    checked = tuple(
+        check_width(bits) if type(bits) in (int, float) else _refuse_width(bits) for bits in widths
+    )
     if not checked or any(a >= b for a, b in itertools.pairwise(checked)):
         raise ValueError(f"bit widths {widths!r} must be a non-empty increasing sequence, such as (2, 4, 8)")
     return checked
@@ -242,5 +244,5 @@ def _loss_bounds(schema: ObservationSchema) -> list[tuple[float, float]]:
     return [(-5.0, 5.0)] * (schema.history - 1) + [(-10.0, 10.0)]
 
 
-def _refuse_width(bits: object) -> int:
-    raise ValueError(f"bit width {bits!r} must be a whole number")
+def _refuse_width(bits: object) -> Width:
+    raise ValueError(f"bit width {bits!r} must be a number")

@@ -13,7 +13,7 @@ import torch
 from .observation import ObservationSchema, Observer
 from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
 from .statistics import IntervalStatistics
-from .widths import check_width
+from .widths import Width, check_width
 
 __all__ = ["ACTIONS", "FrozenPolicy", "Normalization", "PolicyFileError", "load_policy"]
 
@@ -70,7 +70,7 @@ class FrozenPolicy:
     where the next one's value is larger than the current one's."""
     interval: int = 5
     """Iterations between two decisions."""
-    initial_bits: int = 8
+    initial_bits: Width = 8
     normalization: Normalization | None = None
     budget_seconds: float | None = None
     """Length of the run that progress is measured against."""
@@ -84,7 +84,7 @@ class FrozenPolicy:
             raise ValueError(
                 f"interval {self.interval!r} must be a whole number of iterations from 1 to a million"
             )
-        check_width(self.initial_bits, self.schema.widths)
+        self.initial_bits = check_width(self.initial_bits, self.schema.widths)
         if self.budget_seconds is not None:
             _check_number("budget_seconds", self.budget_seconds)
         if self.normalization is not None:
@@ -106,7 +106,7 @@ class FrozenPolicy:
             x = _ACTIVATIONS[self.activation](torch.nn.functional.linear(x, weight, bias))
         return torch.nn.functional.linear(x, *self.layers[-1]).squeeze(0)
 
-    def act(self, observation: npt.NDArray[np.float32], bits: int | None = None) -> int:
+    def act(self, observation: npt.NDArray[np.float32], bits: Width | None = None) -> int:
         """Index of the action for one observation, float32 [size].
 
         Args:
@@ -119,7 +119,7 @@ class FrozenPolicy:
         here = self.schema.widths.index(self._bits if bits is None else bits)
         return int(outputs[min(here + 1, len(outputs) - 1)] > outputs[here])
 
-    def decide(self, statistics: IntervalStatistics) -> int:
+    def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next, in bits."""
         action = self.act(self._observer.observe(statistics))
         self._bits = apply_action(self.action, action, self._bits, self.schema.widths)
@@ -223,7 +223,7 @@ def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Fro
     )
 
 
-def apply_action(mode: str, action: int, bits: int, widths: tuple[int, ...]) -> int:
+def apply_action(mode: str, action: int, bits: Width, widths: tuple[Width, ...]) -> Width:
     """Width after ``action`` is taken at width ``bits``; beyond the last width, it stays there."""
     if mode == "absolute":
         return widths[action]

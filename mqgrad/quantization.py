@@ -5,6 +5,7 @@ import dataclasses
 import torch
 
 from .codec import Codec, Rounding
+from .widths import Width
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +16,7 @@ class QuantizedTensor:
     """uint8 [wire_bytes]."""
     shape: torch.Size
     dtype: torch.dtype
-    bits: int
+    bits: Width
     codec: Codec
 
     @property
@@ -34,7 +35,7 @@ class QuantizedTensor:
 
 
 def quantize(
-    x: torch.Tensor, bits: int, *, bucket_size: int = 512, rounding: Rounding = "stochastic", seed: int = 0
+    x: torch.Tensor, bits: Width, *, bucket_size: int = 512, rounding: Rounding = "stochastic", seed: int = 0
 ) -> QuantizedTensor:
     """Quantize a floating tensor of any shape to ``bits`` bits per element (QSGD form, one scale per bucket).
 

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from .codec import Rounding
+from .widths import Width, parse_width
 
 T = TypeVar("T")
 
 
-def _read_widths(text: str) -> tuple[int, ...]:
-    return tuple(int(width) for width in text.split("+"))
+def _read_widths(text: str) -> tuple[Width, ...]:
+    return tuple(parse_width(width) for width in text.split("+"))
 
 
 def _read_flag(text: str) -> bool:
@@ -25,7 +26,8 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     bool: (_read_flag, "true or false"),
     Rounding: (str, "text"),
-    tuple[int, ...]: (_read_widths, "whole numbers joined by +, such as 2+4+8"),
+    Width: (parse_width, "a number of bits, such as 4 or 1/4"),
+    tuple[Width, ...]: (_read_widths, "numbers of bits joined by +, such as 1/4+2+8"),
 }
 
 
@@ -33,7 +35,7 @@ def build(cls: type[T], arguments: str) -> T:
     """Construct a dataclass from ``key=value,key=value``; the keys are the arguments of its constructor.
 
     A value without a key is for the first argument of a class that takes it by position (``4`` for ``FixedBits``).
-    A tuple of numbers is joined by plus signs: ``widths=2+4+8``.
+    A tuple of widths is joined by plus signs: ``widths=1/4+2+8``.
 
     Raises:
         ValueError: naming the argument that is unknown, missing, given twice or wrong.

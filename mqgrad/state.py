@@ -16,7 +16,7 @@ from .gradient_figures import GradientFigures
 from .layout import LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
 from .transport import Link, Transport, own_group
-from .widths import check_width
+from .widths import Width, check_width
 
 
 class CompressionState:
@@ -88,7 +88,7 @@ class CompressionState:
         self._thread = CommThread()
 
     @property
-    def bits(self) -> int:
+    def bits(self) -> Width:
         """Width of the last iteration that is complete; before there is one, of the first."""
         return self._closed_bits
 
@@ -117,7 +117,7 @@ class CompressionState:
         """
         self._step_time = time.perf_counter()
 
-    def set_width(self, bits: int) -> None:
+    def set_width(self, bits: Width) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
 
         Raises:

@@ -6,6 +6,7 @@ import math
 import torch
 
 from .sketch import SKETCH_SIZE
+from .widths import Width
 
 _SCALARS = (
     "step_seconds",
@@ -50,7 +51,7 @@ class Totals(Costs):
     """What a run has cost one rank so far."""
 
     iterations: int = 0
-    bit_iterations: int = 0
+    bit_iterations: float = 0
     """Sum of the bit width over iterations."""
 
     def since(self, before: "Totals") -> Costs:
@@ -93,7 +94,7 @@ class IntervalStatistics:
 
     iteration: int
     """Iterations completed since the run began, at the end of this interval."""
-    bits: int
+    bits: Width
     """Bit width that the interval was run at."""
     world_size: int
     losses: tuple[float, ...]
@@ -117,7 +118,7 @@ class IntervalStatistics:
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
     decide_seconds: float = 0.0
     """Combining statistics and asking the controller."""
-    bit_iterations: int | None = None
+    bit_iterations: float | None = None
     """Sum of the width over the iterations, where a controller may have changed it among them."""
 
     @property
@@ -146,12 +147,12 @@ class IntervalStatistics:
             peak_energy=other.peak_energy,
         )
 
-    def predicted_wire_seconds(self, bits: int) -> float:
+    def predicted_wire_seconds(self, bits: Width) -> float:
         """Wire seconds of an iteration at ``bits``: what depends on bytes is scaled by the width, the rest stays."""
         fixed = min(self.fixed_wire_seconds, self.wire_seconds)
         return fixed + (self.wire_seconds - fixed) * bits / self.bits
 
-    def quantization_noise(self, bits: int) -> float:
+    def quantization_noise(self, bits: Width) -> float:
         """Expected squared error that quantizing the ranks' gradients at ``bits`` adds to their mean.
 
         The second quantization, of the mean itself, is not in it: it adds as much again or more, and is not
@@ -167,7 +168,7 @@ class IntervalStatistics:
 
     @classmethod
     def from_rows(
-        cls, rows: torch.Tensor, *, iteration: int, bits: int, bit_iterations: int | None = None
+        cls, rows: torch.Tensor, *, iteration: int, bits: Width, bit_iterations: float | None = None
     ) -> "IntervalStatistics":
         """Combine the ranks' rows.
 

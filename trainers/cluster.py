@@ -5,6 +5,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics
+from mqgrad.widths import Width
 
 from .link import LinkEmulation
 from .methods import DEFAULT_METHOD
@@ -45,7 +46,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
+    def run(self, iterations: int, bits: Width | None = None) -> IntervalStatistics:
         """Train for some iterations.
 
         Args:

@@ -8,7 +8,7 @@ import torch
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
-from mqgrad.widths import check_width
+from mqgrad.widths import Width, check_width
 
 from .clock import ModelClock
 from .cluster import ControllerSpec
@@ -168,7 +168,7 @@ class Distributed:
         )
         self._caller_decides = controller is None and method == DEFAULT_METHOD
 
-    def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
+    def run(self, iterations: int, bits: Width | None = None) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
 
         With a controller, gradient figures are those it saw last, 0 before its first decision, and ``bits`` is the

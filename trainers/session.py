@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers import make_controller
+from mqgrad.widths import Width
 
 from .cluster import ControllerSpec
 from .link import LinkEmulation
@@ -89,7 +90,7 @@ class TrainingSession:
         )
         torch.manual_seed(seed * self.world_size + self.rank)  # dropout and the like differ between ranks
 
-    def run(self, iterations: int, bits: int | None = None) -> RankInterval:
+    def run(self, iterations: int, bits: Width | None = None) -> RankInterval:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`."""
         replica = self._started()
         replica.method.begin_interval(iterations, bits)

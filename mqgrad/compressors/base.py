@@ -7,6 +7,7 @@ import torch
 from ..layout import Layout
 from ..statistics import Costs
 from ..transport import Transport
+from ..widths import Width
 
 
 class BucketWork(NamedTuple):
@@ -23,7 +24,7 @@ class Step(NamedTuple):
     """What is the same for all buckets of one iteration."""
 
     transport: Transport
-    bits: int
+    bits: Width
     """Width, equal on all ranks."""
     iteration: int
     """Of the run; seeds the random numbers."""
@@ -44,7 +45,7 @@ class Compressor(Protocol):
     """
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[Width, ...]:
         """Bit widths that a controller may choose from; a single one where there is nothing to choose."""
         ...
 

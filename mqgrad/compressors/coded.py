@@ -14,7 +14,7 @@ from ..layout import Layout
 from ..seeding import stream_seed
 from ..statistics import Costs
 from ..transport import Transport
-from ..widths import WIDTHS
+from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
 
 
@@ -22,14 +22,14 @@ class VectorCodec(Protocol):
     """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments."""
 
     def encode(
-        self, x: torch.Tensor, bits: int, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
     ) -> torch.Tensor: ...
 
     def encode_with_feedback(
         self,
         x: torch.Tensor,
         residual: torch.Tensor,
-        bits: int,
+        bits: Width,
         *,
         alpha: float = 1.0,
         beta: float = 1.0,
@@ -37,11 +37,11 @@ class VectorCodec(Protocol):
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
-    def decode(self, payload: torch.Tensor, numel: int, bits: int) -> torch.Tensor: ...
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
 
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: int) -> None: ...
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None: ...
 
-    def is_contractive(self, bits: int) -> bool:
+    def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
         ...
 
@@ -75,10 +75,10 @@ class CodedMean(abc.ABC):
         """Equal on all ranks."""
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[Width, ...]:
         return WIDTHS
 
-    def coefficients(self, gain: FeedbackGain, bits: int) -> tuple[float, float]:
+    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 

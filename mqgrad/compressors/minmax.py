@@ -7,7 +7,7 @@ import torch
 from mqgrad import cuda_ext
 
 from ..transport import Transport
-from ..widths import CODED_WIDTHS
+from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
 from .topology import Sharded
@@ -105,12 +105,12 @@ def _column_blocks(gradient: torch.Tensor, num_blocks: int) -> torch.Tensor:
     return padded.view(num_blocks, columns, inputs).transpose(1, 2).contiguous()
 
 
-def _encode(blocks: list[torch.Tensor], bits: int) -> torch.Tensor:
-    return torch.cat([cuda_ext.encode_minmax(block, bits) for block in blocks])
+def _encode(blocks: list[torch.Tensor], bits: Width) -> torch.Tensor:
+    return torch.cat([cuda_ext.encode_minmax(block, int(bits)) for block in blocks])
 
 
-def _decode(payload: torch.Tensor, like: list[torch.Tensor], bits: int) -> list[torch.Tensor]:
+def _decode(payload: torch.Tensor, like: list[torch.Tensor], bits: Width) -> list[torch.Tensor]:
     """Decode the payload of blocks of these shapes."""
     shapes = [(block.shape[0], block.shape[1]) for block in like]
-    pieces = payload.split([cuda_ext.minmax_bytes(rows, columns, bits) for rows, columns in shapes])
-    return [cuda_ext.decode_minmax(p, *shape, bits) for p, shape in zip(pieces, shapes, strict=True)]
+    pieces = payload.split([cuda_ext.minmax_bytes(rows, columns, int(bits)) for rows, columns in shapes])
+    return [cuda_ext.decode_minmax(p, *shape, int(bits)) for p, shape in zip(pieces, shapes, strict=True)]

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import WidthRule, check_count, check_range, usable
 
 
@@ -16,9 +17,9 @@ class Accordion(WidthRule):
     calls the epochs after a learning-rate drop critical; statistics do not show the rate, so that is left out.
     """
 
-    start: int = 8
+    start: Width = 8
     """Width in critical regimes, of which the beginning of the run is one."""
-    few: int = 2
+    few: Width = 2
     """Width elsewhere, at most ``start``."""
     threshold: float = 0.5
     """η."""
@@ -47,7 +48,7 @@ class Accordion(WidthRule):
         self.pending += 1
         return self.bits if self.pending < self.window else self._look()
 
-    def _look(self) -> int:
+    def _look(self) -> Width:
         old, new = self.previous, self.accumulated
         self.previous, self.accumulated, self.pending = new, 0.0, 0
         is_critical = old is None or abs(old - new) >= self.threshold * old

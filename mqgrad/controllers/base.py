@@ -3,6 +3,7 @@
 from typing import Any, Protocol, runtime_checkable
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 
 
 @runtime_checkable
@@ -17,11 +18,11 @@ class Controller(Protocol):
     """Iterations between two decisions."""
 
     @property
-    def initial_bits(self) -> int:
+    def initial_bits(self) -> Width:
         """Width until the first decision."""
         ...
 
-    def decide(self, statistics: IntervalStatistics) -> int:
+    def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next."""
         ...
 

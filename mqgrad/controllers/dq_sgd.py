@@ -44,7 +44,7 @@ class DQSGD(WidthRule):
     """State: decisions made."""
 
     def prepare(self) -> None:
-        check_range("budget", self.budget, self.widths[0], self.widths[-1])
+        check_range("budget", self.budget, max(self.widths[0], 1), self.widths[-1])
         check_keep(self.keep)
         check_range("integral_gain", self.integral_gain, 0.0, 1.0)
         if not 0 < self.contraction <= 1:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import WidthRule, check_count, check_keep, ewma, usable
 
 _MOST_LEVELS = 2.0**32  # more than any width has
@@ -16,7 +17,7 @@ class AdaQuantFL(WidthRule):
     f is the loss now and f₀ that of the first interval; s₀ = 2^(start − 1) − 1, the levels of width ``start``.
     """
 
-    start: int = 2
+    start: Width = 2
     """Width until the first decision, at least 2: it sets s₀."""
     first_loss: float | None = dataclasses.field(init=False, default=None)
     """State: f₀."""
@@ -43,7 +44,7 @@ class DAdaQuant(WidthRule):
     The time-adaptive half of the paper; a doubling of its levels is one bit more.
     """
 
-    start: int = 2
+    start: Width = 2
     """Width until the first plateau."""
     patience: int = 5
     """φ, in decisions."""
@@ -77,7 +78,7 @@ class FedDQ(WidthRule):
     ``resolution`` is set so that the first range takes ``start`` bits, which needs no unit.
     """
 
-    start: int = 8
+    start: Width = 8
     """Width of the first range; it sets the resolution."""
     resolution: float | None = dataclasses.field(init=False, default=None)
     """State: the step between two values, in the unit of the range."""

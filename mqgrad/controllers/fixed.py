@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..statistics import IntervalStatistics
-from ..widths import check_width
+from ..widths import Width, check_width
 from .rule import check_count
 
 
@@ -12,18 +12,18 @@ from .rule import check_count
 class FixedBits:
     """Always the same bit width."""
 
-    bits: int
+    bits: Width
     interval: int = 10
 
     def __post_init__(self) -> None:
-        check_width(self.bits)
+        self.bits = check_width(self.bits)
         check_count("interval", self.interval)
 
     @property
-    def initial_bits(self) -> int:
+    def initial_bits(self) -> Width:
         return self.bits
 
-    def decide(self, statistics: IntervalStatistics) -> int:
+    def decide(self, statistics: IntervalStatistics) -> Width:
         return self.bits
 
     def state_dict(self) -> dict[str, Any]:

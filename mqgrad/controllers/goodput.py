@@ -3,6 +3,7 @@
 import dataclasses
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_keep, ewma, usable
 
 
@@ -20,9 +21,9 @@ class Goodput(WidthRule):
     with backward, which hides part of the wire; seconds of encoding and decoding.
     """
 
-    widths: tuple[int, ...] = TIMED_WIDTHS
+    widths: tuple[Width, ...] = TIMED_WIDTHS
     """Widths to choose from, increasing."""
-    start: int = 8
+    start: Width = 8
     """Width until the first decision."""
     keep: float = 0.9
     """Share of the old value in the averages of S, V and q, per decision. Seconds are the last interval's alone,
@@ -61,7 +62,7 @@ class Goodput(WidthRule):
         )
 
 
-def relative_goodput(statistics: IntervalStatistics, bits: int) -> float:
+def relative_goodput(statistics: IntervalStatistics, bits: Width) -> float:
     """Goodput at a width, divided by S; 0 where nothing is to be gained or no time passes.
 
     S in the numerator is the same at every width. Without it the comparison needs only S + V/W = ‖ḡ‖², which is

@@ -3,6 +3,7 @@
 import dataclasses
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
 
 _SHORTEST_STEP = 1e-9  # seconds; keeps a throughput finite
@@ -24,9 +25,9 @@ class GraVAC(WidthRule):
     uncorrelated with the gradient and follows the d/(6s²) law; then no width need be tried to know its gain.
     """
 
-    widths: tuple[int, ...] = TIMED_WIDTHS
+    widths: tuple[Width, ...] = TIMED_WIDTHS
     """Widths to choose from, increasing; the last is the dense one."""
-    start: int = 8
+    start: Width = 8
     """The first safe width."""
     least_gain: float = 0.7
     """ε; the paper uses 0.7 and 0.9."""
@@ -36,9 +37,9 @@ class GraVAC(WidthRule):
     """Decisions between two steps of the search; the paper steps every 500 to 2000 iterations."""
     keep: float = 0.9
     """Share of the old value in the averages of gain and throughput."""
-    safe: int = dataclasses.field(init=False, default=0)
+    safe: Width = dataclasses.field(init=False, default=0)
     """State: θ_min as a width."""
-    candidate: int = dataclasses.field(init=False, default=0)
+    candidate: Width = dataclasses.field(init=False, default=0)
     """State: θ_s·θ_min as a width."""
     is_frozen: bool = dataclasses.field(init=False, default=False)
     """State: whether the search is over."""
@@ -90,18 +91,18 @@ class GraVAC(WidthRule):
         else:
             self.candidate = self.narrower(self.candidate)
 
-    def _rates(self) -> dict[int, float]:
+    def _rates(self) -> dict[Width, float]:
         """Throughput × gain of the widths tried so far."""
         tried = zip(self.widths, self.throughputs, strict=True)
         return {bits: rate * self._gain(bits) for bits, rate in tried if rate is not None}
 
-    def _gain(self, bits: int) -> float:
+    def _gain(self, bits: Width) -> float:
         gain = self.gains[self.widths.index(bits)]
         assert gain is not None
         return gain
 
 
-def squared_cosine(statistics: IntervalStatistics, bits: int) -> float:
+def squared_cosine(statistics: IntervalStatistics, bits: Width) -> float:
     """cos²(g, Q(g)) = 1/(1 + q(b)/‖g‖²) of one rank's gradient, for an unbiased Q; 1 for a zero gradient.
 
     ‖g‖² = S + V and q are W times the figures V/W and q/W of the mean, except for S.

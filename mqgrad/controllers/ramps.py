@@ -4,6 +4,7 @@ import dataclasses
 import random
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import WidthRule, check_count
 
 
@@ -15,9 +16,9 @@ class LinearRamp(WidthRule):
     a ramp shows what that alone is worth.
     """
 
-    start: int = 2
+    start: Width = 2
     """Width until the first decision."""
-    end: int = 8
+    end: Width = 8
     """Width from the last decision of the ramp on, at least ``start``."""
     decisions: int = 100
     """Decisions from ``start`` to ``end``."""

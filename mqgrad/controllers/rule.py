@@ -8,9 +8,9 @@ from typing import Any
 
 from ..observation import check_widths
 from ..statistics import IntervalStatistics
-from ..widths import CODED_WIDTHS, check_width
+from ..widths import CODED_WIDTHS, Width, check_width
 
-TIMED_WIDTHS = (1, 2, 3, 4, 6, 8, 16, 32)
+TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
 """Choice of rules that weigh seconds against noise: not sending fewer bits must be one of the answers."""
 
 
@@ -28,13 +28,13 @@ class WidthRule(abc.ABC):
         ValueError: naming the argument and its value.
     """
 
-    widths: tuple[int, ...] = CODED_WIDTHS
+    widths: tuple[Width, ...] = CODED_WIDTHS
     """Widths to choose from, increasing."""
-    start: int = 4
+    start: Width = 4
     """Width until the first decision; one of ``widths``."""
     interval: int = 10
     """Iterations between two decisions."""
-    bits: int = dataclasses.field(init=False, default=0)
+    bits: Width = dataclasses.field(init=False, default=0)
     """State: the width decided last."""
 
     def __post_init__(self) -> None:
@@ -54,11 +54,11 @@ class WidthRule(abc.ABC):
         """
 
     @property
-    def initial_bits(self) -> int:
+    def initial_bits(self) -> Width:
         """Width until the first decision."""
         return self.start
 
-    def decide(self, statistics: IntervalStatistics) -> int:
+    def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next, in bits."""
         wanted = self.wanted_bits(statistics)
         if wanted is not None and math.isfinite(wanted):
@@ -87,23 +87,23 @@ class WidthRule(abc.ABC):
     def _state_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if not field.init]
 
-    def check_choice(self, name: str, bits: int) -> int:
+    def check_choice(self, name: str, bits: Width) -> Width:
         """Return ``bits`` if it is one of ``widths``."""
         try:
             return check_width(bits, self.widths)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
-    def narrower(self, bits: int) -> int:
+    def narrower(self, bits: Width) -> Width:
         """The next width below ``bits``, or ``bits`` if it is the lowest."""
         return self.widths[max(self.widths.index(bits) - 1, 0)]
 
-    def wider(self, bits: int) -> int:
+    def wider(self, bits: Width) -> Width:
         """The next width above ``bits``, or ``bits`` if it is the highest."""
         return self.widths[min(self.widths.index(bits) + 1, len(self.widths) - 1)]
 
 
-def nearest(value: float, widths: tuple[int, ...]) -> int:
+def nearest(value: float, widths: tuple[Width, ...]) -> Width:
     """The width closest to ``value``; of two equally close, the wider."""
     return min(widths, key=lambda width: (abs(width - value), -width))
 

@@ -364,7 +364,7 @@ def test_arguments_reach_the_controller() -> None:
     [
         ("godput", "unknown controller 'godput'; known: .*dq-sgd.*fixed.*goodput.*random-ramp"),
         ("fixed", "'bits' is missing"),
-        ("fixed:x", "bits 'x' is not a whole number"),
+        ("fixed:x", "bits 'x' is not a number of bits, such as 4 or 1/4"),
         ("fixed:9", "'fixed:9': bit width 9"),
         ("fixed:4,interval=0", "interval 0 must be"),
         ("fixed:4,bits=3", "'bits' is given twice"),
@@ -383,7 +383,7 @@ def test_arguments_reach_the_controller() -> None:
         ("random-ramp:decisions=3", "decisions 3 is too few"),
         ("adaquantfl:start=1", "start 1 must be at least 2"),
         ("dadaquant:patience=0", "patience 0"),
-        ("feddq:widths=2-4", "widths '2-4' is not whole numbers joined by"),
+        ("feddq:widths=2-4", "widths '2-4' is not numbers of bits joined by"),
         ("feddq:widths=8+2", "increasing"),
         ("feddq:widths=2+4", "start: bit width 8"),
         ("accordion:start=2,few=4", "few 4 must be at most start, 2"),

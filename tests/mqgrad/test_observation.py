@@ -171,7 +171,7 @@ def test_json_round_trip(kind: str) -> None:
         ("widths", [4, 2]),
         ("widths", [2, 2]),
         ("widths", [9]),
-        ("widths", [2.0, 4.0]),
+        ("widths", [2.5, 4.0]),
         ("widths", [True]),
         ("widths", "248"),
         ("surprise", 1),

@@ -9,6 +9,7 @@ from torch.nn.utils import parameters_to_vector
 
 from mqgrad.statistics import Costs, RankStatistics, Totals
 from mqgrad.transport import Transport, own_group
+from mqgrad.widths import Width
 
 from ..settings import check_positive_ints
 from .base import RankInterval, Setup
@@ -42,7 +43,7 @@ class LocalSGD:
         self._transport = Transport(own_group(setup.group, setup.timeout_seconds), setup.link)
         return setup.model
 
-    def begin_interval(self, iterations: int, bits: int | None) -> None:
+    def begin_interval(self, iterations: int, bits: Width | None) -> None:
         self._interval = RankStatistics()
         self._losses = []
         self._step_time = time.perf_counter()

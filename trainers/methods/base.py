@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics, RankStatistics
+from mqgrad.widths import Width
 
 from ..link import LinkEmulation
 
@@ -19,11 +20,11 @@ class RankInterval:
     """One rank's part of an interval."""
 
     statistics: RankStatistics
-    bits: int
+    bits: Width
     """Width of the last iteration."""
     iteration: int
     """Iterations since the run began."""
-    bit_iterations: int | None = None
+    bit_iterations: float | None = None
     """Sum of the width over the iterations of this interval, where it may have changed among them."""
     decided_on: IntervalStatistics | None = None
     """What the controller saw last; None without one, and before its first decision."""
@@ -54,7 +55,7 @@ class TrainingMethod(Protocol):
         """Begin the run; return the module to compute the loss with."""
         ...
 
-    def begin_interval(self, iterations: int, bits: int | None) -> None:
+    def begin_interval(self, iterations: int, bits: Width | None) -> None:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
         ...
 

@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
 from mqgrad.statistics import RankStatistics, Totals
+from mqgrad.widths import Width
 
 from .base import RankInterval, Setup
 
@@ -35,7 +36,7 @@ class DDP:
         ddp.register_comm_hook(self._compression, mqgrad.compression_hook)
         return ddp
 
-    def begin_interval(self, iterations: int, bits: int | None) -> None:
+    def begin_interval(self, iterations: int, bits: Width | None) -> None:
         if bits is not None:
             self._compression.set_width(bits)
             self._compression.interval = iterations  # gradient figures are taken at its last iteration

@@ -1,0 +1,31 @@
+"""How widths are written and read."""
+
+import json
+
+import pytest
+
+from mqgrad.widths import WIDTHS, as_width, check_width, format_width, parse_width
+
+
+@pytest.mark.parametrize("bits", [*WIDTHS, 1 / 2, 1 / 4, 1 / 64])
+def test_text_json_and_float_give_the_width_back(bits: float) -> None:
+    assert parse_width(format_width(bits)) == bits
+    assert parse_width(str(bits)) == bits
+    assert json.loads(json.dumps(bits)) == bits
+    assert type(as_width(float(bits))) is type(bits)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1/0", "nan", "1e999", "1/4/2"])
+def test_what_is_not_a_number_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number"):
+        parse_width(text)
+
+
+@pytest.mark.parametrize("bits", [True, 0, -1, 2.5, 9, 1 / 3, 1 / 128, float("nan"), float("inf"), "4", None])
+def test_other_widths_are_refused(bits: object) -> None:
+    with pytest.raises(ValueError, match="is not supported; choose one of"):
+        check_width(bits)  # type: ignore[arg-type]
+
+
+def test_fractions_are_written_as_such() -> None:
+    assert [format_width(bits) for bits in (1 / 64, 0.25, 1, 8.0)] == ["1/64", "1/4", "1", "8"]
