@@ -164,7 +164,6 @@ def _mix64(x: Tensor) -> Tensor:
 
 def _mix32(x: Tensor) -> Tensor:
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0xD35A2D97) & 0xFFFFFFFF
     return x ^ (x >> 15)
 
 

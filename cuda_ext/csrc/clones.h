@@ -10,3 +10,5 @@
 #else
 #define MQ_CLONES
 #endif
+
+#define MQ_ALWAYS_INLINE __attribute__((always_inline))  // of lambdas: what is not inlined is not part of the clone

@@ -10,69 +10,121 @@
 namespace mqgrad {
 namespace {
 
+constexpr int64_t kBlock = 64;       // elements; loops of a fixed length compile to vector code without a remainder
+constexpr int64_t kPrefetch = 1024;  // elements ahead: what the hardware prefetcher leaves out at ends of pages
+
+// Calls f(pointer to kBlock elements, offset) for n elements, the last block padded with zeros.
+template <typename F>
+MQ_INLINE void for_each_block(const float* v, int64_t n, const F& f) {
+  int64_t at = 0;
+  for (; at + kBlock <= n; at += kBlock) f(v + at, at);
+  if (at == n) return;
+  float padded[kBlock] = {};
+  std::memcpy(padded, v + at, 4 * (n - at));
+  f(padded, at);
+}
+
+using Lanes = int32_t __attribute__((vector_size(64)));  // one AVX-512 register, or several smaller ones
+constexpr int kRows = kBlock / 16;                        // of lanes in a block
+
+MQ_INLINE int64_t sum_lanes(const Lanes& lanes) {
+  int64_t sum = 0;
+  for (int i = 0; i < 16; ++i) sum += lanes[i];
+  return sum;
+}
+
 MQ_CLONES uint32_t max_abs_bits(const float* v, int64_t n) {
-  uint32_t max = 0;
-  for (int64_t i = 0; i < n; ++i) max = std::max(max, abs_bits(v[i]));
-  return max;
+  Lanes max[kRows] = {};  // several, to be independent of each other
+  for_each_block(v, n, [&](const float* block, int64_t) {
+    for (int k = 0; k < kRows; ++k) {
+      __builtin_prefetch(block + 16 * k + kPrefetch);
+      Lanes x;
+      std::memcpy(&x, block + 16 * k, sizeof(x));
+      x &= 0x7fffffff;
+      max[k] = max[k] > x ? max[k] : x;
+    }
+  });
+  for (int k = 1; k < kRows; ++k) max[0] = max[0] > max[k] ? max[0] : max[k];
+  int32_t result = 0;
+  for (int i = 0; i < 16; ++i) result = std::max<int32_t>(result, max[0][i]);
+  return static_cast<uint32_t>(result);
 }
 
 struct MagnitudeSums {
-  uint64_t sum;
-  uint64_t squares;
+  int64_t sum = 0;
+  int64_t squares = 0;
 };
 
+// n is at most kChunk, so that sums of 16 bits fit lanes of 32.
 MQ_CLONES MagnitudeSums magnitude_sums(const float* v, int64_t n, Grid grid) {
-  MagnitudeSums total{0, 0};
-  for (int64_t at = 0; at < n; at += kChunk) {  // short enough for sums of 15 bits in 32
-    const int64_t end = std::min(at + kChunk, n);
-    uint32_t sum = 0, low = 0, high = 0;
-    for (int64_t i = at; i < end; ++i) {
-      const uint32_t m = magnitude(v[i], grid);
-      sum += m;
-      low += m * m & 0xffffu;  // of a square of at most 2^30
-      high += m * m >> 16;
+  Lanes sum = {}, low = {}, high = {};
+  for_each_block(v, n, [&](const float* block, int64_t) {
+    int32_t m[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) m[i] = static_cast<int32_t>(magnitude(block[i], grid));
+    Lanes rows[kRows];
+    std::memcpy(rows, m, sizeof(rows));
+    for (int k = 0; k < kRows; ++k) {
+      const Lanes square = rows[k] * rows[k];  // at most 2^30
+      sum += rows[k];
+      low += square & 0xffff;
+      high += square >> 16;
     }
-    total.sum += sum;
-    total.squares += (static_cast<uint64_t>(high) << 16) + low;
+  });
+  return {sum_lanes(sum), (sum_lanes(high) << 16) + sum_lanes(low)};
+}
+
+// The three below write whole blocks of codes, whatever n is.
+
+MQ_CLONES void nearest_codes(const float* v, int64_t n, Grid grid, uint8_t* __restrict codes) {
+  for_each_block(v, n, [&](const float* block, int64_t at) {
+    for (int64_t i = 0; i < kBlock; ++i) codes[at + i] = nearest_code(block[i], grid);
+  });
+}
+
+MQ_CLONES void sign_codes(const float* v, int64_t n, uint8_t* __restrict codes) {
+  for_each_block(v, n, [&](const float* block, int64_t at) {
+    for (int64_t i = 0; i < kBlock; ++i) codes[at + i] = sign_code(block[i]);
+  });
+}
+
+// `first` is even.
+MQ_CLONES void stochastic_codes(const float* v, int64_t n, Grid grid, Stream stream, int64_t first,
+                                uint8_t* __restrict codes) {
+  constexpr int64_t kWords = kBlock / 2;
+  const uint32_t start = stream.start + static_cast<uint32_t>(first / 2) * stream.stride;
+  uint32_t steps[kWords];
+  for (uint32_t k = 0; k < kWords; ++k) steps[k] = k * stream.stride;
+  for_each_block(v, n, [&](const float* block, int64_t at) {
+    const uint32_t base = start + static_cast<uint32_t>(at / 2) * stream.stride;
+    uint32_t words[kWords];
+    for (int64_t k = 0; k < kWords; ++k) words[k] = mix32(base + steps[k]);
+    uint16_t halves[kBlock];
+    std::memcpy(halves, words, sizeof(words));
+    for (int64_t i = 0; i < kBlock; ++i) codes[at + i] = stochastic_code(block[i], grid, dither_from_half(halves[i]));
+  });
+}
+
+// How decoding and error feedback use the values: f(i, value of code i).
+template <typename F>
+MQ_INLINE void for_each_value(int bits, const uint8_t* codes, int64_t n, float scale, const F& f) {
+  if (bits == 1) {
+    for (int64_t i = 0; i < n; ++i) f(i, sign_value(codes[i], scale));
+  } else {
+    const int32_t s = level_count(bits);
+    const Reciprocal r = reciprocal(s);
+    for (int64_t i = 0; i < n; ++i) f(i, level_value(codes[i], s, r, scale));
   }
-  return total;
 }
 
-MQ_CLONES void nearest_codes(const float* v, int64_t n, Grid grid, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = nearest_code(v[i], grid);
+MQ_CLONES void write_values(int bits, const uint8_t* __restrict codes, int64_t n, float scale, float* __restrict out) {
+  for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE { out[i] = value; });
 }
 
-MQ_CLONES void sign_codes(const float* v, int64_t n, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = sign_code(v[i]);
+MQ_CLONES void add_values(int bits, const uint8_t* __restrict codes, int64_t n, float scale, float* __restrict out) {
+  for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE { out[i] += value; });
 }
 
-MQ_CLONES void random_words(Stream stream, uint32_t first, int64_t n, uint32_t* words) {
-  for (int64_t i = 0; i < n; ++i) words[i] = random_word(stream, first + static_cast<uint32_t>(i));
-}
-
-MQ_CLONES void stochastic_codes(const float* v, const uint16_t* halves, int64_t n, Grid grid, uint8_t* codes) {
-  for (int64_t i = 0; i < n; ++i) codes[i] = stochastic_code(v[i], grid, dither_from_half(halves[i]));
-}
-
-MQ_CLONES void level_values(const uint8_t* codes, int64_t n, int32_t s, float scale, float* out) {
-  const Reciprocal r = reciprocal(s);
-  for (int64_t i = 0; i < n; ++i) out[i] = level_value(codes[i], s, r, scale);
-}
-
-MQ_CLONES void add_level_values(const uint8_t* codes, int64_t n, int32_t s, float scale, float* out) {
-  const Reciprocal r = reciprocal(s);
-  for (int64_t i = 0; i < n; ++i) out[i] += level_value(codes[i], s, r, scale);
-}
-
-MQ_CLONES void sign_values(const uint8_t* codes, int64_t n, float scale, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = sign_value(codes[i], scale);
-}
-
-MQ_CLONES void add_sign_values(const uint8_t* codes, int64_t n, float scale, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] += sign_value(codes[i], scale);
-}
-
-MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, double alpha, float* v) {
+MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, double alpha, float* __restrict v) {
   if (alpha == 1) {  // a sum rounded to double and then to float is the float sum: 53 >= 2 * 24 + 2
     for (int64_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
     return;
@@ -80,8 +132,11 @@ MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, doub
   for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha);
 }
 
-MQ_CLONES void update_residual(const float* x, const float* sent, int64_t n, double beta, float* residual) {
-  for (int64_t i = 0; i < n; ++i) residual[i] = next_residual(x[i], residual[i], sent[i], beta);
+MQ_CLONES void keep_errors(int bits, const float* __restrict x, const uint8_t* __restrict codes, int64_t n, float scale,
+                           double beta, float* __restrict residual) {
+  for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE {
+    residual[i] = next_residual(x[i], residual[i], value, beta);
+  });
 }
 
 float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
@@ -89,21 +144,24 @@ float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
   if (max_bits >= kInfinityBits) return float_from_bits(kNanBits);
   const float max = float_from_bits(max_bits);
   if (stochastic || bits > 4 || max == 0) return max;
-  const MagnitudeSums sums = magnitude_sums(v, n, magnitude_grid(max));
-  return nearest_scale(bits, n, sums.sum, sums.squares, max);
+  MagnitudeSums total;
+  for (int64_t at = 0; at < n; at += kChunk) {
+    const MagnitudeSums sums = magnitude_sums(v + at, std::min(kChunk, n - at), magnitude_grid(max));
+    total.sum += sums.sum;
+    total.squares += sums.squares;
+  }
+  return nearest_scale(bits, n, total.sum, total.squares, max);
 }
 
-// Codes of elements [first, first + n) of one bucket, v pointing at the first; n is at most kChunk.
+// Codes of elements [first, first + n) of one bucket, v pointing at the first; up to kBlock - 1 more are overwritten.
 void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float scale, int64_t bucket, int64_t first,
                    uint8_t* codes) {
   const int bits = a.layout.bits;
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     std::memset(codes, level_count(bits), n);
   } else if (a.stochastic) {
-    uint32_t words[kChunk / 2 + 1];
     const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
-    random_words(stream, static_cast<uint32_t>(first / 2), n / 2 + 1, words);
-    stochastic_codes(v, reinterpret_cast<const uint16_t*>(words) + first % 2, n, stochastic_grid(bits, scale), codes);
+    stochastic_codes(v, n, stochastic_grid(bits, scale), stream, first, codes);
   } else if (bits == 1) {
     sign_codes(v, n, codes);
   } else {
@@ -111,33 +169,12 @@ void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float sc
   }
 }
 
-void segment_values(int bits, const uint8_t* codes, int64_t n, float scale, float* out) {
-  bits == 1 ? sign_values(codes, n, scale, out) : level_values(codes, n, level_count(bits), scale, out);
-}
-
-void add_segment_values(int bits, const uint8_t* codes, int64_t n, float scale, float* out) {
-  bits == 1 ? add_sign_values(codes, n, scale, out) : add_level_values(codes, n, level_count(bits), scale, out);
-}
-
-// Calls f(bucket, first element within the bucket, offset from begin, length) for each piece of a bucket in the range.
-template <typename F>
-void for_each_segment(int64_t begin, int64_t end, int64_t bucket_size, const F& f) {
-  for (int64_t at = begin; at < end;) {
-    const int64_t bucket = at / bucket_size;
-    const int64_t first = at - bucket * bucket_size;
-    const int64_t length = std::min(bucket_size - first, end - at);
-    f(bucket, first, at - begin, length);
-    at += length;
-  }
-}
-
-// What one unit is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
-class UnitInput {
+// What one bucket is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
+class BucketInput {
  public:
-  explicit UnitInput(const EncodeArguments& a) : a_(a) {}
+  explicit BucketInput(const EncodeArguments& a) : a_(a) {}
 
-  void load(int64_t begin, int64_t end) {
-    const int64_t n = end - begin;
+  void load(int64_t begin, int64_t n) {
     if (a_.dtype == torch::headeronly::ScalarType::Float) {
       x = static_cast<const float*>(a_.x) + begin;
     } else {
@@ -161,31 +198,50 @@ class UnitInput {
   std::vector<float> compensated_;
 };
 
-void keep_error(const EncodeArguments& a, const float* x, const uint8_t* codes, int64_t n, float scale,
-                float* residual) {
-  if (abs_bits(scale) >= kInfinityBits) return;  // nothing of this bucket arrives: keep what was owed
-  float sent[kChunk];
-  segment_values(a.layout.bits, codes, n, scale, sent);
-  update_residual(x, sent, n, a.beta, residual);
-}
+// Collects codes and packs them chunk by chunk, the first one to the first bits of `out`.
+class Packer {
+ public:
+  Packer(int bits, uint8_t* out) : bits_(bits), out_(out) {}
 
-void encode_unit(const EncodeArguments& a, int64_t begin, int64_t end, UnitInput& input, uint8_t* payload) {
-  const Layout& layout = a.layout;
-  input.load(begin, end);
-  for_each_segment(begin, end, layout.bucket_size, [&](int64_t bucket, int64_t, int64_t offset, int64_t n) {
-    store_scale(payload, bucket, bucket_scale(input.v + offset, n, layout.bits, a.stochastic));
-  });
-  uint8_t codes[kChunk];
-  for (int64_t at = begin; at < end; at += kChunk) {
-    const int64_t chunk_end = std::min(at + kChunk, end);
-    for_each_segment(at, chunk_end, layout.bucket_size,
-                     [&](int64_t bucket, int64_t first, int64_t offset, int64_t n) {
-                       const int64_t i = at - begin + offset;
-                       const float scale = load_scale(payload, bucket);
-                       segment_codes(a, input.v + i, n, scale, bucket, first, codes + offset);
-                       if (a.residual) keep_error(a, input.x + i, codes + offset, n, scale, a.residual + begin + i);
-                     });
-    pack(layout.bits, codes, chunk_end - at, payload + layout.scale_bytes() + at / 8 * layout.bits);
+  // Room for kChunk codes.
+  uint8_t* next() { return codes_ + count_; }
+
+  void advance(int64_t n) {
+    count_ += n;
+    if (count_ < kChunk) return;
+    const int64_t whole = count_ / 8 * 8;
+    write(whole);
+    std::memcpy(codes_, codes_ + whole, 8);
+    count_ -= whole;
+  }
+
+  void finish() { write(count_); }
+
+ private:
+  void write(int64_t n) {
+    pack(bits_, codes_, n, out_);
+    out_ += n / 8 * bits_;
+  }
+
+  const int bits_;
+  uint8_t* out_;
+  int64_t count_ = 0;
+  uint8_t codes_[2 * kChunk + kBlock];
+};
+
+void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input, Packer& packer, uint8_t* payload) {
+  const int64_t begin = bucket * a.layout.bucket_size;
+  const int64_t size = std::min(a.layout.bucket_size, a.layout.numel - begin);
+  input.load(begin, size);
+  const float scale = bucket_scale(input.v, size, a.layout.bits, a.stochastic);
+  store_scale(payload, bucket, scale);
+  for (int64_t at = 0; at < size; at += kChunk) {
+    const int64_t n = std::min(kChunk, size - at);
+    segment_codes(a, input.v + at, n, scale, bucket, at, packer.next());
+    if (a.residual && abs_bits(scale) < kInfinityBits) {  // else nothing of this bucket arrives: keep what was owed
+      keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
+    }
+    packer.advance(n);
   }
 }
 
@@ -197,22 +253,32 @@ int64_t buckets_per_unit(const Layout& layout) {
 
 void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, uint8_t* payload) {
   const Layout& layout = arguments.layout;
-  const int64_t unit = buckets_per_unit(layout) * layout.bucket_size;
-  UnitInput input(arguments);
-  for (int64_t at = begin * unit; at < std::min(end * unit, layout.numel); at += unit) {
-    encode_unit(arguments, at, std::min(at + unit, layout.numel), input, payload);
+  const int64_t per_unit = buckets_per_unit(layout);
+  const int64_t first = begin * per_unit;
+  BucketInput input(arguments);
+  Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits);
+  for (int64_t bucket = first; bucket < std::min(end * per_unit, layout.buckets()); ++bucket) {
+    encode_bucket(arguments, bucket, input, packer, payload);
   }
+  packer.finish();
 }
 
-void decode_chunks(const uint8_t* payload, const Layout& layout, int64_t begin, int64_t end, bool add, float* out) {
+void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, int64_t end, bool add, float* out) {
+  const auto values = add ? add_values : write_values;
   uint8_t codes[kChunk];
-  for (int64_t at = begin * kChunk; at < std::min(end * kChunk, layout.numel); at += kChunk) {
-    const int64_t chunk_end = std::min(at + kChunk, layout.numel);
+  int64_t bucket = begin / layout.bucket_size;
+  int64_t bucket_end = (bucket + 1) * layout.bucket_size;
+  for (int64_t at = begin; at < end; at += kChunk) {
+    const int64_t chunk_end = std::min(at + kChunk, end);
     unpack(layout.bits, payload + layout.scale_bytes() + at / 8 * layout.bits, chunk_end - at, codes);
-    for_each_segment(at, chunk_end, layout.bucket_size, [&](int64_t bucket, int64_t, int64_t offset, int64_t n) {
-      const auto values = add ? add_segment_values : segment_values;
-      values(layout.bits, codes + offset, n, load_scale(payload, bucket), out + at + offset);
-    });
+    for (int64_t i = at; i < chunk_end;) {
+      const int64_t n = std::min(bucket_end, chunk_end) - i;
+      values(layout.bits, codes + (i - at), n, load_scale(payload, bucket), out + (i - begin));
+      i += n;
+      if (i < bucket_end) continue;
+      bucket += 1;
+      bucket_end += layout.bucket_size;
+    }
   }
 }
 

@@ -13,26 +13,45 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-using Groups = uint64_t __attribute__((vector_size(32)));  // of eight codes each; one AVX2 register, or two smaller
-constexpr int64_t kGroups = 4;
+using Groups = uint64_t __attribute__((vector_size(64)));  // of eight codes each; one AVX-512 register, or several smaller
+constexpr int64_t kGroups = 8;
 
-// Whole groups move eight bytes at a time where the next group overwrites, or the mask drops, what is too much:
-// copies of 3, 5, 6 or 7 bytes take several instructions and stall the load that follows. That needs eight bytes from
-// where the last of several groups begins.
+// The bytes of a group in memory. Groups of 3, 5, 6 or 7 bytes move as 8, where the next group overwrites, or the mask
+// drops, what is too much: copies of 3 to 7 bytes take several instructions and stall the load that follows.
+template <int BITS>
+struct GroupBytes {
+  using type = uint64_t;
+};
+template <>
+struct GroupBytes<1> {
+  using type = uint8_t;
+};
+template <>
+struct GroupBytes<2> {
+  using type = uint16_t;
+};
+template <>
+struct GroupBytes<4> {
+  using type = uint32_t;
+};
+
+// Whether the last of kGroups groups has all its bytes to move.
 template <int BITS>
 MQ_INLINE bool groups_fit(int64_t n) {
-  return n * BITS >= 64 + 8 * BITS * (kGroups - 1);
+  constexpr int64_t kSize = sizeof(typename GroupBytes<BITS>::type);
+  return n * BITS >= 8 * (BITS * (kGroups - 1) + kSize);
 }
 
 template <int BITS>
-MQ_INLINE void pack_width(const uint8_t* codes, int64_t n, uint8_t* out) {
+MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
+  using Bytes = typename GroupBytes<BITS>::type;
   for (; groups_fit<BITS>(n); n -= 8 * kGroups, codes += 8 * kGroups, out += BITS * kGroups) {
     Groups groups;
     std::memcpy(&groups, codes, sizeof(groups));
     pack8<BITS>(groups);
     for (int k = 0; k < kGroups; ++k) {
-      const uint64_t group = groups[k];
-      std::memcpy(out + k * BITS, &group, 8);
+      const Bytes bytes = static_cast<Bytes>(groups[k]);
+      std::memcpy(out + k * BITS, &bytes, sizeof(Bytes));
     }
   }
   for (; n > 0; n -= 8, codes += 8, out += BITS) {
@@ -45,12 +64,15 @@ MQ_INLINE void pack_width(const uint8_t* codes, int64_t n, uint8_t* out) {
 }
 
 template <int BITS>
-MQ_INLINE void unpack_width(const uint8_t* packed, int64_t n, uint8_t* codes) {
+MQ_INLINE void unpack_width(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
+  using Bytes = typename GroupBytes<BITS>::type;
   for (; groups_fit<BITS>(n); n -= 8 * kGroups, codes += 8 * kGroups, packed += BITS * kGroups) {
-    uint64_t group[kGroups];
-    for (int k = 0; k < kGroups; ++k) std::memcpy(&group[k], packed + k * BITS, 8);
     Groups groups;
-    std::memcpy(&groups, group, sizeof(groups));
+    for (int k = 0; k < kGroups; ++k) {
+      Bytes bytes;
+      std::memcpy(&bytes, packed + k * BITS, sizeof(Bytes));
+      groups[k] = bytes;
+    }
     unpack8<BITS>(groups);
     std::memcpy(codes, &groups, sizeof(groups));
   }

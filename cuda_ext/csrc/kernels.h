@@ -38,8 +38,8 @@ struct EncodeArguments {
 int64_t buckets_per_unit(const Layout& layout);
 void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, uint8_t* payload);
 
-// Elements [kChunk * begin, kChunk * end); `add` adds to `out` instead of overwriting it.
-void decode_chunks(const uint8_t* payload, const Layout& layout, int64_t begin, int64_t end, bool add, float* out);
+// Elements [begin, end) to out[0] and on; begin is a multiple of 8. `add` adds to `out` instead of overwriting it.
+void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, int64_t end, bool add, float* out);
 
 // n elements of any supported type from x[first] on, as fp32 in `out`.
 void load_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n, float* out);

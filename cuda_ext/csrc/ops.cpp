@@ -58,7 +58,8 @@ void run_decode(const Tensor& payload, const Layout& layout, bool add, const Ten
   const uint8_t* bytes = static_cast<const uint8_t*>(payload.const_data_ptr());
   float* values = static_cast<float*>(out.mutable_data_ptr());
   parallel_chunks(layout.numel, [&](int64_t begin, int64_t end) {
-    decode_chunks(bytes, layout, begin, end, add, values);
+    const int64_t first = begin * kChunk;
+    decode_range(bytes, layout, first, std::min(end * kChunk, layout.numel), add, values + first);
   });
 }
 

@@ -207,10 +207,11 @@ MQ_INLINE uint8_t stochastic_code(float x, Grid grid, uint32_t dither) {
 //
 // The dither of element i of bucket k is a pure function of (seed, bucket_ids[k], i): never of a state, a thread or the
 // other elements. Seed and bucket give a 64-bit key (the finalizer of SplitMix64, twice). Its halves are the start and
-// the odd stride of a sequence of 32-bit states, one per two elements, and each state goes through a finalizer: the
-// structure of SplitMix (Steele, Lea and Flood 2014), where every stream has a stride of its own, with the 32-bit finalizer
-// of Wellons' hash-prospector. The low half of word i / 2 serves an even i, the high half an odd one, in memory order:
-// as 16-bit lanes, the words are the dithers of consecutive elements.
+// the odd stride of a sequence of 32-bit states, one per two elements, as in SplitMix (Steele, Lea and Flood 2014), where
+// every stream has a stride of its own. Over all keys, two states of a sequence are as good as independent, which makes
+// the variance of a sum of roundings right; one round of multiplication and shifts (the first of Wellons' hash-prospector)
+// hides that neighbouring states differ by a constant. The low half of word i / 2 serves an even i, the high half an odd
+// one, in memory order: as 16-bit lanes, the words are the dithers of consecutive elements.
 MQ_INLINE uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -219,7 +220,6 @@ MQ_INLINE uint64_t mix64(uint64_t x) {
 
 MQ_INLINE uint32_t mix32(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x21f0aaadu;
-  x = (x ^ (x >> 15)) * 0xd35a2d97u;
   return x ^ (x >> 15);
 }
 
