@@ -20,7 +20,7 @@ from .wrappers import BudgetEnds, TimePrice
 
 MakeEnv = Callable[[], gymnasium.Env]
 
-# Chosen by experiment (tests/agents/lab.py) for a run of 500-1500 decisions, 8 widths, noisy rewards.
+# Chosen by experiment (experiments/benchmarks/learning.py) for a run of 500-1500 decisions, 8 widths, noisy rewards.
 PRESETS: dict[str, dict[str, Any]] = {
     "dqn": {
         "learning_rate": 1e-3,

@@ -96,12 +96,18 @@ class RepriceCallback(BaseCallback):
         return True
 
     def _reprice(self, rows: slice) -> None:
-        spent = self.buffer.observations[rows, :, -1].astype(np.float64)
-        after = self.buffer.next_observations[rows, :, -1].astype(np.float64)
+        buffer, grid = self.buffer, self.price.grid
+        spent = buffer.observations[rows, :, -1].astype(np.float64)
+        after = buffer.next_observations[rows, :, -1].astype(np.float64)
+        over = buffer.dones[rows] > 0
+        cut = over | (buffer.timeouts[rows] > 0)
+        # Rows lie in the order of time, so the row above shows where the interval before began.
+        before = np.where(np.roll(cut, 1, axis=0), 0.0, np.roll(spent, 1, axis=0))
+        before[0] = 0.0
+        middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
         change = self.price.returns_to_go - self._old
-        grid = self.price.grid
-        self.buffer.rewards[rows] += self.price.scale * (
-            np.interp(after, grid, change) - np.interp(spent, grid, change)
+        buffer.rewards[rows] += self.price.scale * (
+            np.interp(middle_after, grid, change) - np.interp(middle, grid, change)
         )
 
 

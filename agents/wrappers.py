@@ -43,6 +43,10 @@ class TimePrice(gymnasium.Wrapper):
     usually gained in the same seconds at the same point of the budget (the relative reward of
     average-reward learning), and an action shows its worth in its own step.
 
+    The loss of an interval is the mean over its iterations, so it stands for the interval's middle, and p is
+    taken there. Taken at the end, a decision would pay for all of its seconds at once and earn half of its
+    gain a step later, discounted: a bias towards cheap widths, on the toy link of the tests 2 bits for 3.
+
     Φ is a running mean over episodes on a grid of p. A replay buffer holds rewards shaped by an older Φ:
     :class:`~mqgrad.agents.callbacks.RepriceCallback` brings them up to date.
 
@@ -60,27 +64,30 @@ class TimePrice(gymnasium.Wrapper):
         self.grid = np.linspace(0.0, 1.0, cells + 1)
         self.returns_to_go = np.zeros(cells + 1)
         self.episodes = 0
-        self._spent = 0.0
+        self._elapsed = 0.0
         self._path: list[tuple[float, float]] = []
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
-        self._spent = min(info["elapsed_seconds"] / self.budget_seconds, 1.0)
-        self._path = [(self._spent, 0.0)]
+        self._elapsed = 0.0
+        self._path = [(self._middle(info["elapsed_seconds"]), 0.0)]
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        spent = min(info["elapsed_seconds"] / self.budget_seconds, 1.0)
-        gained = self._path[-1][1] + float(reward)
-        self._path.append((spent, gained))
+        spent, gained = self._path[-1]
+        self._path.append((self._middle(info["elapsed_seconds"]), gained + float(reward)))
         if terminated or truncated:
             self._learn()
         # Nothing is to come after an end, whether the budget was spent or training diverged before that.
-        spent = 1.0 if terminated or truncated else spent
-        shaped = self.scale * float(reward) + float(self.shaping(self._spent, spent))
-        self._spent = spent
+        spent_after = 1.0 if terminated or truncated else self._path[-1][0]
+        shaped = self.scale * float(reward) + float(self.shaping(spent, spent_after))
         return observation, shaped, terminated, truncated, info
+
+    def _middle(self, elapsed: float) -> float:
+        """Part of the budget spent in the middle of the interval that ends after ``elapsed`` seconds."""
+        before, self._elapsed = self._elapsed, elapsed
+        return min((before + elapsed) / 2 / self.budget_seconds, 1.0)
 
     def potential(self, spent: Any) -> Any:
         """Return still to come when the part ``spent`` of the budget is spent."""

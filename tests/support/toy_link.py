@@ -24,6 +24,7 @@ class ToyCluster:
         decay: iterations after which the rate has halved (progress slows down, as in real training).
         loss_noise: standard deviation of an interval's mean log-loss.
         feedback: quantization hurts so many times less than the statistics say, as error feedback has it.
+        peak_energy: how peaked the gradient is, which is what quantization noise is proportional to.
     """
 
     world_size = 2
@@ -37,10 +38,12 @@ class ToyCluster:
         decay: float = 100.0,
         loss_noise: float = 0.02,
         feedback: float = 1.0,
+        peak_energy: float = PEAK_ENERGY,
     ) -> None:
         self.mbit_per_s = mbit_per_s
         self.rate, self.decay, self.loss_noise = rate, decay, loss_noise
         self.feedback = feedback
+        self.peak_energy = peak_energy
         self.resets = 0
         self.closed = False
         self.reset(0)
@@ -58,7 +61,11 @@ class ToyCluster:
         losses = []
         for _ in range(iterations):
             losses.append(math.exp(self.log_loss + noise))
-            self.log_loss -= self.rate * efficiency(bits, self.feedback) / (1 + self.iteration / self.decay)
+            self.log_loss -= (
+                self.rate
+                * efficiency(bits, self.feedback, self.peak_energy)
+                / (1 + self.iteration / self.decay)
+            )
             self.iteration += 1
         wire = wire_seconds(bits, self.link_mbit_per_s)
         return IntervalStatistics(
@@ -74,7 +81,7 @@ class ToyCluster:
             wire_bytes=NUM_ELEMENTS * bits / 8,
             gradient_signal=SIGNAL * math.exp(self.rng.normal(0.0, 0.3)),
             gradient_noise=NOISE * math.exp(self.rng.normal(0.0, 0.3)),
-            peak_energy=PEAK_ENERGY,
+            peak_energy=self.peak_energy,
         )
 
     def evaluate(self) -> dict[str, float]:
@@ -88,29 +95,30 @@ def wire_seconds(bits: int, mbit_per_s: float) -> float:
     return NUM_ELEMENTS * bits / (mbit_per_s * 1e6)
 
 
-def quantization_noise(bits: int) -> float:
+def quantization_noise(bits: int, peak_energy: float = PEAK_ENERGY) -> float:
     levels = 2 ** (bits - 1) - 1
     if bits >= 16:
         return 0.0
-    return PEAK_ENERGY / (6 * levels**2) if levels else PEAK_ENERGY
+    return peak_energy / (6 * levels**2) if levels else peak_energy
 
 
-def efficiency(bits: int, feedback: float = 1.0) -> float:
+def efficiency(bits: int, feedback: float = 1.0, peak_energy: float = PEAK_ENERGY) -> float:
     """Progress of an iteration relative to one without any noise."""
-    return SIGNAL / (SIGNAL + NOISE + quantization_noise(bits) / feedback)
+    return SIGNAL / (SIGNAL + NOISE + quantization_noise(bits, peak_energy) / feedback)
 
 
-def goodput(bits: int, mbit_per_s: float, feedback: float = 1.0) -> float:
+def goodput(bits: int, mbit_per_s: float, peak_energy: float = PEAK_ENERGY) -> float:
     """Progress per second: what the right width maximises."""
-    return efficiency(bits, feedback) / (COMPUTE_SECONDS + wire_seconds(bits, mbit_per_s))
+    seconds = COMPUTE_SECONDS + wire_seconds(bits, mbit_per_s)
+    return efficiency(bits, peak_energy=peak_energy) / seconds
 
 
 def right_widths(
-    widths: tuple[int, ...], mbit_per_s: float, feedback: float = 1.0, tolerance: float = 0.1
+    widths: tuple[int, ...], mbit_per_s: float, peak_energy: float = PEAK_ENERGY, tolerance: float = 0.15
 ) -> set[int]:
     """Widths whose goodput is within ``tolerance`` of the best one's."""
-    best = max(goodput(bits, mbit_per_s, feedback) for bits in widths)
-    return {bits for bits in widths if goodput(bits, mbit_per_s, feedback) >= (1 - tolerance) * best}
+    best = max(goodput(bits, mbit_per_s, peak_energy) for bits in widths)
+    return {bits for bits in widths if goodput(bits, mbit_per_s, peak_energy) >= (1 - tolerance) * best}
 
 
 def toy_env(mbit_per_s: float = SLOW, budget_seconds: float = 150.0, **settings: Any) -> BitWidthEnv:
