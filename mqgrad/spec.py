@@ -2,9 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_origin
 
-from .codec import Rounding
 from .widths import Width, parse_width
 
 T = TypeVar("T")
@@ -25,7 +24,6 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int | None: (int, "a whole number"),
     float: (float, "a number"),
     bool: (_read_flag, "true or false"),
-    Rounding: (str, "text"),
     Width: (parse_width, "a number of bits, such as 4 or 1/4"),
     tuple[Width, ...]: (_read_widths, "numbers of bits joined by +, such as 1/4+2+8"),
 }
@@ -66,7 +64,7 @@ def _split(item: str, fields: dict[str, dataclasses.Field[Any]]) -> tuple[str, s
 
 
 def _read(name: str, text: str, kind: Any) -> Any:
-    reader, meaning = _READERS[kind]
+    reader, meaning = (str, "text") if get_origin(kind) is Literal else _READERS[kind]
     try:
         return reader(text)
     except ValueError:

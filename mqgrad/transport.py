@@ -33,7 +33,8 @@ class Transport:
     """Blocking collectives of one process group, called from one thread in the same order on every rank.
 
     Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
-    (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes.
+    (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes. To gather on
+    rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays.
     """
 
     group: dist.ProcessGroup
@@ -82,9 +83,37 @@ class Transport:
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Overwrite with the tensor of the group's rank 0."""
         self._timed(
-            lambda: dist.broadcast(tensor, dist.get_global_rank(self.group, 0), group=self.group),
+            lambda: dist.broadcast(tensor, self._server, group=self.group),
             tensor.nbytes if self.rank == 0 else 0,
         )
+
+    def gather(self, payload: torch.Tensor) -> torch.Tensor:
+        """Return [W, P] on rank 0, with row r the payload [P] of rank r; [0, P] on the others."""
+        is_server = self.rank == 0
+        gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
+        self._timed(
+            lambda: dist.gather(payload, list(gathered) if is_server else None, self._server, self.group),
+            0 if is_server else payload.nbytes,
+            link_bytes=payload.nbytes * (self.world_size - 1),
+        )
+        return gathered
+
+    def fan_out(self, payload: torch.Tensor) -> torch.Tensor:
+        """Return rank 0's payload [P], which it sends to each rank itself: Gloo's broadcast is a tree."""
+        is_server = self.rank == 0
+        received = torch.empty_like(payload)
+        copies = [payload] * self.world_size if is_server else None
+        total = payload.nbytes * (self.world_size - 1)
+        self._timed(
+            lambda: dist.scatter(received, copies, self._server, self.group),
+            total if is_server else 0,
+            link_bytes=total,
+        )
+        return received
+
+    @property
+    def _server(self) -> int:
+        return dist.get_global_rank(self.group, 0)
 
     def close(self) -> None:
         """Give the process group back.
@@ -108,18 +137,25 @@ class Transport:
         """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
         return min(self._small_seconds, default=0.0)
 
-    def _timed(self, collective: Callable[[], object], wire_bytes: float) -> None:
+    def _timed(
+        self, collective: Callable[[], object], wire_bytes: float, link_bytes: float | None = None
+    ) -> None:
+        """Run and count. ``link_bytes``: what crosses the busiest link, where that is not the one of each rank."""
         start = time.perf_counter()
         collective()
         if self.link is not None and self.world_size > 1:
-            left = start + self.link.seconds(int(wire_bytes)) - time.perf_counter()
+            left = (
+                start
+                + self.link.seconds(int(wire_bytes if link_bytes is None else link_bytes))
+                - time.perf_counter()
+            )
             if left > 0:
                 time.sleep(left)
         seconds = time.perf_counter() - start
         self.wire_bytes += wire_bytes
         self.wire_seconds += seconds
         self.collectives += 1
-        if wire_bytes <= SMALL_BYTES:
+        if max(wire_bytes, link_bytes or 0) <= SMALL_BYTES:
             self._small_seconds.append(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Codes through a sharded parameter server: compressed on the way to each shard's owner and on the way back."""
+"""Codes through a parameter server: compressed on the way to each shard's owner and on the way back."""
 
 import abc
 import contextlib
@@ -16,6 +16,7 @@ from ..statistics import Costs
 from ..transport import Transport
 from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
+from .topology import TopologyName, make_topology, stack_owned
 
 
 class VectorCodec(Protocol):
@@ -50,22 +51,25 @@ class VectorCodec(Protocol):
 class CodedMean(abc.ABC):
     """Averages gradients coded by a :class:`VectorCodec`, with error feedback on both ways.
 
-    This is a parameter server whose server role is sharded over the ranks (MQGrad's push and pull, Cui et al. 2018):
-    every rank receives 2·(W−1)/W of a coded model per iteration, whatever the world size.
+    This is a parameter server (MQGrad's push and pull, Cui et al. 2018) whose role is by default sharded over the
+    ranks: every rank receives 2·(W−1)/W of a coded model per iteration, whatever the world size.
     """
 
     bucket_size: int = 512
     """Elements that share one fp32 scale."""
     error_feedback: bool = True
     """Keep what the code left out and send it later: costs two fp32 copies of the model."""
+    topology: TopologyName = "sharded"
+    """``star`` is MQGrad's own: rank 0 is the server, and its link carries W−1 coded models each way."""
     push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
     """State: of each rank's own gradient."""
     pull_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
-    """State: of the averaged shard that this rank owns; zero in the parts that others own."""
+    """State: of the averaged shards that this rank owns; zero in the parts that others own."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
 
     def __post_init__(self) -> None:
+        make_topology(self.topology)
         if self.error_feedback:
             self.push_feedback, self.pull_feedback = ErrorFeedback(), ErrorFeedback()
 
@@ -89,13 +93,12 @@ class CodedMean(abc.ABC):
             self._average_coded(work, step)
 
     def _average_plain(self, work: BucketWork, transport: Transport) -> None:
-        """DDP's own all-reduce, after handing over whatever feedback a coded width has left behind."""
+        """A mean in full precision, after handing over whatever feedback a coded width has left behind."""
         holds_backlog = self.push_feedback is not None and self.push_feedback.holds(work.layout)
         if holds_backlog:
             self._add_backlog(work, transport)
         buffer = work.buffer
-        buffer.div_(transport.world_size)
-        transport.all_reduce_(buffer)
+        make_topology(self.topology).average_plain_(transport, buffer)
         # An overflowing step is not applied, so its backlog is kept. The buffer is the same on every rank.
         if holds_backlog and bool(buffer.isfinite().all()):
             self._drop_backlog(work)
@@ -121,15 +124,15 @@ class CodedMean(abc.ABC):
         """Average through coded payloads.
 
         1. Add this rank's residual and encode every shard; keep what the code left out as the new residual.
-        2. All-to-all: shard r of every rank goes to rank r.
-        3. Decode and sum the W versions of the own shard in fp32; divide by W.
+        2. Push every shard to its owner: an all-to-all where rank r owns shard r.
+        3. Decode and sum the W versions of each own shard in fp32; divide by W.
         4. Add the shard's residual, encode the mean again, keep what was left out.
-        5. All-gather the coded means.
+        5. Pull the coded means: an all-gather where rank r owns shard r.
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
         """
         layout, shard, transport, bits = work.layout, work.layout.shard_numel, step.transport, step.bits
         parts = [slice(r * shard, (r + 1) * shard) for r in range(transport.world_size)]
-        own = parts[transport.rank]
+        topology = make_topology(self.topology)
         push, pull = self._residuals(layout, transport)
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
@@ -138,23 +141,24 @@ class CodedMean(abc.ABC):
             payloads = [self._encode(flat, push, part, layout, step, seed, self.push_gain) for part in parts]
             payloads_WP = torch.stack(payloads)
         # 2.
-        received_WP = transport.all_to_all(payloads_WP)
-        # 3.
-        with add_seconds(step.costs, "decode_seconds"):
-            mean = torch.zeros(shard, dtype=torch.float32, device=flat.device)
-            for payload in received_WP:
-                self.codec.decode_add_(mean, payload, bits)
-            mean.div_(transport.world_size)
-        # 4.
-        with add_seconds(step.costs, "encode_seconds"):
-            flat[own] = mean
-            seed = stream_seed(step.seed, step.iteration, transport.world_size)
-            coded = self._encode(flat, pull, own, layout, step, seed, self.pull_gain)
+        received_WOP = topology.push(transport, payloads_WP)
+        coded = []
+        for i, r in enumerate(topology.owned(transport)):
+            # 3.
+            with add_seconds(step.costs, "decode_seconds"):
+                mean = torch.zeros(shard, dtype=torch.float32, device=flat.device)
+                for payload in received_WOP[:, i]:
+                    self.codec.decode_add_(mean, payload, bits)
+                flat[parts[r]] = mean.div_(transport.world_size)
+            # 4.
+            with add_seconds(step.costs, "encode_seconds"):
+                seed = stream_seed(step.seed, step.iteration, transport.world_size)
+                coded.append(self._encode(flat, pull, parts[r], layout, step, seed, self.pull_gain))
         # 5.
-        gathered_WP = transport.all_gather(coded)
+        pulled_WP = topology.pull(transport, stack_owned(coded, payloads_WP))
         # 6.
         with add_seconds(step.costs, "decode_seconds"):
-            for part, payload in zip(parts, gathered_WP, strict=True):
+            for part, payload in zip(parts, pulled_WP, strict=True):
                 flat[part] = self.codec.decode(payload, shard, bits)
             layout.unpack(flat, work.gradients)
 
@@ -214,7 +218,8 @@ class CodedMean(abc.ABC):
             # Each element is non-zero on its old owner alone, so the sum is exact.
             values = pull[moved]
             transport.all_reduce_(values)
-            own = slice(transport.rank * layout.shard_numel, (transport.rank + 1) * layout.shard_numel)
+            owned = make_topology(self.topology).owned(transport)
+            own = slice(owned.start * layout.shard_numel, owned.stop * layout.shard_numel)
             pull[moved] = values
             kept = pull[own].clone()
             pull.zero_()

@@ -6,11 +6,10 @@ import torch
 
 from mqgrad import cuda_ext
 
-from ..transport import Transport
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
-from .topology import Sharded
+from .topology import Topology, TopologyName, make_topology, stack_owned
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -24,13 +23,16 @@ class MinMax(Stateless):
     treated alike, so that its columns are those of single words.)
 
     Raises:
-        ValueError: for a negative ``min_numel``.
+        ValueError: for a negative ``min_numel`` or an unknown topology.
     """
 
     min_numel: int = 105_000
     """2-D parameters of this many elements or fewer are not coded; the authors' value."""
+    topology: TopologyName = "sharded"
+    """``star`` is the paper's: rank 0 is the server."""
 
     def __post_init__(self) -> None:
+        make_topology(self.topology)
         if self.min_numel < 0:
             raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
 
@@ -42,18 +44,19 @@ class MinMax(Stateless):
     def average_(self, work: BucketWork, step: Step) -> None:
         large = [g for g in work.gradients if g.ndim == 2 and g.numel() > self.min_numel]
         others = [g for g in work.gradients if g.ndim != 2 or g.numel() <= self.min_numel]
+        topology = make_topology(self.topology)
         if others:
-            self._average_plain(others, step.transport)
+            self._average_plain(others, topology, step)
         if large:
-            self._average_coded(large, step)
+            self._average_coded(large, topology, step)
 
-    def _average_plain(self, gradients: list[torch.Tensor], transport: Transport) -> None:
+    def _average_plain(self, gradients: list[torch.Tensor], topology: Topology, step: Step) -> None:
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        Sharded().average_plain_(transport, flat)
+        topology.average_plain_(step.transport, flat)
         for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
-    def _average_coded(self, gradients: list[torch.Tensor], step: Step) -> None:
+    def _average_coded(self, gradients: list[torch.Tensor], topology: Topology, step: Step) -> None:
         """Average matrices through coded payloads.
 
         1. Encode every shard, that is, a block of columns of each matrix.
@@ -62,7 +65,7 @@ class MinMax(Stateless):
         4. Pull all coded means.
         5. Decode them, the own ones included, so that every rank ends with the same bits.
         """
-        topology, transport = Sharded(), step.transport
+        transport = step.transport
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             blocks = [_column_blocks(gradient, transport.world_size) for gradient in gradients]
@@ -84,8 +87,7 @@ class MinMax(Stateless):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        coded_OP = torch.stack(coded) if coded else payloads_WP[:0]
-        pulled_WP = topology.pull(transport, coded_OP)
+        pulled_WP = topology.pull(transport, stack_owned(coded, payloads_WP))
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
             for r, payload in enumerate(pulled_WP):

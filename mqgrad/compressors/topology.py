@@ -9,7 +9,7 @@ import torch
 
 from ..transport import Transport
 
-TopologyName = Literal["sharded"]
+TopologyName = Literal["sharded", "star"]
 
 
 class Topology(Protocol):
@@ -20,7 +20,7 @@ class Topology(Protocol):
         ...
 
     def push(self, transport: Transport, payloads_WP: torch.Tensor) -> torch.Tensor:
-        """Send every shard to its owner; return [W, O, P]: what each rank sent for each owned shard."""
+        """Send every shard to its owner; return [W, O, P], what each rank sent; empty if O = 0."""
         ...
 
     def pull(self, transport: Transport, coded_OP: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,28 @@ class Sharded:
         transport.all_reduce_(buffer)
 
 
-_TOPOLOGIES: dict[str, type[Topology]] = {"sharded": Sharded}
+class Star:
+    """MQGrad's own (Cui et al. 2018): rank 0 takes every push, answers every pull."""
+
+    def owned(self, transport: Transport) -> range:
+        return range(transport.world_size if transport.rank == 0 else 0)
+
+    def push(self, transport: Transport, payloads_WP: torch.Tensor) -> torch.Tensor:
+        received = transport.gather(payloads_WP.reshape(-1))
+        return received.view(-1, *payloads_WP.shape)
+
+    def pull(self, transport: Transport, coded_OP: torch.Tensor) -> torch.Tensor:
+        shape = (transport.world_size, coded_OP.shape[1])
+        mine = coded_OP if transport.rank == 0 else coded_OP.new_empty(shape)
+        return transport.fan_out(mine.view(-1)).view(shape)
+
+    def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
+        gathered = transport.gather(buffer)
+        mean = gathered.float().mean(0).to(buffer.dtype) if transport.rank == 0 else buffer
+        buffer.copy_(transport.fan_out(mean))
+
+
+_TOPOLOGIES: dict[str, type[Topology]] = {"sharded": Sharded, "star": Star}
 
 
 def make_topology(name: str) -> Topology:
@@ -61,3 +82,8 @@ def make_topology(name: str) -> Topology:
     if name not in _TOPOLOGIES:
         raise ValueError(f"topology {name!r} is unknown; choose one of {', '.join(_TOPOLOGIES)}")
     return _TOPOLOGIES[name]()
+
+
+def stack_owned(coded: list[torch.Tensor], payloads_WP: torch.Tensor) -> torch.Tensor:
+    """[O, P] of the owned shards' payloads, as long as those that were pushed."""
+    return torch.stack(coded) if coded else payloads_WP[:0]
