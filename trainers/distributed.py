@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
+from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width, check_width
@@ -111,6 +111,7 @@ class Distributed:
         self._clock = clock if isinstance(clock, ModelClock) else None
         self._run_clock: ModelClock | None = None
         self._caller_decides: bool | None = None
+        self._replicas_diverge = False
 
     @property
     def workload(self) -> Workload:
@@ -154,7 +155,7 @@ class Distributed:
         """
         if isinstance(controller, str):
             make_controller(controller)  # a mistake is found here, where it costs no worker
-        make_compressor(compressor)
+        self._replicas_diverge = isinstance(make_compressor(compressor), NoCommunication)
         make_method(method)
         if method != DEFAULT_METHOD and controller is not None:
             raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
@@ -209,7 +210,12 @@ class Distributed:
 
         Raises:
             ReplicaMismatchError: they do not.
+            ValueError: the run's compressor is ``none``, under which replicas diverge.
         """
+        if self._replicas_diverge:
+            raise ValueError(
+                "compressor 'none' averages nothing: its replicas diverge and cannot be verified"
+            )
         fingerprints: list[str] = self._ranks.call("fingerprint")
         others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
         if others:

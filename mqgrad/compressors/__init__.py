@@ -2,14 +2,17 @@
 
 from .base import Compressor
 from .minmax import MinMax
+from .plain import FP16, NoCommunication
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 
 __all__ = [
     "DEFAULT_COMPRESSOR",
+    "FP16",
     "QSGD",
     "Compressor",
     "MinMax",
+    "NoCommunication",
     "Quantized",
     "compressor_names",
     "make_compressor",

@@ -5,10 +5,13 @@ from typing import Any
 from ..spec import build
 from .base import Compressor
 from .minmax import MinMax
+from .plain import FP16, NoCommunication
 from .quantized import QSGD, Quantized
 
 _COMPRESSORS: dict[str, type[Any]] = {
+    "fp16": FP16,
     "minmax": MinMax,
+    "none": NoCommunication,
     "qsgd": QSGD,
     "quantized": Quantized,
 }

@@ -9,8 +9,11 @@ import mqgrad
 
 CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
+    ("fp16", 16, 0.001),
     ("minmax:min_numel=4000", 2, 0.7),
     ("minmax:min_numel=4000", 8, 0.02),
+    ("minmax:min_numel=4000,topology=star", 4, 0.2),
+    ("quantized:topology=star", 2, 1.0),
 ]
 
 
@@ -39,8 +42,10 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
     ("spec", "message"),
     [
         ("minmax:min_numel=-1", "min_numel -1 must not be negative"),
-        ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel"),
-        ("zip", "unknown compressor 'zip'; known: minmax, .*quantized"),
+        ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel, topology"),
+        ("quantized:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
+        ("minmax:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
+        ("zip", "unknown compressor 'zip'; known: fp16, minmax, .*quantized"),
     ],
 )
 def test_mistakes_are_named(spec: str, message: str) -> None:

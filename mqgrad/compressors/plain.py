@@ -1,0 +1,44 @@
+"""Gradients without a code of their own: in half precision, or not sent at all."""
+
+import dataclasses
+
+import torch
+
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class FP16(Stateless):
+    """PyTorch's ``fp16_compress_hook``: cast to float16, divide by W, all-reduce in float16, cast back.
+
+    What exceeds 65504 overflows to infinity, and a sum of W terms is rounded to 11 bits at each addition.
+    """
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (16,)
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        with add_seconds(step.costs, "encode_seconds"):
+            half = work.buffer.to(torch.float16).div_(step.transport.world_size)
+        step.transport.all_reduce_(half)
+        with add_seconds(step.costs, "decode_seconds"):
+            work.buffer.copy_(half)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class NoCommunication(Stateless):
+    """Every rank keeps its own gradient: the speed that no method of averaging can exceed.
+
+    The one compressor that breaks the contract: replicas diverge, so losses after the first iteration belong to W
+    unrelated runs, and only times mean something.
+    """
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """32: nothing is quantized, and nothing sent."""
+        return (32,)
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        pass
