@@ -37,7 +37,7 @@ class MinMax(Stateless):
             raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[Width, ...]:
         """The authors use 2-8."""
         return CODED_WIDTHS
 

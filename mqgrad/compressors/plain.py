@@ -4,6 +4,7 @@ import dataclasses
 
 import torch
 
+from ..widths import Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
 
@@ -16,7 +17,7 @@ class FP16(Stateless):
     """
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[Width, ...]:
         return (16,)
 
     def average_(self, work: BucketWork, step: Step) -> None:
@@ -36,7 +37,7 @@ class NoCommunication(Stateless):
     """
 
     @property
-    def widths(self) -> tuple[int, ...]:
+    def widths(self) -> tuple[Width, ...]:
         """32: nothing is quantized, and nothing sent."""
         return (32,)
 
