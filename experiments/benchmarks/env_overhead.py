@@ -1,55 +1,77 @@
 """What the environment costs on top of the bare training loop: python experiments/benchmarks/env_overhead.py
 
-Both drive the same workers with the same intervals at the same width, in turn. The figure is the wall-clock time of
-the driver, so it holds everything that a step adds: observation, reward, bookkeeping, Gymnasium's own wrappers.
+Both drive the same workers with the same intervals at the same width, in short blocks that take turns, so that a
+machine that is busy for a while slows both. The figure is the driver's wall-clock time, so it holds everything that a
+step adds: observation, reward, bookkeeping, Gymnasium's own wrappers. A pair of neighbouring blocks gives one ratio;
+their median comes with a 95 % interval from the order statistics (a sign test turned round). The goal is below 1.05.
 """
 
+import math
 import platform
 import statistics
 import time
+from collections.abc import Callable
 
 import gymnasium
 import numpy as np
 
 import mqgrad.envs
-from mqgrad.trainers import Cluster, Distributed
+from mqgrad.trainers import Distributed
 
-ROUNDS, INTERVALS, ITERATIONS, BITS = 7, 40, 5, 4
+PAIRS, INTERVALS, ITERATIONS, BITS = 60, 5, 5, 4
+SECONDS_AT_MOST = 45.0
+GOAL = 1.05
 
 
-def bare(cluster: Cluster) -> float:
-    """Seconds per interval without the environment."""
-    cluster.reset(0)
-    cluster.run(ITERATIONS, bits=BITS)
+def seconds_per_interval(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     for _ in range(INTERVALS):
-        cluster.run(ITERATIONS, bits=BITS)
+        run()
     return (time.perf_counter() - start) / INTERVALS
 
 
-def through_environment(cluster: Cluster) -> float:
-    """Seconds per step of the environment around the same intervals."""
+def measure(cluster: Distributed) -> list[tuple[float, float]]:
+    """Seconds per interval, (bare, through the environment), of one pair of blocks after another."""
     env = gymnasium.make(mqgrad.envs.ENV_ID, cluster=cluster, interval=ITERATIONS, budget_seconds=1e6)
     env.reset(seed=0)
-    action = np.int64(env.unwrapped.settings.widths.index(BITS))
-    start = time.perf_counter()
-    for _ in range(INTERVALS):
-        env.step(action)
-    return (time.perf_counter() - start) / INTERVALS
+    action = np.int64(env.get_wrapper_attr("settings").widths.index(BITS))
+    drivers = [lambda: cluster.run(ITERATIONS, bits=BITS), lambda: env.step(action)]
+    pairs, deadline = [], time.monotonic() + SECONDS_AT_MOST
+    for driver in drivers:
+        seconds_per_interval(driver)
+    while len(pairs) < PAIRS and time.monotonic() < deadline:
+        order = (0, 1) if len(pairs) % 2 else (1, 0)  # neither always goes first
+        seconds = {which: seconds_per_interval(drivers[which]) for which in order}
+        pairs.append((seconds[0], seconds[1]))
+    return pairs
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """95 % confidence interval of the median: the order statistics n/2 ± 0.98·√n."""
+    ordered, n = sorted(values), len(values)
+    reach = 0.98 * math.sqrt(n)
+    return ordered[max(math.floor(n / 2 - reach), 0)], ordered[min(math.ceil(n / 2 + reach), n - 1)]
+
+
+def verdict(low: float, high: float) -> str:
+    if high < GOAL:
+        return f"PASS: below {GOAL - 1:.0%} on top"
+    if low > GOAL:
+        return f"FAIL: above {GOAL - 1:.0%} on top"
+    return f"UNDECIDED: the interval holds {GOAL}; run it on a quieter machine"
 
 
 def main() -> None:
     with Distributed("digits-cnn") as cluster:
-        rounds = [(bare(cluster), through_environment(cluster)) for _ in range(ROUNDS)]
-    ratios = [env / alone for alone, env in rounds]
+        pairs = measure(cluster)
+    bare, env = (statistics.median(column) * 1e3 for column in zip(*pairs, strict=True))
+    ratios = [through / alone for alone, through in pairs]
+    low, high = median_interval(ratios)
     print(f"{platform.processor() or platform.machine()}, digits-cnn, 2 workers, no link emulation")
-    print(
-        f"bare {statistics.median(a for a, _ in rounds) * 1e3:.1f} ms per interval of {ITERATIONS} iterations"
-    )
-    print(f"env  {statistics.median(e for _, e in rounds) * 1e3:.1f} ms")
-    print(
-        f"ratio: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f} over {ROUNDS} rounds"
-    )
+    print(f"{len(pairs)} pairs of blocks of {INTERVALS} intervals of {ITERATIONS} iterations")
+    print(f"bare {bare:.1f} ms, through the environment {env:.1f} ms per interval (medians)")
+    print(f"ratio: median {statistics.median(ratios):.3f}, 95 % interval {low:.3f} to {high:.3f}")
+    print(verdict(low, high))
 
 
 if __name__ == "__main__":
