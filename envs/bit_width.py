@@ -122,6 +122,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `reward`              | **str**                        | `"log-loss"`       | `"log-loss"` or `"authors"` |
     | `discount_per_second` | **float**                      | `1.0`              | discount of the log-loss reward |
     | `divergence_penalty`  | **float**                      | `10.0`             | see Rewards |
+    | `compressor`          | **str**                        | `"quantized"`      | how gradients travel, as `mqgrad.make_compressor` takes it; its widths must include `widths` |
     | `clock`               | **ModelClock**                 | `None`             | modelled instead of measured seconds: a seed then gives one trajectory |
     | `timeout_seconds`     | **float**                      | `60.0`             | how long a silent worker is waited for |
     | `preset`              | **str**                        | `None`             | `"authors"`: MQGrad's own setting; arguments given beside it win |

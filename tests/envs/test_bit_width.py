@@ -353,6 +353,17 @@ def test_real_cluster_repeats_under_a_modelled_clock(cluster: Distributed) -> No
     assert first[1][-1]["loss"] < first[1][0]["loss"]
 
 
+def test_the_authors_preset_trains_with_their_quantizer(cluster: Distributed) -> None:
+    assert authors()["compressor"] == "minmax"
+    env = BitWidthEnv(preset="authors", cluster=cluster, compressor="minmax:min_numel=60000", max_steps=6)
+    _, infos = play(env, 1, seed=1)
+    assert [info["bits"] for info in infos] == [2, 3, 4, 5, 6, 7, 8]
+    wire_bytes = [info["wire_bytes"] for info in infos]
+    per_bit = np.diff(wire_bytes)  # two matrices of 65,536 elements are coded, pushed and pulled
+    np.testing.assert_allclose(per_bit, 2 * 65536 / 8, rtol=0.02)
+    assert infos[-1]["loss"] < infos[0]["loss"]
+
+
 def test_real_cluster_passes_both_checkers(cluster: Distributed) -> None:
     env = BitWidthEnv(cluster=cluster, budget_seconds=2.0)
     gymnasium_check(env, skip_render_check=True)
