@@ -73,10 +73,9 @@ def paired_ratio(own: Timing | None, reference: Timing | None) -> Ratio | None:
     return Ratio(math.exp(logs.value), "=", math.exp(logs.low), math.exp(logs.high))
 
 
-def mean_of_ratios(ratios: Sequence[Ratio | None]) -> Ratio | None:
-    """Geometric mean; a bound if some are, of one kind; None if one is unknown, their kinds differ, or of nothing."""
-    known = [ratio for ratio in ratios if ratio is not None]
-    signs = {ratio.sign for ratio in known} - {"="}
-    if not known or len(known) < len(ratios) or len(signs) > 1:
+def mean_of_ratios(ratios: Sequence[Ratio]) -> Ratio | None:
+    """Geometric mean; a bound if some are, of one kind; None if their kinds differ, or of nothing."""
+    signs = {ratio.sign for ratio in ratios} - {"="}
+    if not ratios or len(signs) > 1:
         return None
-    return Ratio(statistics.geometric_mean(ratio.value for ratio in known), next(iter(signs), "="))
+    return Ratio(statistics.geometric_mean(ratio.value for ratio in ratios), next(iter(signs), "="))

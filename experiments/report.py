@@ -67,15 +67,15 @@ class OverallSummary:
 
     system: str
     ratios: dict[str, Ratio | None]
-    """Geometric means over all groups: bounds if a target was missed, None if a run did not finish."""
+    """Geometric means over groups: bounds if a target was missed, None if one of its runs did not finish."""
+    compared: dict[str, int]
+    """Groups in each mean: all but those in which the reference has no time either."""
     worst: dict[str, str]
     """By reference: the group with the largest ratio, the missed ones before all others."""
     verdicts: dict[str, int]
     """Groups by what :func:`verdict` says of the ratio to fp32."""
     groups: int
     """Groups in which it has runs and fp32 set a target."""
-    missed: list[str]
-    """Of these, where some run did not reach the target, with the counts."""
 
 
 def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
@@ -103,10 +103,13 @@ def target_loss(results: Iterable[CellResult]) -> float | None:
     return max(lowest, default=None)
 
 
+VERDICTS = ("faster", "undecided", "slower", "missed", "failed")
+
+
 def verdict(summary: SystemSummary) -> str:
     """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``."""
     ratio = summary.ratios.get("fp32")
-    if ratio is None:
+    if ratio is None or _failed(summary):
         return "failed"
     if ratio.sign == "≥":
         return "missed"
@@ -208,15 +211,21 @@ def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
         if summary.system == system and group.target is not None
     ]
     names = dict.fromkeys(name for group in groups for name in group.references)
+    failed = any(_failed(summary) for _, summary in own)
+    known = {name: [r for _, s in own if (r := s.ratios.get(name)) is not None] for name in names}
     verdicts = [verdict(summary) for _, summary in own]
     return OverallSummary(
         system=system,
-        ratios={name: mean_of_ratios([s.ratios.get(name) for _, s in own]) for name in names},
+        ratios={name: None if failed else mean_of_ratios(known[name]) for name in names},
+        compared={name: len(known[name]) for name in names},
         worst={name: _worst(own, name) for name in names},
-        verdicts={each: verdicts.count(each) for each in dict.fromkeys(verdicts)},
+        verdicts={each: verdicts.count(each) for each in VERDICTS if each in verdicts},
         groups=len(own),
-        missed=[f"{group} ({s.reached}/{s.runs} reached it)" for group, s in own if s.reached < s.runs],
     )
+
+
+def _failed(summary: SystemSummary) -> bool:
+    return bool(set(summary.outcomes) - {"finished"})
 
 
 def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) -> str:
@@ -225,7 +234,7 @@ def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) ->
         assert ratio is not None
         return (ratio.sign == "≥", ratio.value)
 
-    failed = [group for group, summary in own if set(summary.outcomes) - {"finished"}]
+    failed = [group for group, summary in own if _failed(summary)]
     if failed:
         return f"did not finish: {failed[0]}"
     known = [pair for pair in own if pair[1].ratios.get(reference) is not None]

@@ -12,16 +12,17 @@ from .report_sections import Figure, Listing, Part, Section, make_sections
 from .report_tables import Shaded, Table
 from .sweep import load_config, load_provenance, load_results
 
-_LONG = 45  # characters from which a cell may be broken
+_LONG = 26  # characters from which the cells of a column are broken into lines
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1250px; margin: 2em auto; padding: 0 1em; color: #222; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1450px; margin: 2em auto; padding: 0 1em; color: #222; }
 h1 { margin-bottom: .2em; } h2 { margin-top: 2em; border-bottom: 2px solid #ddd; }
 nav { columns: 3; font-size: 13px; }
 .wide { overflow-x: auto; } img { max-width: 100%; } li { margin: .2em 0; }
 table { border-collapse: collapse; margin: 1em 0; font-size: 13px; }
 th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
 th { background: #f5f5f5; vertical-align: bottom; white-space: normal; min-width: 3.5em; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: white; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; }
+td:first-child { background: white; white-space: nowrap !important; }
 td.text { text-align: left; white-space: normal; min-width: 12em; }
 pre { background: #f5f5f5; padding: 1em; overflow-x: auto; font-size: 12px; }
 """
@@ -109,15 +110,16 @@ def _markdown_table(table: Table) -> str:
 
 def _html_table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    rows = "\n".join("<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in table.rows)
+    is_text = [any(len(_text(cell)) > _LONG for cell in column) for column in zip(*table.rows, strict=True)]
+    rows = "\n".join("<tr>" + "".join(map(_html_cell, row, is_text)) + "</tr>" for row in table.rows)
     return f'<div class="wide"><table><tr>{head}</tr>\n{rows}</table></div>'
 
 
-def _html_cell(cell: str | Shaded) -> str:
+def _html_cell(cell: str | Shaded, is_text: bool) -> str:
     text = html.escape(_text(cell))
     if isinstance(cell, Shaded):
         return f'<td style="background: {_colour(cell.tone)}">{text}</td>'
-    return f'<td class="text">{text}</td>' if len(cell) > _LONG else f"<td>{text}</td>"
+    return f'<td class="text">{text}</td>' if is_text else f"<td>{text}</td>"
 
 
 def _colour(tone: float) -> str:

@@ -22,6 +22,7 @@ from .sweep_result import CellResult
 
 _DPI = 100
 _PANELS_A_ROW = 4
+_LEAST_RATIO = 1 / 64  # an interval of two seeds can be wider than any axis
 _WARM = ("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive")
 _PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
 
@@ -64,7 +65,7 @@ def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequence[str]) -> bytes:
     """Held-out loss and bit width over seconds, means over the seeds' finished runs, and where an iteration goes."""
-    figure = Figure(figsize=(14, 4.6), layout="constrained")
+    figure = Figure(figsize=(15, 5), layout="constrained")
     loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
     for name, style in system_styles(systems).items():
         runs = [r for r in results if r.system == name and r.finished]
@@ -79,7 +80,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequ
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     _plot_times(time_axes, group)
-    figure.legend(loc="outside lower center", ncols=6, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=8, fontsize="small")
     figure.suptitle(str(group), fontweight="bold")
     return _png(figure)
 
@@ -99,6 +100,7 @@ def plot_ratios(groups: Sequence[GroupSummary], systems: Sequence[str]) -> bytes
         axes.set_visible(False)
     panels[0].set_yticks(range(len(names)), labels=[system_label(name) for name in names])
     panels[0].set_ylim(len(names) - 0.5, -0.5)
+    panels[0].set_xlim(_ratio_limits(groups))
     figure.supxlabel(
         "time to target ÷ fp32's, log scale, 95 % intervals. Green: faster; red: slower or missed; grey: undecided",
         fontsize="medium",
@@ -134,11 +136,7 @@ def _plot_times(axes: Axes, group: GroupSummary) -> None:
         _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
     axes.set_yticks(range(len(known)), labels=[system_label(each.system) for each in known], fontsize="small")
     axes.invert_yaxis()
-    axes.set(
-        title="where an iteration goes", xlabel="ms; upper bar: training thread, lower: communication thread"
-    )
-    if known:
-        axes.legend(fontsize="x-small", ncols=2)
+    axes.set(title="training thread (above), communication thread (below)", xlabel="ms per iteration")
 
 
 def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
@@ -148,6 +146,14 @@ def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> 
         label = name if with_labels else "_"
         axes.barh(y, value, height=0.36, left=left, color=colours[name], label=label)
         left += value
+
+
+def _ratio_limits(groups: Sequence[GroupSummary]) -> tuple[float, float]:
+    """Wide enough for all intervals, and for the words that stand for a missing one."""
+    ratios = [r for group in groups for s in group.systems if (r := s.ratios.get("fp32")) and r.sign == "="]
+    low = min([0.5, *(ratio.low or ratio.value for ratio in ratios)])
+    high = max([4.0, *(ratio.high or ratio.value for ratio in ratios)])
+    return max(low / 1.2, _LEAST_RATIO), min(high * 1.2, 1 / _LEAST_RATIO)
 
 
 def _plot_group_ratios(axes: Axes, group: GroupSummary, names: Sequence[str]) -> None:
@@ -165,7 +171,6 @@ def _plot_group_ratios(axes: Axes, group: GroupSummary, names: Sequence[str]) ->
         colour = {"slower": "tab:red", "faster": "tab:green"}.get(verdict(summary), "grey")
         error = [[ratio.value - low], [high - ratio.value]]
         axes.errorbar(ratio.value, row, xerr=error, fmt="o", color=colour, capsize=3)
-    axes.set_xlim(right=max(4.0, axes.get_xlim()[1]))  # room for the words
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", alpha=0.3)
 

@@ -27,8 +27,8 @@ _NOTES = (
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
     "1.",
     "**A target that was missed** makes a ratio a lower bound (≥): the run counts with all the seconds it was "
-    "given. Where the reference missed it, the ratio is an upper bound (≤). A run that did not finish leaves "
-    "no ratio, nor a mean.",
+    "given. Where the reference missed it, the ratio is an upper bound (≤); where both did, there is none, and "
+    "a mean says over how many cells it goes. A system with a run that did not finish has no mean.",
     "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
     "*oracle* the best of the compared fixed widths. *Ideal*: as many iterations as fp32 needs, each as short "
     "as without any communication.",
@@ -145,4 +145,9 @@ def _target(group: GroupSummary, config: SweepConfig) -> str:
     budget = config.budget_seconds.get(group.group.workload)
     ends = [] if budget is None else [f"{budget:g} s of training"]
     ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
-    return f"{target} Each run: {' or '.join(ends)}."
+    ceiling = (
+        ""
+        if group.ceiling_bits is None
+        else f" A schedule over time alone can save at most {group.ceiling_bits:.2f} bits an element here."
+    )
+    return f"{target} Each run: {' or '.join(ends)}.{ceiling}"

@@ -8,7 +8,7 @@ from .estimates import Estimate, Ratio
 from .report import GroupSummary, OverallSummary, SystemSummary, verdict
 from .report_plots import system_label
 from .runs import PARTS
-from .sweep_grid import SILENT
+from .sweep_grid import DENSE, SILENT
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "slower": 1.0, "missed": 1.0, "failed": 1.0, "undecided": 0.0}
@@ -47,13 +47,12 @@ def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary
 def overall_table(overall: Sequence[OverallSummary]) -> Table:
     """Geometric means over all cells, one row a system, one column a reference."""
     names = list(overall[0].ratios) if overall else []
-    header = ["system", *(f"÷ {name}" for name in names), "cells against fp32", "targets missed in"]
+    header = ["system", *(f"÷ {name}" for name in names), "cells, against fp32"]
     rows = [
         [
             system_label(each.system),
-            *(_ratio(each.ratios[name]) for name in names),
-            ", ".join(f"{count} {what}" for what, count in each.verdicts.items()) or _NONE,
-            "; ".join(each.missed) or "none",
+            *(_mean_ratio(each, name) for name in names),
+            _verdicts(each),
         ]
         for each in overall
     ]
@@ -189,6 +188,18 @@ def _number(value: float | None, form: str) -> str:
 
 def _ratio(ratio: Ratio | None) -> str:
     return _NONE if ratio is None else f"{'' if ratio.sign == '=' else ratio.sign + ' '}{ratio.value:.2f}"
+
+
+def _verdicts(overall: OverallSummary) -> str:
+    if overall.system == DENSE:
+        return _NONE
+    return ", ".join(f"{count} {what}" for what, count in overall.verdicts.items()) or _NONE
+
+
+def _mean_ratio(overall: OverallSummary, name: str) -> str:
+    ratio, compared = overall.ratios[name], overall.compared[name]
+    of = f" ({compared} of {overall.groups})" if ratio is not None and compared < overall.groups else ""
+    return _ratio(ratio) + of
 
 
 def _ratio_with_interval(ratio: Ratio | None) -> str:
