@@ -12,6 +12,7 @@ from .report_sections import Figure, Listing, Part, Section, make_sections
 from .report_tables import Shaded, Table
 from .sweep import load_config, load_provenance, load_results
 
+_TEXT = ' class="text"'
 _LONG = 26  # characters from which the cells of a column are broken into lines
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1450px; margin: 2em auto; padding: 0 1em; color: #222; }
@@ -23,7 +24,7 @@ th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; 
 th { background: #f5f5f5; vertical-align: bottom; white-space: normal; min-width: 3.5em; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; }
 td:first-child { background: white; white-space: nowrap !important; }
-td.text { text-align: left; white-space: normal; min-width: 12em; }
+.text { text-align: left; white-space: normal; min-width: 12em; }
 pre { background: #f5f5f5; padding: 1em; overflow-x: auto; font-size: 12px; }
 """
 
@@ -109,17 +110,22 @@ def _markdown_table(table: Table) -> str:
 
 
 def _html_table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     is_text = [any(len(_text(cell)) > _LONG for cell in column) for column in zip(*table.rows, strict=True)]
+    is_text = is_text or [False] * len(table.header)
+    head = "".join(map(_html_head, table.header, is_text))
     rows = "\n".join("<tr>" + "".join(map(_html_cell, row, is_text)) + "</tr>" for row in table.rows)
     return f'<div class="wide"><table><tr>{head}</tr>\n{rows}</table></div>'
+
+
+def _html_head(cell: str, is_text: bool) -> str:
+    return f"<th{_TEXT if is_text else ''}>{html.escape(cell)}</th>"
 
 
 def _html_cell(cell: str | Shaded, is_text: bool) -> str:
     text = html.escape(_text(cell))
     if isinstance(cell, Shaded):
         return f'<td style="background: {_colour(cell.tone)}">{text}</td>'
-    return f'<td class="text">{text}</td>' if is_text else f"<td>{text}</td>"
+    return f"<td{_TEXT if is_text else ''}>{text}</td>"
 
 
 def _colour(tone: float) -> str:

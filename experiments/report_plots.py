@@ -136,7 +136,7 @@ def _plot_times(axes: Axes, group: GroupSummary) -> None:
         _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
     axes.set_yticks(range(len(known)), labels=[system_label(each.system) for each in known], fontsize="small")
     axes.invert_yaxis()
-    axes.set(title="training thread (above), communication thread (below)", xlabel="ms per iteration")
+    axes.set(title="training thread,\nbelow it the communication thread", xlabel="ms per iteration")
 
 
 def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
