@@ -3,6 +3,7 @@
 from .base import Compressor
 from .minmax import MinMax
 from .plain import FP16, NoCommunication
+from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 
@@ -13,6 +14,7 @@ __all__ = [
     "Compressor",
     "MinMax",
     "NoCommunication",
+    "PowerSGD",
     "Quantized",
     "compressor_names",
     "make_compressor",

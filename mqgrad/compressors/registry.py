@@ -6,12 +6,14 @@ from ..spec import build
 from .base import Compressor
 from .minmax import MinMax
 from .plain import FP16, NoCommunication
+from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 
 _COMPRESSORS: dict[str, type[Any]] = {
     "fp16": FP16,
     "minmax": MinMax,
     "none": NoCommunication,
+    "powersgd": PowerSGD,
     "qsgd": QSGD,
     "quantized": Quantized,
 }

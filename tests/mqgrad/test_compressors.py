@@ -13,6 +13,7 @@ CASES = [
     ("minmax:min_numel=4000", 2, 0.7),
     ("minmax:min_numel=4000", 8, 0.02),
     ("minmax:min_numel=4000,topology=star", 4, 0.2),
+    ("powersgd:rank=4", 32, 0.9),
     ("quantized:topology=star", 2, 1.0),
 ]
 
@@ -45,7 +46,10 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel, topology"),
         ("quantized:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
         ("minmax:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
-        ("zip", "unknown compressor 'zip'; known: fp16, minmax, .*quantized"),
+        ("powersgd:0", "rank 0 must be at least 1"),
+        ("powersgd:start_iteration=-1", "start_iteration -1 must not be negative"),
+        ("powersgd:min_compression_rate=0.5", "min_compression_rate 0.5 must be at least 1"),
+        ("zip", "unknown compressor 'zip'; known: fp16, minmax, .*powersgd, .*quantized"),
     ],
 )
 def test_mistakes_are_named(spec: str, message: str) -> None:

@@ -1,0 +1,165 @@
+"""PowerSGD: each gradient matrix as the product of two thin ones, found by one power iteration per step.
+
+PyTorch's hook of this name is not used. It keeps its state by bucket index, so a checkpoint does not fit the buckets
+of a resumed run, and the first iterations must go uncompressed; with small buckets its chained callbacks abort on
+Gloo; and its bytes would go uncounted. The tests hold this file to its results.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import torch
+
+from ..seeding import stream_seed
+from ..transport import Transport
+from ..widths import Width
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+
+
+class LowRank(NamedTuple):
+    """One parameter's gradient as a matrix of n rows and m columns, on its way to rank r."""
+
+    key: int
+    gradient: torch.Tensor
+    """The view into the bucket."""
+    matrix: torch.Tensor
+    """float32 [n, m], with the residual added."""
+    p: torch.Tensor
+    """float32 [n, r]: this rank's part of the left factor."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class PowerSGD(Stateless):
+    """PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2), with error feedback.
+
+    Raises:
+        ValueError: for a rank below 1, a rate below 1 or a negative iteration.
+    """
+
+    rank: int = dataclasses.field(default=1, kw_only=False)
+    """Columns of the factors."""
+    start_iteration: int = 0
+    """Iterations that are averaged uncompressed first; PyTorch's ``start_powerSGD_iter``, 1000 there."""
+    min_compression_rate: float = 2.0
+    """A matrix is compressed if its factors are smaller by more than this; all others are averaged in fp32."""
+    error_feedback: bool = True
+    """Keep what the factors left out and send it later: one fp32 copy of the compressed parameters."""
+    warm_start: bool = True
+    """Begin each power iteration with the last one's Q instead of a random one."""
+    residuals: dict[int, torch.Tensor] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """State: float32 [n, m] by parameter key."""
+    factors: dict[int, torch.Tensor] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """State: the last Q, float32 [m, r] by parameter key."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank {self.rank!r} must be at least 1")
+        if self.start_iteration < 0:
+            raise ValueError(f"start_iteration {self.start_iteration!r} must not be negative")
+        if not self.min_compression_rate >= 1:
+            raise ValueError(f"min_compression_rate {self.min_compression_rate!r} must be at least 1")
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """32: the factors travel in fp32."""
+        return (32,)
+
+    @property
+    def num_residuals(self) -> int:
+        return len(self.residuals)
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        if step.iteration < self.start_iteration:
+            work.buffer.div_(step.transport.world_size)
+            step.transport.all_reduce_(work.buffer)
+        else:
+            self._average_low_rank(work, step)
+
+    def _average_low_rank(self, work: BucketWork, step: Step) -> None:
+        """Average through factors.
+
+        1. Add the residual to each matrix M worth compressing; P = M·Q, with the columns of Q made orthonormal.
+        2. Sum all P over ranks, and with them, in the same all-reduce, whatever is not compressed.
+        3. Make the columns of P orthonormal; Q = Mᵀ·P, averaged over ranks.
+        4. The mean is P·Qᵀ; keep M − P·Qᵀ as the residual.
+        """
+        transport = step.transport
+        # 1.
+        with add_seconds(step.costs, "encode_seconds"):
+            parts = [
+                self._begin(key, gradient, step)
+                for key, gradient in zip(work.layout.keys, work.gradients, strict=True)
+                if self._is_worthwhile(gradient)
+            ]
+            others = [g for g in work.gradients if not self._is_worthwhile(g)]
+        # 2.
+        sums = _all_reduce([part.p for part in parts] + [other.float() for other in others], transport)
+        for other, total in zip(others, sums[len(parts) :], strict=True):
+            other.copy_(total.div_(transport.world_size))
+        # 3.
+        with add_seconds(step.costs, "encode_seconds"):
+            bases = [_orthonormal(p) for p in sums[: len(parts)]]
+            projections = [part.matrix.T @ p for part, p in zip(parts, bases, strict=True)]
+        qs = _all_reduce(projections, transport)
+        # 4.
+        with add_seconds(step.costs, "decode_seconds"):
+            for part, p, q in zip(parts, bases, qs, strict=True):
+                self._finish(part, p, q.div_(transport.world_size))
+
+    def _is_worthwhile(self, gradient: torch.Tensor) -> bool:
+        if gradient.ndim < 2:
+            return False
+        rows, columns = _as_matrix(gradient).shape
+        return (rows + columns) * self._rank_of(rows, columns) * self.min_compression_rate < rows * columns
+
+    def _rank_of(self, rows: int, columns: int) -> int:
+        return min(rows, columns, self.rank)
+
+    def _begin(self, key: int, gradient: torch.Tensor, step: Step) -> LowRank:
+        matrix = _as_matrix(gradient).float()
+        if key in self.residuals:
+            matrix = matrix + self.residuals[key]
+        q = self.factors.get(key)
+        if q is None:
+            generator = torch.Generator().manual_seed(stream_seed(step.seed, step.iteration, key))
+            q = torch.randn(matrix.shape[1], self._rank_of(*matrix.shape), generator=generator).to(
+                matrix.device
+            )
+        return LowRank(key, gradient, matrix, p=matrix @ _orthonormal(q))
+
+    def _finish(self, part: LowRank, p: torch.Tensor, q: torch.Tensor) -> None:
+        mean = p @ q.T
+        # An overflowing step is not applied: keep what was there. P and Q are the same on every rank.
+        if bool(p.isfinite().all()) and bool(q.isfinite().all()):
+            if self.error_feedback:
+                self.residuals[part.key] = part.matrix - mean
+            if self.warm_start:
+                self.factors[part.key] = q
+        part.gradient.copy_(mean.view_as(part.gradient))  # last: the matrix may be a view of it
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"residuals": dict(self.residuals), "factors": dict(self.factors)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.residuals = {int(key): residual.clone() for key, residual in state["residuals"].items()}
+        self.factors = {int(key): q.clone() for key, q in state["factors"].items()}
+
+
+def _as_matrix(gradient: torch.Tensor) -> torch.Tensor:
+    """[first dimension, all others], as PyTorch and the paper shape a convolution's weight."""
+    return gradient.reshape(gradient.shape[0], -1)
+
+
+def _orthonormal(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.qr(x).Q
+
+
+def _all_reduce(tensors: list[torch.Tensor], transport: Transport) -> list[torch.Tensor]:
+    """Sums over ranks of several tensors, in one collective; none for no tensors."""
+    if not tensors:
+        return []
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    transport.all_reduce_(flat)
+    pieces = flat.split([tensor.numel() for tensor in tensors])
+    return [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)]
