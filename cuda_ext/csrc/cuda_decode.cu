@@ -5,13 +5,13 @@
 namespace mqgrad::cuda {
 namespace {
 
-// Pieces of buckets: one scale each.
+// Pieces of buckets, `per_bucket` each: one scale a piece.
 template <int BITS, bool ADD>
-__global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(const uint8_t* payload, Layout layout, float* out) {
+__global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(const uint8_t* scales, const uint8_t* packed,
+                                                                 Layout layout, int64_t per_bucket, float* out) {
   __shared__ PieceCodes codes_of_warp[kWarps];
   PieceCodes& codes = codes_of_warp[threadIdx.y];
   const int64_t piece = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
-  const int64_t per_bucket = blocks_for(layout.bucket_size, kPiece);
   const int64_t bucket = per_bucket == 1 ? piece : piece / per_bucket;
   const int64_t offset = (piece - bucket * per_bucket) * kPiece;
   const int64_t first = bucket * layout.bucket_size + offset;
@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(const uint8_t* 
 
   float values[kPerLane];
   if constexpr (ADD) load_piece(out + first, length, values);
-  const float scale = load_scale(payload, bucket);
-  unpack_piece<BITS>(payload + layout.scale_bytes() + first / 8 * BITS, length, codes);
+  const float scale = load_scale(scales, bucket);
+  unpack_piece<BITS>(packed + (first >> 3) * BITS, length, codes);
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     const uint32_t quad = quad_codes(codes, q);
@@ -37,18 +37,19 @@ __global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(const uint8_t* 
 
 // Pieces of the tensor, for buckets of any size: a scale is looked up for every element.
 template <bool ADD>
-__global__ void __launch_bounds__(kWarps* kLanes) decode_any(const uint8_t* payload, Layout layout, float* out) {
+__global__ void __launch_bounds__(kWarps* kLanes) decode_any(const uint8_t* scales, const uint8_t* packed,
+                                                             Layout layout, float* out) {
   __shared__ PieceCodes codes_of_warp[kWarps];
   PieceCodes& codes = codes_of_warp[threadIdx.y];
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
   const int length = clamp_length(layout.numel - first);
   if (length == 0) return;
   with_width(layout.bits, [&](auto bits) {
-    unpack_piece<decltype(bits)::value>(payload + layout.scale_bytes() + first / 8 * layout.bits, length, codes);
+    unpack_piece<decltype(bits)::value>(packed + first / 8 * layout.bits, length, codes);
   });
   for (int at = static_cast<int>(threadIdx.x); at < length; at += kLanes) {
     const int64_t i = first + at;
-    const float value = code_value(layout.bits, codes.bytes[at], load_scale(payload, i / layout.bucket_size));
+    const float value = code_value(layout.bits, codes.bytes[at], load_scale(scales, i / layout.bucket_size));
     out[i] = ADD ? out[i] + value : value;
   }
 }
@@ -58,18 +59,18 @@ __global__ void __launch_bounds__(kWarps* kLanes) decode_any(const uint8_t* payl
 cudaError_t decode(const uint8_t* payload, const Layout& layout, bool add, float* out, cudaStream_t stream) {
   if (layout.numel == 0) return cudaSuccess;
   const dim3 threads(kLanes, kWarps);
+  const uint8_t* packed = payload + layout.scale_bytes();
   if (layout.buckets() > 1 && layout.bucket_size % 32 != 0) {
     const int64_t blocks = blocks_for(layout.numel, kWarps * kPiece);
-    return add ? launch(stream, blocks, threads, decode_any<true>, payload, layout, out)
-               : launch(stream, blocks, threads, decode_any<false>, payload, layout, out);
+    return launch(stream, blocks, threads, add ? decode_any<true> : decode_any<false>, payload, packed, layout, out);
   }
-  const int64_t pieces = layout.buckets() * blocks_for(layout.bucket_size, kPiece);
-  const int64_t blocks = blocks_for(pieces, kWarps);
+  const int64_t per_bucket = blocks_for(layout.bucket_size, kPiece);
+  const int64_t blocks = blocks_for(layout.buckets() * per_bucket, kWarps);
   cudaError_t status = cudaSuccess;
   with_width(layout.bits, [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
-    status = add ? launch(stream, blocks, threads, decode_buckets<kBits, true>, payload, layout, out)
-                 : launch(stream, blocks, threads, decode_buckets<kBits, false>, payload, layout, out);
+    const auto kernel = add ? decode_buckets<kBits, true> : decode_buckets<kBits, false>;
+    status = launch(stream, blocks, threads, kernel, payload, packed, layout, per_bucket, out);
   });
   return status;
 }

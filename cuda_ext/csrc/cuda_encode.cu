@@ -20,6 +20,7 @@ __device__ __forceinline__ uint64_t across_warps(uint64_t value, const F& combin
   __syncthreads();  // of_warp may still be read from the last call
   of_warp[warp_index()] = value;
   __syncthreads();
+#pragma unroll 1
   for (int w = 0; w < static_cast<int>(blockDim.y); ++w) {
     value = w == static_cast<int>(threadIdx.y) ? value : combine(value, of_warp[threadIdx.z * blockDim.y + w]);
   }
@@ -111,7 +112,8 @@ __device__ __forceinline__ void clear_beyond(int length, PieceCodes& codes) {
 
 // One bucket of up to kMaxWarps pieces by blockDim.y warps.
 template <int BITS, bool FEEDBACK>
-__global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArguments a, uint8_t* payload) {
+__global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArguments a, float* scales,
+                                                                    uint8_t* packed) {
   __shared__ PieceCodes codes_of_warp[kMaxWarps];
   PieceCodes& codes = codes_of_warp[warp_index()];
   const Layout& layout = a.layout;
@@ -136,7 +138,7 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArgume
 
   const float scale = bucket_scale(v, BITS, count, a.stochastic);  // the last that needs the whole block
   if (length == 0) return;
-  if (threadIdx.x == 0 && threadIdx.y == 0) reinterpret_cast<float*>(payload)[bucket] = scale;
+  if (threadIdx.x == 0 && threadIdx.y == 0) scales[bucket] = scale;
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     fill_piece(level_count(BITS), codes);
   } else if (a.stochastic) {
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArgume
     }
   }
   if (length < kPiece) clear_beyond(length, codes);
-  pack_piece<BITS>(codes, length, payload + layout.scale_bytes() + first / 8 * BITS);
+  pack_piece<BITS>(codes, length, packed + (first >> 3) * BITS);
 }
 
 bool fits_in_registers(const Layout& layout) {
@@ -181,11 +183,12 @@ cudaError_t encode(const EncodeArguments& a, uint8_t* payload, void* workspace, 
   const unsigned warps = static_cast<unsigned>(blocks_for(a.layout.bucket_size, kPiece));
   const dim3 threads(kLanes, warps, warps < kWarps ? kWarps / warps : 1);
   const int64_t blocks = blocks_for(a.layout.buckets(), threads.z);
+  float* scales = reinterpret_cast<float*>(payload);
   cudaError_t status = cudaSuccess;
   with_width(a.layout.bits, [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
-    status = a.residual ? launch(stream, blocks, threads, encode_buckets<kBits, true>, a, payload)
-                        : launch(stream, blocks, threads, encode_buckets<kBits, false>, a, payload);
+    const auto kernel = a.residual ? encode_buckets<kBits, true> : encode_buckets<kBits, false>;
+    status = launch(stream, blocks, threads, kernel, a, scales, payload + a.layout.scale_bytes());
   });
   return status;
 }

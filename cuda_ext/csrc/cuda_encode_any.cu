@@ -114,11 +114,11 @@ __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t co
   a.residual[i] = next_residual(load_float(a.x, a.dtype, i), a.residual[i], sent, a.beta);
 }
 
-__global__ void __launch_bounds__(kWarps* kLanes) encode_pieces(EncodeArguments a, uint8_t* payload) {
+__global__ void __launch_bounds__(kWarps* kLanes) encode_pieces(EncodeArguments a, const float* scales,
+                                                                uint8_t* packed) {
   __shared__ PieceCodes codes_of_warp[kWarps];
   PieceCodes& codes = codes_of_warp[threadIdx.y];
   const Layout& layout = a.layout;
-  const float* scales = reinterpret_cast<const float*>(payload);
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
   const int length = clamp_length(layout.numel - first);
   if (length == 0) return;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) encode_pieces(EncodeArguments 
     quad_codes(codes, q) = quad;
   }
   with_width(layout.bits, [&](auto bits) {
-    pack_piece<decltype(bits)::value>(codes, length, payload + layout.scale_bytes() + first / 8 * layout.bits);
+    pack_piece<decltype(bits)::value>(codes, length, packed + first / 8 * layout.bits);
   });
 }
 
@@ -165,7 +165,8 @@ cudaError_t encode_any(const EncodeArguments& a, uint8_t* payload, void* workspa
   float* scales = reinterpret_cast<float*>(payload);
   status = launch(stream, blocks_for(layout.buckets(), kWarps * kLanes), threads, finish_scales, layout, sums, scales);
   if (status != cudaSuccess) return status;
-  return launch(stream, blocks_for(layout.numel, kWarps * kPiece), threads, encode_pieces, a, payload);
+  return launch(stream, blocks_for(layout.numel, kWarps * kPiece), threads, encode_pieces, a, scales,
+                payload + layout.scale_bytes());
 }
 
 }  // namespace mqgrad::cuda

@@ -99,14 +99,25 @@ __device__ __forceinline__ float code_value(int bits, uint32_t code, float scale
   return bits == 1 ? sign_value(signed_code, scale) : level_value(signed_code, s, reciprocal(s), scale);
 }
 
+// What four elements move in: one word of 8 bytes, or one or two of 16.
 template <typename T>
-struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Quad {
-  T values[4];
-};
+using QuadWord = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
 
 template <typename T>
 __device__ __forceinline__ bool holds_quads(const T* data) {
-  return reinterpret_cast<uintptr_t>(data) % alignof(Quad<T>) == 0;
+  return reinterpret_cast<uintptr_t>(data) % sizeof(QuadWord<T>) == 0;
+}
+
+template <typename T>
+__device__ __forceinline__ void load_quad(const T* from, float* to) {
+  constexpr int kWords = 4 * sizeof(T) / sizeof(QuadWord<T>);
+  QuadWord<T> words[kWords];
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) words[w] = reinterpret_cast<const QuadWord<T>*>(from)[w];
+  T values[4];
+  std::memcpy(values, words, sizeof(values));
+#pragma unroll
+  for (int k = 0; k < 4; ++k) to[k] = static_cast<float>(values[k]);
 }
 
 // A lane's elements of a piece of `length` elements as fp32, zeros beyond it.
@@ -117,9 +128,7 @@ __device__ __forceinline__ void load_piece(const T* piece, int length, float* va
   for (int q = 0; q < kQuads; ++q) {
     const int at = quad_start(q);
     if (quads && at + 4 <= length) {
-      const Quad<T> quad = *reinterpret_cast<const Quad<T>*>(piece + at);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) values[4 * q + k] = static_cast<float>(quad.values[k]);
+      load_quad(piece + at, values + 4 * q);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) values[4 * q + k] = at + k < length ? static_cast<float>(piece[at + k]) : 0.0f;
@@ -151,10 +160,9 @@ __device__ __forceinline__ void store_piece(const float* values, int length, flo
   for (int q = 0; q < kQuads; ++q) {
     const int at = quad_start(q);
     if (quads && at + 4 <= length) {
-      Quad<float> quad;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) quad.values[k] = values[4 * q + k];
-      *reinterpret_cast<Quad<float>*>(piece + at) = quad;
+      const float* v = values + 4 * q;
+      // Named, because nvcc 13.0 takes a plain assignment apart into four stores.
+      __stcg(reinterpret_cast<float4*>(piece + at), make_float4(v[0], v[1], v[2], v[3]));
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -167,6 +175,9 @@ __device__ __forceinline__ void store_piece(const float* values, int length, flo
 // The bytes of one group, in shared memory at a multiple of BITS; the widest units which that allows.
 template <int BITS>
 using GroupUnit = std::conditional_t<BITS % 4 == 0, uint32_t, std::conditional_t<BITS % 2 == 0, uint16_t, uint8_t>>;
+
+template <int BITS>
+constexpr int kWords = kPiece * BITS / 32;  // of a whole piece's codes
 
 // From one byte a code in shared memory to the bit stream at `out`, 4-byte aligned. Codes beyond `length` must be 0 up
 // to the next multiple of eight.
@@ -189,7 +200,10 @@ __device__ __forceinline__ void pack_piece(PieceCodes& codes, int length, uint8_
   __syncwarp();
   const int bytes = (length * BITS + 7) / 8;
   uint32_t* words = reinterpret_cast<uint32_t*>(out);
-  for (int w = lane; w < bytes / 4; w += kLanes) words[w] = codes.quads[w];
+#pragma unroll
+  for (int first = 0; first < kWords<BITS>; first += kLanes) {
+    if (first + lane < bytes / 4) words[first + lane] = codes.quads[first + lane];
+  }
   const int rest = bytes / 4 * 4 + lane;
   if (rest < bytes) out[rest] = codes.bytes[rest];
 }
@@ -202,7 +216,11 @@ __device__ __forceinline__ void unpack_piece(const uint8_t* in, int length, Piec
   const int lane = static_cast<int>(threadIdx.x);
   const int bytes = (length * BITS + 7) / 8;
   const int words = reinterpret_cast<uintptr_t>(in) % 4 == 0 ? bytes / 4 : 0;
-  for (int w = lane; w < words; w += kLanes) codes.quads[w] = reinterpret_cast<const uint32_t*>(in)[w];
+#pragma unroll
+  for (int first = 0; first < kWords<BITS>; first += kLanes) {
+    if (first + lane < words) codes.quads[first + lane] = reinterpret_cast<const uint32_t*>(in)[first + lane];
+  }
+#pragma unroll 1
   for (int i = 4 * words + lane; i < bytes; i += kLanes) codes.bytes[i] = in[i];
   __syncwarp();
   uint64_t groups[2] = {0, 0};
