@@ -1,0 +1,245 @@
+"""Build, check and time the CUDA kernels on the GPU at hand, in one call of a few minutes:
+
+    python experiments/benchmarks/cuda_codec.py --output cuda-codec.json
+
+It needs a CUDA build of torch and its nvcc, numpy, setuptools, ninja. The package is built into a temporary folder.
+
+1. Build for this card.
+2. Compare payloads, residuals and decoded values with those of the CPU kernels.
+3. Do the same on a few shapes under compute-sanitizer (memcheck, racecheck), where that is installed.
+4. Time every op on 256 M elements. A figure is the bytes moved, each read and each write counted once, over the
+   median time, as a fraction of what the same card's device-to-device copy moved a moment before.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+NUMEL, BUCKET_SIZE = 2**28, 512
+WARM_UPS, REPETITIONS = 3, 15
+SHAPES = [(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)]
+LARGE_SHAPES = [(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)]
+SANITIZER_TOOLS = ("memcheck", "racecheck")
+SANITIZER_SECONDS = 180
+
+
+def gradient(numel: int) -> Tensor:
+    """On the CPU: heavy-tailed, with zeros, ties between levels and a NaN near the end."""
+    generator = torch.Generator().manual_seed(numel)
+    x = torch.randn(numel, generator=generator) * torch.randn(numel, generator=generator).exp()
+    x[numel // 4 : numel // 2] = 0.0
+    x[::9] = (x[::9] * 8).round() / 8
+    if numel > 1000:
+        x[-3] = torch.nan
+    return x
+
+
+def same(name: str, ours: Tensor, expected: Tensor) -> None:
+    if not torch.equal(ours.cpu().nan_to_num(nan=-1e30), expected.nan_to_num(nan=-1e30)):
+        raise SystemExit(f"cuda_codec: {name}: CUDA and CPU disagree")
+
+
+def check(shapes: list[tuple[int, int]]) -> None:
+    """Compare with the CPU kernels, at all widths and roundings."""
+    from mqgrad import cuda_ext
+
+    dtypes = itertools.cycle([torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    for (numel, bucket_size), bits, stochastic in itertools.product(shapes, range(1, 9), (False, True)):
+        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, stochastic={stochastic}"
+        x = gradient(numel + 1)[1:].to(next(dtypes))  # not aligned for vector loads
+        residual = torch.full((numel,), 0.01)
+        on_gpu = residual.cuda()
+        arguments = (bits, bucket_size, stochastic, 7, 1.0, 1.0)
+        payload = cuda_ext.encode_with_feedback(x.cuda(), on_gpu, *arguments)
+        expected = cuda_ext.encode_with_feedback(x, residual, *arguments)
+        same(f"payload, {name}", payload, expected)
+        same(f"residual, {name}", on_gpu, residual)
+        aligned = cuda_ext.encode(x.cuda(), bits, bucket_size, stochastic, 7)
+        same(f"aligned, {name}", aligned, cuda_ext.encode(x, bits, bucket_size, stochastic, 7))
+        shifted = torch.cat([payload[:1], payload])[1:]
+        cuda_ext.decode_add_(on_gpu, shifted, bits, bucket_size)
+        cuda_ext.decode_add_(residual, expected, bits, bucket_size)
+        same(f"sum, {name}", on_gpu, residual)
+        decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
+        same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
+
+
+def seconds(operation: Callable[[], object]) -> float:
+    """Median on the GPU's own clock."""
+    times = []
+    for repetition in range(WARM_UPS + REPETITIONS):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        operation()
+        end.record()
+        end.synchronize()
+        if repetition >= WARM_UPS:
+            times.append(start.elapsed_time(end) / 1e3)
+    return statistics.median(times)
+
+
+def operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Name to (bytes moved, call)."""
+    from mqgrad import cuda_ext
+
+    numel, half, residual = x.numel(), x.to(torch.bfloat16), torch.zeros_like(x)
+    payload = cuda_ext.encode(x, bits, BUCKET_SIZE, True, 1)
+    coded = payload.numel()
+    arguments = (bits, BUCKET_SIZE, True, 1)
+    return {
+        "encode, stochastic": (4 * numel + coded, lambda: cuda_ext.encode(x, *arguments)),
+        "encode, nearest": (4 * numel + coded, lambda: cuda_ext.encode(x, bits, BUCKET_SIZE, False, 1)),
+        "encode, bf16 input": (2 * numel + coded, lambda: cuda_ext.encode(half, *arguments)),
+        "encode, feedback": (
+            12 * numel + coded,
+            lambda: cuda_ext.encode_with_feedback(x, residual, *arguments, 1.0, 1.0),
+        ),
+        "decode": (4 * numel + coded, lambda: cuda_ext.decode(payload, numel, bits, BUCKET_SIZE)),
+        "decode and add": (
+            8 * numel + coded,
+            lambda: cuda_ext.decode_add_(residual, payload, bits, BUCKET_SIZE),
+        ),
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Fractions of the copy's bandwidth, by op and width."""
+    x = torch.randn(NUMEL, device="cuda")
+    copy = torch.empty_like(x)
+    rows = []
+    for bits in range(1, 9):
+        copied = 2 * x.nbytes / seconds(lambda: copy.copy_(x))
+        for name, (moved, operation) in operations(x, bits).items():
+            rate = moved / seconds(operation)
+            rows.append({"op": name, "bits": bits, "GB/s": rate / 1e9, "copy GB/s": copied / 1e9})
+    return {
+        "card": torch.cuda.get_device_name(),
+        "date": datetime.date.today().isoformat(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "elements": NUMEL,
+        "bucket_size": BUCKET_SIZE,
+        "rows": rows,
+    }
+
+
+def print_table(result: dict[str, Any]) -> None:
+    copies = [row["copy GB/s"] for row in result["rows"]]
+    print(
+        f"{result['card']}, {result['date']}, torch {result['torch']}, {result['elements'] / 2**20:.0f} Mi elements"
+    )
+    print(f"device-to-device copy {statistics.median(copies):.0f} GB/s; below, fractions of it")
+    print("bits".ljust(20) + "".join(f"{bits:6d}" for bits in range(1, 9)))
+    for op, rows in itertools.groupby(
+        sorted(result["rows"], key=lambda r: (r["op"], r["bits"])), lambda r: r["op"]
+    ):
+        print(op.ljust(20) + "".join(f"{row['GB/s'] / row['copy GB/s']:6.2f}" for row in rows))
+
+
+def build(folder: str) -> dict[str, str]:
+    """Install the package into `folder`; the environment in which it is imported from there."""
+    capability = ".".join(map(str, torch.cuda.get_device_capability()))
+    install = [
+        "pip",
+        "install",
+        "--verbose",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        folder,
+        str(ROOT),
+    ]
+    built = subprocess.run(
+        [sys.executable, "-m", *install],
+        env={**os.environ, "TORCH_CUDA_ARCH_LIST": capability},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    environment = {**os.environ, "PYTHONPATH": folder}
+    test = [sys.executable, "-c", "from mqgrad.cuda_ext.ops import COMPILED_DEVICES as d; assert 'cuda' in d"]
+    if built.returncode or subprocess.run(test, env=environment, cwd=folder, check=False).returncode:
+        raise SystemExit(
+            f"{built.stdout[-8000:]}\ncuda_codec: the CUDA kernels were not built; the messages are above"
+        )
+    return environment
+
+
+def sanitize(script: list[str], environment: dict[str, str]) -> dict[str, str]:
+    """Run the check on small shapes under each tool; what came of it."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return dict.fromkeys(SANITIZER_TOOLS, "compute-sanitizer is not installed")
+    outcome = {}
+    uncached = {
+        **environment,
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+    }  # else a pool hides what lies outside a tensor
+    for tool in SANITIZER_TOOLS:
+        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *script, "--step", "check-small"]
+        try:
+            code = subprocess.run(command, env=uncached, check=False, timeout=SANITIZER_SECONDS).returncode
+            outcome[tool] = "clean" if code == 0 else f"exit status {code}"
+        except subprocess.TimeoutExpired:
+            outcome[tool] = f"not finished in {SANITIZER_SECONDS} s"
+    return outcome
+
+
+def everything(output: Path) -> None:
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            "cuda_codec: no GPU here (torch.cuda.is_available() is false); nothing was checked or timed"
+        )
+    script = [sys.executable, str(Path(__file__).resolve())]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = build(folder)
+        subprocess.run([*script, "--step", "check"], env=environment, cwd=folder, check=True)
+        print("CUDA and CPU give the same bytes", flush=True)
+        sanitized = sanitize(script, environment)
+        measured = subprocess.run(
+            [*script, "--step", "measure"],
+            env=environment,
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    result = {**json.loads(measured.stdout), "sanitizer": sanitized}
+    output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"compute-sanitizer: {sanitized}")
+    print_table(result)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--output", type=Path, default=Path("cuda-codec.json"))
+    parser.add_argument("--step", choices=["check", "check-small", "measure"], help="of the built package")
+    arguments = parser.parse_args()
+    if arguments.step is None:
+        everything(arguments.output)
+        return
+    if arguments.step == "measure":
+        print(json.dumps(measure()))
+    else:
+        check(SHAPES if arguments.step == "check-small" else SHAPES + LARGE_SHAPES)
+
+
+if __name__ == "__main__":
+    main()
