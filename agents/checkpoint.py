@@ -76,7 +76,21 @@ def load_model(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv | None = 
 
 
 def load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> Restored:
-    """Rebuild the model of ``path`` around ``env``, with everything that decides how it goes on."""
+    """Rebuild the model of ``path`` around ``env``, with everything that decides how it goes on.
+
+    Raises:
+        ValueError: the checkpoint is damaged or incomplete.
+    """
+    try:
+        return _load_checkpoint(path, algorithm, env)
+    except Exception as error:  # pickle, zip, json and torch each have their own for half a file
+        raise ValueError(
+            f"checkpoint {path} cannot be read ({type(error).__name__}: {error}); delete that folder to resume from "
+            "the checkpoint before it, or start anew in another output folder"
+        ) from error
+
+
+def _load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> Restored:
     model = load_model(path / "model.zip", algorithm, env)
     if isinstance(model, OffPolicyAlgorithm):
         model.load_replay_buffer(path / "replay_buffer.pkl")

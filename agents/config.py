@@ -90,8 +90,15 @@ class TrainConfig:
 
     @classmethod
     def load(cls, path: Path) -> "TrainConfig":
-        """Read what :meth:`save` wrote."""
-        return cls(**json.loads(path.read_text()))
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            ValueError: the file is damaged, or not such a configuration.
+        """
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is no configuration of a training ({error})") from error
 
 
 def plain(value: Any) -> Any:

@@ -53,7 +53,7 @@ def export(
 
     Raises:
         ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
-            networks, or a network that does not fit the environment's observation and widths.
+            networks, or a network that does not fit the environment's observation and widths; a damaged model.
         FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
     """
     if not isinstance(model, BaseAlgorithm):

@@ -116,8 +116,8 @@ class Sarsa(BaseAlgorithm):
 
     Kept, as they are the authors' problem rather than their agent (``preset="authors"`` of the environment): the
     synthetic clock of the reward; the smoothing of the losses, 59 % of which dates from before the action; the
-    quantizer without error feedback (``compressor="minmax"``). "Few bits, then many" is built into the actions: compare
-    with ``random-ramp``, which has it too and learns nothing.
+    quantizer without error feedback (``compressor="minmax"``). "Few bits, then many" is built into the actions:
+    compare with ``random-ramp``, which has it too and learns nothing.
 
     Deviation: a probe is not taken back after its interval, as the environment's keep/+1 actions cannot.
 

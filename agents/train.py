@@ -70,7 +70,8 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
     Raises:
         OSError: if the run or TensorBoard folder cannot be written; nothing was started then.
-        ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume.
+        ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume; for a
+            run to resume that is damaged.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,38 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         config_for(tmp_path, total_steps=None)
     with pytest.raises(ValueError, match="checkpoint_every must be positive, got 0"):
         config_for(tmp_path, checkpoint_every=0)
+
+
+@pytest.mark.parametrize("damage", ["half", "gone"])
+@pytest.mark.parametrize("file", ["model.zip", "replay_buffer.pkl", "random_states.pt", "progress.json"])
+def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file: str, damage: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    whole = (checkpoint / file).read_bytes()
+    (checkpoint / file).unlink()
+    if damage == "half":
+        (checkpoint / file).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"{checkpoint} cannot be read.*delete that folder"):
+        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+    shutil.rmtree(checkpoint)  # as the message says: the one before it is whole
+    train(config_for(run, total_steps=60), resume=True, make_env=toy_env)
+
+
+def test_a_damaged_configuration_is_named(finished_run: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished_run, run)
+    (run / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is no configuration"):
+        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    train(config_for(folder, total_steps=60, checkpoint_every=50), make_env=toy_env)
+    return folder
 
 
 def test_any_sb3_algorithm_with_discrete_actions_trains(tmp_path: Path) -> None:
