@@ -10,6 +10,7 @@ from mqgrad.cuda_ext.ops import (
     encode_minmax,
     encode_with_feedback,
     payload_bytes,
+    reduce_encode,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "encode_with_feedback",
     "minmax_bytes",
     "payload_bytes",
+    "reduce_encode",
 ]

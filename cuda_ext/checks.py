@@ -44,29 +44,29 @@ def require_input(x: Tensor, dimensions: int) -> None:
         raise ValueError(f"x must have {dimensions} dimension(s), got shape {tuple(x.shape)}")
 
 
-def require_bucket_ids(bucket_ids: Tensor | None, x: Tensor, bucket_size: int) -> None:
+def require_bucket_ids(bucket_ids: Tensor | None, numel: int, device: torch.device, bucket_size: int) -> None:
     if bucket_ids is None:
         return
-    num_buckets = -(-x.numel() // bucket_size)
+    num_buckets = -(-numel // bucket_size)
     if bucket_ids.dtype != torch.int64:
         raise TypeError(f"bucket_ids must be int64, got {bucket_ids.dtype}")
     if bucket_ids.shape != (num_buckets,):
         raise ValueError(f"bucket_ids must have shape ({num_buckets},), got {tuple(bucket_ids.shape)}")
-    if bucket_ids.device != x.device:
-        raise ValueError(f"bucket_ids is on {bucket_ids.device}, x on {x.device}")
+    if bucket_ids.device != device:
+        raise ValueError(f"bucket_ids is on {bucket_ids.device}, the other tensors on {device}")
     if not bucket_ids.is_contiguous():
         raise ValueError("bucket_ids must be contiguous")
 
 
-def require_floats(name: str, tensor: Tensor, x: Tensor) -> None:
+def require_floats(name: str, tensor: Tensor, numel: int, device: torch.device) -> None:
     if tensor.dtype != torch.float32:
         raise TypeError(f"{name} must be float32, got {tensor.dtype}")
-    if tensor.shape != (x.numel(),):
-        raise ValueError(f"{name} must have shape ({x.numel()},), got {tuple(tensor.shape)}")
-    if tensor.device != x.device:
-        raise ValueError(f"{name} is on {tensor.device}, x on {x.device}")
+    if tensor.shape != (numel,):
+        raise ValueError(f"{name} must have shape ({numel},), got {tuple(tensor.shape)}")
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}, the other tensors on {device}")
     if not tensor.is_contiguous():
-        raise ValueError(f"{name} is updated in place and must be contiguous")
+        raise ValueError(f"{name} is written in place and must be contiguous")
 
 
 def require_coefficients(alpha: float, beta: float) -> None:
@@ -75,9 +75,25 @@ def require_coefficients(alpha: float, beta: float) -> None:
 
 
 def require_payload(payload: Tensor, expected_bytes: int) -> None:
-    if not isinstance(payload, Tensor) or payload.dtype != torch.uint8:
+    _require_bytes("payload", payload, (expected_bytes,))
+
+
+def require_payloads(payloads: Tensor, expected_bytes: int) -> None:
+    _require_bytes("payloads", payloads, (max(1, len(payloads)), expected_bytes))
+
+
+def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) -> None:
+    _require_bytes("out", out, (expected_bytes,))
+    if out.device != device:
+        raise ValueError(f"out is on {out.device}, the other tensors on {device}")
+    if not out.is_contiguous():
+        raise ValueError("out is written in place and must be contiguous")
+
+
+def _require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise TypeError(
-            f"payload must be a uint8 tensor, got {getattr(payload, 'dtype', type(payload).__name__)}"
+            f"{name} must be a uint8 tensor, got {getattr(tensor, 'dtype', type(tensor).__name__)}"
         )
-    if payload.shape != (expected_bytes,):
-        raise ValueError(f"payload must have shape ({expected_bytes},), got {tuple(payload.shape)}")
+    if tensor.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")

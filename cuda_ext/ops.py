@@ -58,6 +58,11 @@ def _kernels(device: torch.device) -> Any:
     return reference
 
 
+def _writes_in_place(device: torch.device) -> bool:
+    """Whether encode_into, decode_into and reduce_encode are compiled; elsewhere other ops do their work in turn."""
+    return IMPLEMENTATION == "extension" and device.type in ("cpu", "meta")
+
+
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
     """Length of what `encode` returns: 4 bytes of scale a bucket, then `bits` bits an element.
 
@@ -69,7 +74,14 @@ def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
 
 
 def encode(
-    x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
+    x: Tensor,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    bucket_ids: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Quantize to `bits` bits an element and pack.
 
@@ -84,6 +96,7 @@ def encode(
         stochastic: round at random instead of to the nearest level.
         seed: any 64-bit integer, used by stochastic rounding only.
         bucket_ids: [B] int64 on the device of x: bucket k draws the random numbers of bucket_ids[k] instead of k's.
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         The payload, uint8 [payload_bytes(N, bits, bucket_size)].
@@ -94,10 +107,15 @@ def encode(
     """
     checks.require_input(x, 1)
     checks.require_layout(x.numel(), bits, bucket_size)
-    checks.require_bucket_ids(bucket_ids, x, bucket_size)
-    return _kernels(x.device).encode(
-        x.contiguous(), bits, bucket_size, stochastic, checks.as_int64(seed), bucket_ids
-    )
+    checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
+    x, seed = x.contiguous(), checks.as_int64(seed)
+    if out is None:
+        return _kernels(x.device).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
+    checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
+    if not _writes_in_place(x.device):
+        return out.copy_(encode(x, bits, bucket_size, stochastic, seed, bucket_ids))
+    torch.ops.mqgrad.encode_into(out, x, None, bits, bucket_size, stochastic, seed, 0.0, 0.0, bucket_ids)
+    return out
 
 
 def encode_with_feedback(
@@ -110,6 +128,8 @@ def encode_with_feedback(
     alpha: float,
     beta: float,
     bucket_ids: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)).
 
@@ -125,27 +145,70 @@ def encode_with_feedback(
     """
     checks.require_input(x, 1)
     checks.require_layout(x.numel(), bits, bucket_size)
-    checks.require_bucket_ids(bucket_ids, x, bucket_size)
-    checks.require_floats("residual", residual, x)
+    checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
+    checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
-    ops = _kernels(x.device)
-    return ops.encode_with_feedback(
-        x.contiguous(),
-        residual,
-        bits,
-        bucket_size,
-        stochastic,
-        checks.as_int64(seed),
-        alpha,
-        beta,
-        bucket_ids,
-    )
+    x = x.contiguous()
+    settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
+    if out is None:
+        return _kernels(x.device).encode_with_feedback(x, residual, *settings)
+    checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
+    if not _writes_in_place(x.device):
+        return out.copy_(encode_with_feedback(x, residual, *settings))
+    torch.ops.mqgrad.encode_into(out, x, residual, *settings)
+    return out
 
 
-def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+def reduce_encode(
+    payloads: Tensor,
+    numel: int,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    bucket_ids: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor:
+    """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
+
+    The bytes are those of `decode_add_` for every row in turn to float32 zeros, a division by W, and `encode`, or
+    `encode_with_feedback` if there is a residual; the sum itself is never written.
+
+    Args:
+        payloads: uint8 [W, payload_bytes(numel, bits, bucket_size)], W at least 1. Untrusted, as in `decode`.
+        residual: float32 [numel], contiguous, on the device of payloads; updated.
+
+    The other arguments, the result and the errors are those of `encode_with_feedback`.
+    """
+    checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
+    checks.require_bucket_ids(bucket_ids, numel, payloads.device, bucket_size)
+    if residual is not None:
+        checks.require_floats("residual", residual, numel, payloads.device)
+    checks.require_coefficients(alpha, beta)
+    settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
+    if _writes_in_place(payloads.device):
+        return torch.ops.mqgrad.reduce_encode(
+            payloads.contiguous(), residual, numel, *settings, alpha, beta, bucket_ids
+        )
+    mean = payloads.new_zeros(numel, dtype=torch.float32)
+    for payload in payloads:
+        decode_add_(mean, payload, bits, bucket_size)
+    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    if residual is None:
+        return encode(mean, *settings, bucket_ids)
+    return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids)
+
+
+def decode(payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Tensor | None = None) -> Tensor:
     """Decode what `encode` returned for the same numel, bits and bucket_size.
 
     Any bytes of the right length decode to something and harm nothing; a scale that is not finite decodes to NaN.
+
+    Args:
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         float32 [numel].
@@ -155,7 +218,13 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
-    return _kernels(payload.device).decode(payload.contiguous(), numel, bits, bucket_size)
+    if out is None:
+        return _kernels(payload.device).decode(payload.contiguous(), numel, bits, bucket_size)
+    checks.require_floats("out", out, numel, payload.device)
+    if not _writes_in_place(payload.device):
+        return out.copy_(decode(payload, numel, bits, bucket_size))
+    torch.ops.mqgrad.decode_into(out, payload.contiguous(), bits, bucket_size)
+    return out
 
 
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -168,10 +237,8 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
         TypeError: payload is not uint8, or accumulator not float32.
         ValueError: a wrong shape, length or device.
     """
-    checks.require_floats("accumulator", accumulator, accumulator)
     checks.require_payload(payload, payload_bytes(accumulator.numel(), bits, bucket_size))
-    if accumulator.device != payload.device:
-        raise ValueError(f"accumulator is on {accumulator.device}, payload on {payload.device}")
+    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     _kernels(payload.device).decode_add_(accumulator, payload.contiguous(), bits, bucket_size)
 
 
@@ -234,6 +301,40 @@ if IMPLEMENTATION == "extension":
     @torch.library.register_fake("mqgrad::decode")
     def _(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
+
+    @torch.library.register_fake("mqgrad::encode_into")
+    def _(
+        payload: Tensor,
+        x: Tensor,
+        residual: Tensor | None,
+        bits: int,
+        bucket_size: int,
+        stochastic: bool,
+        seed: int,
+        alpha: float,
+        beta: float,
+        bucket_ids: Tensor | None = None,
+    ) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::reduce_encode")
+    def _(
+        payloads: Tensor,
+        residual: Tensor | None,
+        numel: int,
+        bits: int,
+        bucket_size: int,
+        stochastic: bool,
+        seed: int,
+        alpha: float,
+        beta: float,
+        bucket_ids: Tensor | None = None,
+    ) -> Tensor:
+        return payloads.new_empty(checks.payload_bytes(numel, bits, bucket_size))
+
+    @torch.library.register_fake("mqgrad::decode_into")
+    def _(out: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+        return None
 
     @torch.library.register_fake("mqgrad::decode_add_")
     def _(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:

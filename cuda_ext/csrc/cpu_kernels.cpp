@@ -124,6 +124,10 @@ MQ_CLONES void add_values(int bits, const uint8_t* __restrict codes, int64_t n, 
   for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE { out[i] += value; });
 }
 
+MQ_CLONES void divide(float* v, int64_t n, float divisor) {
+  for (int64_t i = 0; i < n; ++i) v[i] /= divisor;
+}
+
 MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, double alpha, float* __restrict v) {
   if (alpha == 1) {  // a sum rounded to double and then to float is the float sum: 53 >= 2 * 24 + 2
     for (int64_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
@@ -175,17 +179,17 @@ class BucketInput {
   explicit BucketInput(const EncodeArguments& a) : a_(a) {}
 
   void load(int64_t begin, int64_t n) {
-    if (a_.dtype == torch::headeronly::ScalarType::Float) {
+    if (a_.payloads) {
+      x = mean_of_payloads(begin, n);
+    } else if (a_.dtype == torch::headeronly::ScalarType::Float) {
       x = static_cast<const float*>(a_.x) + begin;
     } else {
-      converted_.resize(std::max<size_t>(converted_.size(), n));
-      load_floats(a_.x, a_.dtype, begin, n, converted_.data());
-      x = converted_.data();
+      load_floats(a_.x, a_.dtype, begin, n, room(loaded_, n));
+      x = loaded_.data();
     }
     v = x;
     if (!a_.residual) return;
-    compensated_.resize(std::max<size_t>(compensated_.size(), n));
-    compensate(x, a_.residual + begin, n, a_.alpha, compensated_.data());
+    compensate(x, a_.residual + begin, n, a_.alpha, room(compensated_, n));
     v = compensated_.data();
   }
 
@@ -193,8 +197,25 @@ class BucketInput {
   const float* v = nullptr;
 
  private:
+  static float* room(std::vector<float>& buffer, int64_t n) {
+    buffer.resize(std::max<size_t>(buffer.size(), n));
+    return buffer.data();
+  }
+
+  // The sums begin where a byte does, up to seven elements early. They start from +0, as a tensor of zeros would.
+  const float* mean_of_payloads(int64_t begin, int64_t n) {
+    const int64_t early = begin % 8;
+    float* sums = room(loaded_, early + n);
+    std::fill(sums, sums + early + n, 0.0f);
+    for (int64_t k = 0; k < a_.count; ++k) {
+      decode_range(a_.payloads + k * a_.layout.payload_bytes(), a_.layout, begin - early, begin + n, true, sums);
+    }
+    divide(sums, early + n, static_cast<float>(a_.count));
+    return sums + early;
+  }
+
   const EncodeArguments& a_;
-  std::vector<float> converted_;
+  std::vector<float> loaded_;
   std::vector<float> compensated_;
 };
 

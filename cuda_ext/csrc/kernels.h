@@ -32,6 +32,10 @@ struct EncodeArguments {
   float* residual;            // or nullptr: no feedback
   double alpha;
   double beta;
+
+  // On the CPU, in place of x: the mean of `count` payloads of the same layout, one behind the other.
+  const uint8_t* payloads = nullptr;
+  int64_t count = 0;
 };
 
 // A unit is the fewest buckets whose codes end on a byte, so that no two units write to the same byte.

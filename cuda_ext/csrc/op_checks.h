@@ -55,6 +55,14 @@ inline void check_payload(const Tensor& payload, int64_t bytes) {
   STD_TORCH_CHECK(payload.numel() == bytes, "mqgrad: payload must have ", bytes, " bytes, got ", payload.numel());
 }
 
+inline void check_payloads(const Tensor& payloads, int64_t bytes) {
+  STD_TORCH_CHECK(payloads.scalar_type() == ScalarType::Byte && payloads.dim() == 2 && payloads.is_contiguous(),
+                  "mqgrad: payloads must be a contiguous 2-D uint8 tensor");
+  STD_TORCH_CHECK(payloads.size(0) >= 1, "mqgrad: payloads must have at least one row");
+  STD_TORCH_CHECK(payloads.size(1) == bytes, "mqgrad: payloads must have rows of ", bytes, " bytes, got ",
+                  payloads.size(1));
+}
+
 inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside) {
   if (!ids.has_value()) return nullptr;
   STD_TORCH_CHECK(ids->scalar_type() == ScalarType::Long && ids->dim() == 1 && ids->is_contiguous(),

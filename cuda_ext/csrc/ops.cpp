@@ -22,38 +22,68 @@ void parallel_chunks(int64_t numel, const F& f) {
   torch::stable::parallel_for(0, ceil_divide(numel, kChunk), kGrain / kChunk, f);
 }
 
-Tensor run_encode(const Tensor& x, const EncodeArguments& arguments) {
+void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
   const Layout& layout = arguments.layout;
-  Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
+  check_payload(payload, layout.payload_bytes());
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
   const int64_t per_unit = buckets_per_unit(layout);
   const int64_t grain = std::max<int64_t>(1, kGrain / (per_unit * layout.bucket_size));
   torch::stable::parallel_for(
       0, ceil_divide(layout.buckets(), per_unit), grain,
       [&](int64_t begin, int64_t end) { encode_units(arguments, begin, end, bytes); });
-  return payload;
 }
 
-Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
-              const std::optional<Tensor>& bucket_ids) {
+Tensor new_payload(const Tensor& like, const Layout& layout) {
+  return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);
+}
+
+float* checked_residual(const std::optional<Tensor>& residual, int64_t numel, const Tensor& beside) {
+  if (!residual.has_value()) return nullptr;
+  check_floats(*residual, numel, beside, "residual");
+  return static_cast<float*>(residual->mutable_data_ptr());
+}
+
+void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
+                 int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
+                 const std::optional<Tensor>& bucket_ids) {
   check_input(x, 1);
+  STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
-  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets(), x), nullptr, 0, 0});
+  run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
+              checked_ids(bucket_ids, layout.buckets(), x), checked_residual(residual, layout.numel, x), alpha, beta},
+             payload);
 }
 
 Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
                             bool stochastic, int64_t seed, double alpha, double beta,
                             const std::optional<Tensor>& bucket_ids) {
-  check_input(x, 1);
-  check_floats(residual, x.numel(), x, "residual");
-  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
-  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets(), x), static_cast<float*>(residual.mutable_data_ptr()),
-                        alpha, beta});
+  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
+  encode_into(payload, x, residual, bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
+  return payload;
 }
 
-void run_decode(const Tensor& payload, const Layout& layout, bool add, const Tensor& out) {
+Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
+              const std::optional<Tensor>& bucket_ids) {
+  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
+  encode_into(payload, x, std::nullopt, bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
+  return payload;
+}
+
+Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel, int64_t bits,
+                     int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
+                     const std::optional<Tensor>& bucket_ids) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  check_payloads(payloads, layout.payload_bytes());
+  const Tensor payload = new_payload(payloads, layout);
+  run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
+              checked_ids(bucket_ids, layout.buckets(), payloads), checked_residual(residual, numel, payloads), alpha,
+              beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+             payload);
+  return payload;
+}
+
+void run_decode(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size, bool add) {
+  const Layout layout = checked_layout(out.numel(), bits, bucket_size);
   check_payload(payload, layout.payload_bytes());
   const uint8_t* bytes = static_cast<const uint8_t*>(payload.const_data_ptr());
   float* values = static_cast<float*>(out.mutable_data_ptr());
@@ -64,16 +94,20 @@ void run_decode(const Tensor& payload, const Layout& layout, bool add, const Ten
 }
 
 Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
-  const Layout layout = checked_layout(numel, bits, bucket_size);
-  check_payload(payload, layout.payload_bytes());
-  Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
-  run_decode(payload, layout, false, out);
+  check_payload(payload, checked_layout(numel, bits, bucket_size).payload_bytes());  // before numel is allocated
+  const Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  run_decode(out, payload, bits, bucket_size, false);
   return out;
+}
+
+void decode_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
+  check_floats(out, out.numel(), payload, "out");
+  run_decode(out, payload, bits, bucket_size, false);
 }
 
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   check_floats(accumulator, accumulator.numel(), payload, "accumulator");
-  run_decode(payload, checked_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
+  run_decode(accumulator, payload, bits, bucket_size, true);
 }
 
 // The payload's statistics, copied to where they are aligned: minimums, then ranges.
@@ -127,7 +161,14 @@ STABLE_TORCH_LIBRARY(mqgrad, m) {
   m.def(
       "encode_with_feedback(Tensor x, Tensor(a!) residual, int bits, int bucket_size, bool stochastic, int seed, "
       "float alpha, float beta, Tensor? bucket_ids=None) -> Tensor");
+  m.def(
+      "encode_into(Tensor(a!) payload, Tensor x, Tensor(b!)? residual, int bits, int bucket_size, bool stochastic, "
+      "int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
+  m.def(
+      "reduce_encode(Tensor payloads, Tensor(a!)? residual, int numel, int bits, int bucket_size, bool stochastic, "
+      "int seed, float alpha, float beta, Tensor? bucket_ids=None) -> Tensor");
   m.def("decode(Tensor payload, int numel, int bits, int bucket_size) -> Tensor");
+  m.def("decode_into(Tensor(a!) out, Tensor payload, int bits, int bucket_size) -> ()");
   m.def("decode_add_(Tensor(a!) accumulator, Tensor payload, int bits, int bucket_size) -> ()");
   m.def("encode_minmax(Tensor x, int bits) -> Tensor");
   m.def("decode_minmax(Tensor payload, int rows, int columns, int bits) -> Tensor");
@@ -136,7 +177,10 @@ STABLE_TORCH_LIBRARY(mqgrad, m) {
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("encode", TORCH_BOX(&encode));
   m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
+  m.impl("encode_into", TORCH_BOX(&encode_into));
+  m.impl("reduce_encode", TORCH_BOX(&reduce_encode));
   m.impl("decode", TORCH_BOX(&decode));
+  m.impl("decode_into", TORCH_BOX(&decode_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));
   m.impl("encode_minmax", TORCH_BOX(&encode_minmax));
   m.impl("decode_minmax", TORCH_BOX(&decode_minmax));

@@ -23,7 +23,10 @@ needs_extension = pytest.mark.skipif(
 CALLS: dict[str, tuple[Any, ...]] = {
     "encode": (X, 3, 16, True, 1, IDS),
     "encode_with_feedback": (X, torch.zeros(40), 3, 16, False, 1, 1.0, 0.5, None),
+    "encode_into": (torch.empty_like(PAYLOAD), X, torch.zeros(40), 3, 16, True, 1, 1.0, 0.5, IDS),
+    "reduce_encode": (PAYLOAD.repeat(3, 1), torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
     "decode": (PAYLOAD, 40, 3, 16),
+    "decode_into": (torch.empty(40), PAYLOAD, 3, 16),
     "decode_add_": (torch.ones(40), PAYLOAD, 3, 16),
     "encode_minmax": (X.view(8, 5), 3),
     "decode_minmax": (reference.encode_minmax(X.view(8, 5), 3), 8, 5, 3),
@@ -54,6 +57,13 @@ def test_compiled_code_calls_the_ops() -> None:
     [
         ("decode", (PAYLOAD[:-1], 40, 3, 16)),
         ("decode_add_", (torch.zeros(41), PAYLOAD, 3, 16)),
+        ("decode_into", (torch.zeros(41), PAYLOAD, 3, 16)),
+        ("encode_into", (PAYLOAD[1:].clone(), X, None, 3, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (PAYLOAD.clone(), X, torch.zeros(39), 3, 16, False, 0, 1.0, 1.0)),
+        ("reduce_encode", (PAYLOAD, None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("reduce_encode", (PAYLOAD[1:].repeat(2, 1), None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("reduce_encode", (PAYLOAD.new_empty(0, len(PAYLOAD)), None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("reduce_encode", (PAYLOAD.repeat(2, 1), torch.zeros(39), 40, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_minmax", (PAYLOAD, 8, 5, 3)),
         ("encode", (X, 9, 16, False, 0)),
         ("encode", (X, 3, 0, False, 0)),
@@ -83,7 +93,7 @@ def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[Any, ...]) -
         (ValueError, "seed must fit 64 bits", X, {"seed": 2**64}),
         (ValueError, r"bucket_ids must have shape \(3,\), got \(2,\)", X, {"bucket_ids": IDS[:2]}),
         (TypeError, "bucket_ids must be int64", X, {"bucket_ids": IDS.int()}),
-        (ValueError, "bucket_ids is on meta, x on cpu", X, {"bucket_ids": IDS.to("meta")}),
+        (ValueError, "bucket_ids is on meta, the other tensors on cpu", X, {"bucket_ids": IDS.to("meta")}),
     ],
 )
 def test_encode_refuses(error: type[Exception], message: str, x: Any, overrides: dict[str, Any]) -> None:
@@ -116,6 +126,29 @@ def test_other_wrong_arguments() -> None:
         cuda_ext.payload_bytes(-1, 3, 16)
     with pytest.raises(ValueError, match="got -8 and 5"):
         cuda_ext.decode_minmax(PAYLOAD, -8, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "out"),
+    [
+        (TypeError, r"out must be a uint8 tensor, got torch\.float32", torch.zeros(len(PAYLOAD))),
+        (ValueError, "out must have shape", torch.zeros(3, dtype=torch.uint8)),
+        (ValueError, "out is written in place", torch.zeros(2 * len(PAYLOAD), dtype=torch.uint8)[::2]),
+    ],
+)
+def test_an_output_must_fit(error: type[Exception], message: str, out: torch.Tensor) -> None:
+    with pytest.raises(error, match=message):
+        cuda_ext.encode(X, 3, 16, False, 0, out=out)
+    with pytest.raises(error, match=message):
+        cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, 1.0, 1.0, out=out)
+    with pytest.raises(TypeError, match=r"out must be float32, got torch\.uint8"):
+        cuda_ext.decode(PAYLOAD, 40, 3, 16, out=PAYLOAD)
+
+
+@pytest.mark.parametrize("payloads", [PAYLOAD, PAYLOAD[:-1].repeat(2, 1), PAYLOAD.new_empty(0, len(PAYLOAD))])
+def test_payloads_to_reduce_must_fit(payloads: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=rf"payloads must have shape \(\d+, {len(PAYLOAD)}\)"):
+        cuda_ext.reduce_encode(payloads, 40, 3, 16, False, 0)
 
 
 def test_seeds_of_64_bits_wrap_to_their_signed_twin() -> None:

@@ -1,0 +1,100 @@
+"""The fused step of the collective, and encoding and decoding into slices, give the bytes of the plain ops."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import reference
+
+WIDTHS = range(1, 9)
+SHAPES = [(1, 1), (7, 3), (513, 512), (1030, 8), (1543, 100), (1500, 2**62), (5000, 3000)]
+
+
+def payloads(world_size: int, numel: int, bits: int, bucket_size: int) -> Tensor:
+    """Of heavy-tailed gradients with zeros, one of which is not finite if there is room."""
+    x = torch.randn(world_size, numel, generator=torch.Generator().manual_seed(numel)) ** 3
+    x[:, numel // 3 : numel // 2] = 0.0
+    if numel > 1000:
+        x[0, 700] = torch.inf
+    return torch.stack([cuda_ext.encode(row, bits, bucket_size, True, k) for k, row in enumerate(x)])
+
+
+def mean_of(payloads_WP: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    mean = torch.zeros(numel)
+    for payload in payloads_WP:
+        reference.decode_add_(mean, payload, bits, bucket_size)
+    return mean.div_(len(payloads_WP))
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_reduce_encode_is_decode_sum_divide_encode(bits: int, stochastic: bool, world_size: int) -> None:
+    for numel, bucket_size in SHAPES:
+        payloads_WP = payloads(world_size, numel, bits, bucket_size)
+        mean = mean_of(payloads_WP, numel, bits, bucket_size)
+        ids = torch.arange(-(-numel // bucket_size)) + 5
+        ours = cuda_ext.reduce_encode(payloads_WP, numel, bits, bucket_size, stochastic, 9, ids)
+        assert torch.equal(ours, reference.encode(mean, bits, bucket_size, stochastic, 9, ids))
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize(("stochastic", "alpha", "beta"), [(False, 1.0, 1.0), (True, 0.7, 0.9)])
+def test_reduce_encode_updates_the_residual(bits: int, stochastic: bool, alpha: float, beta: float) -> None:
+    for numel, bucket_size in SHAPES:
+        payloads_WP = payloads(2, numel, bits, bucket_size)
+        mean = mean_of(payloads_WP, numel, bits, bucket_size)
+        ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
+        payload = cuda_ext.reduce_encode(
+            payloads_WP, numel, bits, bucket_size, stochastic, 9, residual=ours, alpha=alpha, beta=beta
+        )
+        settings = (bits, bucket_size, stochastic, 9, alpha, beta)
+        assert torch.equal(payload, reference.encode_with_feedback(mean, expected, *settings))
+        assert torch.equal(ours, expected)
+
+
+@given(st.integers(1, 3), st.integers(0, 70), st.integers(1, 8), st.integers(1, 20), st.data())
+def test_reduce_encode_of_any_bytes(
+    world_size: int, numel: int, bits: int, bucket_size: int, data: st.DataObject
+) -> None:
+    size = world_size * cuda_ext.payload_bytes(numel, bits, bucket_size)
+    raw = data.draw(st.binary(min_size=size, max_size=size))
+    payloads_WP = torch.tensor(list(raw), dtype=torch.uint8).view(world_size, -1)
+    ours = cuda_ext.reduce_encode(payloads_WP, numel, bits, bucket_size, True, 0)
+    mean = mean_of(payloads_WP, numel, bits, bucket_size)
+    assert torch.equal(ours, reference.encode(mean, bits, bucket_size, True, 0))
+
+
+def test_reduce_encode_does_not_depend_on_threads() -> None:
+    payloads_WP = payloads(3, 200_003, 3, 512)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        results.append(cuda_ext.reduce_encode(payloads_WP, 200_003, 3, 512, True, 1))
+    torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_outputs_may_be_slices(bits: int, offset: int) -> None:
+    """As the collective uses them: a row of payloads, a part of the flat gradient; nothing beside it is touched."""
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(3))
+    expected = cuda_ext.encode(x, bits, 96, True, 4)
+    message = torch.full((len(expected) + offset + 9,), 77, dtype=torch.uint8)
+    out = message[offset : offset + len(expected)]
+    assert cuda_ext.encode(x, bits, 96, True, 4, out=out) is out
+    assert torch.equal(out, expected)
+    cuda_ext.encode_with_feedback(x, torch.zeros(1000), bits, 96, True, 4, 1.0, 1.0, out=out.zero_())
+    assert torch.equal(out, expected)
+    assert bool((message[:offset] == 77).all() & (message[offset + len(expected) :] == 77).all())
+    flat = torch.full((1009 + offset,), 7.0)
+    part = flat[offset : offset + 1000]
+    assert cuda_ext.decode(out, 1000, bits, 96, out=part) is part
+    assert torch.equal(part, cuda_ext.decode(expected, 1000, bits, 96))
+    assert bool((flat[:offset] == 7).all() & (flat[offset + 1000 :] == 7).all())
