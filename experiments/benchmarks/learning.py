@@ -29,7 +29,7 @@ from mqgrad.agents.warm_start import relative_goodput
 from mqgrad.envs import BitWidthEnv
 
 SEEDS = range(5)
-EPISODES = range(500, 506)
+EPISODES = range(500, 503)
 ITERATIONS = 5000
 INTERVALS = (5, 20)
 
