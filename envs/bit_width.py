@@ -15,6 +15,7 @@ from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.simulated import Simulated
 from mqgrad.trainers.workload import make_workload
 from mqgrad.widths import format_width
 
@@ -124,6 +125,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `divergence_penalty`  | **float**                      | `10.0`             | see Rewards |
     | `compressor`          | **str**                        | `"quantized"`      | how gradients travel, as `mqgrad.make_compressor` takes it; its widths must include `widths` |
     | `clock`               | **ModelClock**                 | `None`             | modelled instead of measured seconds: a seed then gives one trajectory |
+    | `simulated`           | **bool**                       | `False`            | virtual workers in this process instead of real ones; needs a `clock` |
     | `timeout_seconds`     | **float**                      | `60.0`             | how long a silent worker is waited for |
     | `preset`              | **str**                        | `None`             | `"authors"`: MQGrad's own setting; arguments given beside it win |
     | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers and clock hold |
@@ -248,13 +250,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         """The cluster, started or restarted if need be."""
         settings = self.settings
         if self._cluster is None:
-            self._cluster = Distributed(
-                settings.workload,
-                workload_settings=settings.workload_settings,
-                num_workers=settings.num_workers,
-                clock=settings.clock or "measured",
-                timeout_seconds=settings.timeout_seconds,
-            )
+            self._cluster = _open_cluster(settings)
         elif self._failed and hasattr(self._cluster, "restart"):
             self._cluster.restart()
         self._failed = False
@@ -296,6 +292,17 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {info['elapsed_seconds']:.2f} s elapsed"
         )
         return info
+
+
+def _open_cluster(settings: BitWidthSettings) -> Cluster:
+    kind: Callable[..., Cluster] = Simulated if settings.simulated else Distributed
+    return kind(
+        settings.workload,
+        workload_settings=settings.workload_settings,
+        num_workers=settings.num_workers,
+        clock=settings.clock or "measured",
+        timeout_seconds=settings.timeout_seconds,
+    )
 
 
 def _make_reward(settings: BitWidthSettings) -> Reward:

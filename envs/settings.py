@@ -58,6 +58,8 @@ class BitWidthSettings:
     """How gradients travel, as ``mqgrad.make_compressor`` takes it."""
     clock: ModelClock | None = None
     """None measures seconds; a ``ModelClock`` computes them, so that the same seed repeats."""
+    simulated: bool = False
+    """Virtual workers in this process instead of real ones; needs a ``clock``."""
     timeout_seconds: float = 60.0
     """How long a silent worker is waited for."""
 
@@ -81,6 +83,10 @@ class BitWidthSettings:
             _check_number(name, getattr(self, name), least=0.0)
         if self.clock is not None and not isinstance(self.clock, ModelClock):
             raise ValueError(f"clock {self.clock!r} must be None, for measured seconds, or a ModelClock")
+        if self.simulated and self.clock is None:
+            raise ValueError(
+                "simulated=True needs a clock: a ModelClock, such as mqgrad.trainers.calibrate measures"
+            )
         _check_number("discount_per_second", self.discount_per_second, above=0.0, most=1.0)
         if self.budget_seconds is None and self.max_steps is None:
             raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")

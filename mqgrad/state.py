@@ -37,6 +37,8 @@ class CompressionState:
     Args:
         controller: decides the width every ``controller.interval`` iterations; None leaves it to :meth:`set_width`.
         process_group: ranks to average over; the default group if None.
+        transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
+            timeout are not used.
         compressor: how gradients travel: a name as :func:`mqgrad.make_compressor` takes it, or an object of its own.
             The default quantizes with error feedback, which costs two fp32 copies of the model.
         seed: of stochastic rounding, equal on all ranks.
@@ -54,6 +56,7 @@ class CompressionState:
         controller: Controller | None = None,
         *,
         process_group: dist.ProcessGroup | None = None,
+        transport: Transport | None = None,
         compressor: Compressor | str = DEFAULT_COMPRESSOR,
         seed: int = 0,
         interval: int = 10,
@@ -65,15 +68,15 @@ class CompressionState:
         self.totals = Totals()
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
-        group = own_group(process_group, timeout_seconds)
-        self._transport = Transport(group, link)
+        self._transport = transport or Transport(own_group(process_group, timeout_seconds), link)
+        world_size = self._transport.world_size
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         self._seed = seed
-        self._config = f"{self.compressor}, seed={seed}, world_size={group.size()}"
+        self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         decides = f"a controller decides={controller is not None}, interval={self.interval}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
         bucket_size = self.compressor.bucket_size
-        self._layouts = LayoutTable(bucket_size=bucket_size, world_size=group.size())
+        self._layouts = LayoutTable(bucket_size=bucket_size, world_size=world_size)
         self._figures = GradientFigures(seed, bucket_size)
         first_bits = controller.initial_bits if controller is not None else self.compressor.widths[-1]
         self._requested_bits = self._bits = check_width(first_bits, self.compressor.widths)

@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ from .statistics import Costs
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
+
+Result = TypeVar("Result")
 
 SMALL_BYTES = 1024  # a collective this small takes the time of its latency
 SMALL_MEMORY = 10
@@ -138,11 +140,11 @@ class Transport:
         return min(self._small_seconds, default=0.0)
 
     def _timed(
-        self, collective: Callable[[], object], wire_bytes: float, link_bytes: float | None = None
-    ) -> None:
+        self, collective: Callable[[], Result], wire_bytes: float, link_bytes: float | None = None
+    ) -> Result:
         """Run and count. ``link_bytes``: what crosses the busiest link, where that is not the one of each rank."""
         start = time.perf_counter()
-        collective()
+        result = collective()
         if self.link is not None and self.world_size > 1:
             left = (
                 start
@@ -157,6 +159,7 @@ class Transport:
         self.collectives += 1
         if max(wire_bytes, link_bytes or 0) <= SMALL_BYTES:
             self._small_seconds.append(seconds)
+        return result
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

@@ -5,6 +5,7 @@ from .cluster import Cluster, ControllerSpec
 from .distributed import Distributed
 from .errors import ReplicaMismatchError, WorkerError
 from .link import LinkEmulation
+from .simulated import Simulated, calibrate
 from .workload import Batch, Workload, make_workload, register_workload, workload_names
 
 __all__ = [
@@ -15,8 +16,10 @@ __all__ = [
     "LinkEmulation",
     "ModelClock",
     "ReplicaMismatchError",
+    "Simulated",
     "WorkerError",
     "Workload",
+    "calibrate",
     "make_workload",
     "register_workload",
     "workload_names",

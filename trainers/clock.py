@@ -1,8 +1,11 @@
 """Time computed from bytes, for runs that must repeat exactly."""
 
 import dataclasses
+from typing import Any
 
+from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics
+from mqgrad.widths import Width
 
 from .link import LinkEmulation, SwitchingEmulation
 from .settings import check_not_negative, check_positive
@@ -49,3 +52,25 @@ class ModelClock:
             decode_seconds=0.0,
             decide_seconds=0.0,
         )
+
+
+class ModelledTime:
+    """A controller that is shown the seconds of a clock."""
+
+    def __init__(self, controller: Controller, clock: ModelClock) -> None:
+        self._controller = controller
+        self._clock = clock
+        self.interval = controller.interval
+
+    @property
+    def initial_bits(self) -> Width:
+        return self._controller.initial_bits
+
+    def decide(self, statistics: IntervalStatistics) -> Width:
+        return self._controller.decide(self._clock.apply(statistics))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._controller.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._controller.load_state_dict(state)

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-import torch
-
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
@@ -16,6 +14,7 @@ from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
 from .methods import DEFAULT_METHOD, RankInterval, make_method
+from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
 from .torchrun_ranks import TorchrunRanks
 from .workload import Workload, make_workload, workload_reference
@@ -191,14 +190,7 @@ class Distributed:
         if bits is not None:
             check_width(bits)
         intervals: list[RankInterval] = self._ranks.call("run", iterations=iterations, bits=bits)
-        statistics = IntervalStatistics.from_rows(
-            torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
-            iteration=intervals[0].iteration,
-            bits=intervals[0].bits,
-            bit_iterations=intervals[0].bit_iterations,
-        )
-        if (seen := intervals[0].decided_on) is not None:
-            statistics = statistics.with_gradient_of(seen)
+        statistics = combine(intervals, iterations)
         return self._run_clock.apply(statistics) if self._run_clock else statistics
 
     def evaluate(self) -> dict[str, float]:

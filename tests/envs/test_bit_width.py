@@ -322,6 +322,7 @@ def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:
         ({"link_mbit_per_s": "100"}, "'100'"),
         ({"link_latency_ms": -1}, "link_latency_ms -1"),
         ({"discount_per_second": 1.5}, r"discount_per_second 1\.5"),
+        ({"simulated": True}, "simulated=True needs a clock"),
         ({"clock": "modelled"}, "clock 'modelled'.*ModelClock"),
         ({"timeout_seconds": math.nan}, "timeout_seconds nan"),
         ({"render_mode": "human"}, "render_mode 'human'"),
@@ -362,6 +363,13 @@ def test_the_authors_preset_trains_with_their_quantizer(cluster: Distributed) ->
     per_bit = np.diff(wire_bytes)  # two matrices of 65,536 elements are coded, pushed and pulled
     np.testing.assert_allclose(per_bit, 2 * 65536 / 8, rtol=0.02)
     assert infos[-1]["loss"] < infos[0]["loss"]
+
+
+def test_an_episode_on_the_simulated_cluster_is_that_of_real_workers(cluster: Distributed) -> None:
+    real = play(BitWidthEnv(cluster=cluster, budget_seconds=2.0, link_mbit_per_s=30), 2, steps=5, seed=1)
+    arguments = {"workload": "digits-mlp", "clock": CLOCK, "budget_seconds": 2.0, "link_mbit_per_s": 30}
+    with gymnasium.make("mqgrad/BitWidth-v0", simulated=True, **arguments) as env:
+        assert play(env.unwrapped, 2, steps=5, seed=1) == real
 
 
 def test_real_cluster_passes_both_checkers(cluster: Distributed) -> None:

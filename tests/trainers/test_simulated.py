@@ -1,0 +1,196 @@
+"""The cluster of virtual ranks: the same numbers as real processes, on a modelled clock."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock, Simulated, calibrate
+from mqgrad.trainers.in_process import Exchange, InProcessTransport
+
+CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)
+WORKLOAD: dict[str, Any] = {"workload": "digits-mlp", "workload_settings": {"width": 48}}
+
+TWO_BUCKETS = {"width": 400}  # DDP's first bucket holds 1 MiB
+
+
+def simulated(**arguments: Any) -> Simulated:
+    return Simulated(**{**WORKLOAD, "clock": CLOCK, **arguments})
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def real(request: pytest.FixtureRequest) -> Iterator[Distributed]:
+    with Distributed("digits-mlp", TWO_BUCKETS, num_workers=request.param, clock=CLOCK) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("compressor", ["quantized", "qsgd", "quantized:topology=star"])
+def test_losses_bytes_and_figures_are_those_of_real_processes(real: Distributed, compressor: str) -> None:
+    widths = (4, 1, 2, 8, 3, 16, 6) + ((32, 2) if real.world_size == 2 else ())
+
+    def train(cluster: Cluster) -> tuple[list[IntervalStatistics], dict[str, float]]:
+        cluster.reset(seed=5, compressor=compressor)
+        return [cluster.run(3, bits=bits) for bits in widths], cluster.evaluate()
+
+    with simulated(workload_settings=TWO_BUCKETS, num_workers=real.world_size) as virtual:
+        (expected, expected_figures), (intervals, figures) = train(real), train(virtual)
+    assert intervals == expected
+    assert figures == expected_figures
+
+
+def test_random_numbers_and_buffers_are_those_of_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout draws from each rank's generator; batch normalisation has buffers, which DDP takes from rank 0."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    name = "regularised:Regularised"
+    with Distributed(name, num_workers=2, clock=CLOCK) as real, Simulated(name, clock=CLOCK) as virtual:
+        results = []
+        for cluster in (real, virtual):
+            cluster.reset(seed=2)
+            results.append((cluster.run(6, bits=4).losses, cluster.evaluate()))
+    assert results[0] == results[1]
+
+
+def test_is_a_cluster_that_names_its_clock() -> None:
+    with simulated() as cluster:
+        assert isinstance(cluster, Cluster)
+        assert (cluster.world_size, cluster.workload.name, cluster.clock) == (2, "digits-mlp", CLOCK)
+
+
+def test_seconds_are_the_clocks_and_the_link_sets_its_rate() -> None:
+    with simulated(link=LinkEmulation(mbit_per_s=10)) as cluster:
+        cluster.reset(seed=0)
+        slow = cluster.run(2, bits=8)
+        cluster.reset(seed=0, link=LinkEmulation(mbit_per_s=1000, latency_ms=1))
+        fast = cluster.run(2, bits=8)
+    assert slow.wire_seconds == pytest.approx(slow.wire_bytes * 8 / 1e7)
+    assert fast.step_seconds == pytest.approx(0.01 + 0.001 + fast.wire_bytes * 8 / 1e9)
+    assert fast.losses == slow.losses
+
+
+def test_many_more_ranks_than_cores_learn() -> None:
+    with simulated(num_workers=16, workload_settings={"width": 48, "batch_size": 8}) as cluster:
+        cluster.reset(seed=0)
+        first, last = cluster.run(5, bits=4), cluster.run(60, bits=3)
+        assert last.losses[-1] < first.loss - 0.8
+        assert cluster.evaluate()["accuracy"] > 0.5
+
+
+def test_a_controller_decides_on_modelled_seconds() -> None:
+    class Watcher:
+        interval = 4
+        initial_bits = 2
+
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def decide(self, statistics: Any) -> int:
+            self.seen.append(statistics.compute_seconds)
+            _SEEN.append(statistics.compute_seconds)
+            return 6
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    _SEEN.clear()
+    with simulated() as cluster:
+        cluster.reset(seed=0, controller=Watcher())
+        assert [cluster.run(4).bits for _ in range(3)] == [2, 6, 6]
+    assert set(_SEEN) == {CLOCK.compute_seconds}
+
+
+_SEEN: list[float] = []  # each rank decides with a copy of the controller
+
+
+def test_the_callers_random_numbers_and_threads_are_left_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    threads = torch.get_num_threads()
+    with simulated() as cluster:
+        cluster.reset(seed=0)
+        cluster.run(2, bits=4)
+        cluster.evaluate()
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_threads_end_with_the_run() -> None:
+    before = threading.active_count()
+    with simulated() as cluster:
+        for seed in range(3):
+            cluster.reset(seed)
+            cluster.run(1, bits=4)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: simulated(clock="measured"), "clock must be a ModelClock"),
+        (lambda: simulated(num_workers=0), "num_workers must be"),
+        (lambda: simulated().reset(0, method="local-sgd"), "'local-sgd' is not simulated"),
+        (lambda: simulated().reset(0, compressor="zip"), "zip"),
+        (lambda: simulated().reset(0, compressor="none"), "'none' is not simulated"),
+        (lambda: simulated().reset(0, controller="magic"), "magic"),
+        (lambda: calibrate(simulated(), mbit_per_s=1), "measured seconds"),
+    ],
+)
+def test_mistakes_are_explained(mistake: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mistake()
+
+
+def test_run_needs_a_reset_and_either_a_width_or_a_controller() -> None:
+    with simulated() as cluster:
+        with pytest.raises(RuntimeError, match="reset"):
+            cluster.run(1, bits=4)
+        cluster.reset(0)
+        with pytest.raises(ValueError, match="bits=None"):
+            cluster.run(1)
+        with pytest.raises(ValueError, match="width"):
+            cluster.run(1, bits=9)
+
+
+def test_collectives_in_process() -> None:
+    exchange = Exchange(3, timeout_seconds=10)
+    results: dict[int, list[list]] = {}
+
+    def work(rank: int) -> None:
+        transport = InProcessTransport(exchange, rank)
+        reduced, told = torch.tensor([1.0, rank]), torch.tensor([rank + 7])
+        sent = torch.arange(3).view(3, 1) + 10 * rank
+        transport.all_reduce_(reduced)
+        transport.broadcast_(told)
+        received = transport.all_to_all(sent).flatten()
+        results[rank] = [
+            reduced.tolist(),
+            told.tolist(),
+            received.tolist(),
+            transport.all_gather(told + rank).tolist(),
+        ]
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert results == {r: [[3.0, 3.0], [7], [r, 10 + r, 20 + r], [[7], [8], [9]]] for r in range(3)}
+
+
+def test_a_rank_that_does_not_come_is_waited_for_within_bounds() -> None:
+    transport = InProcessTransport(Exchange(2, timeout_seconds=0.05), 0)
+    with pytest.raises(RuntimeError, match="virtual rank 0 waited in vain"):
+        transport.all_reduce_(torch.ones(2))
+
+
+def test_calibration_takes_the_compute_seconds_of_a_real_run() -> None:
+    with Distributed(**WORKLOAD, num_workers=1) as cluster:
+        clock = calibrate(cluster, mbit_per_s=50, latency_ms=2, iterations=5)
+    assert (clock.mbit_per_s, clock.latency_ms) == (50, 2)
+    assert 1e-5 < clock.compute_seconds < 10

@@ -1,0 +1,105 @@
+"""Collectives between virtual ranks that are threads of one process."""
+
+import collections
+import threading
+from collections.abc import Callable
+
+import torch
+
+from mqgrad.transport import SMALL_MEMORY, Transport
+
+
+class Exchange:
+    """Where W virtual ranks, each on a thread of its own, meet and look at one another's tensors.
+
+    Args:
+        world_size: how many.
+        timeout_seconds: longest that a rank waits for the others.
+    """
+
+    def __init__(self, world_size: int, timeout_seconds: float) -> None:
+        self.world_size = world_size
+        self._barrier = threading.Barrier(world_size, timeout=timeout_seconds)
+        self._tensors: list[torch.Tensor] = [torch.empty(0)] * world_size
+
+    def meet(
+        self, rank: int, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor]
+    ) -> torch.Tensor:
+        """Show a tensor to the others, and return what ``read`` copies from all of them, which stay as they are.
+
+        Raises:
+            RuntimeError: another rank failed, or did not come in time.
+        """
+        try:
+            self._tensors[rank] = tensor
+            self._barrier.wait()
+            result = read(self._tensors)
+            self._barrier.wait()  # nobody changes its tensor before all have read it
+        except threading.BrokenBarrierError:
+            raise RuntimeError(f"virtual rank {rank} waited in vain for another one, which failed") from None
+        except BaseException:
+            self._barrier.abort()
+            raise
+        return result
+
+
+class InProcessTransport(Transport):
+    """The collectives of :class:`mqgrad.transport.Transport` over an :class:`Exchange`, with the same bytes counted.
+
+    Sums are taken in the order of the ranks.
+    """
+
+    def __init__(self, exchange: Exchange, rank: int) -> None:
+        self._exchange = exchange
+        self.world_size, self.rank = exchange.world_size, rank
+        self.device = torch.device("cpu")
+        self.link = None
+        self.wire_bytes = self.wire_seconds = 0.0
+        self.collectives = 0
+        self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
+
+    def all_to_all(self, payloads_WP: torch.Tensor) -> torch.Tensor:
+        return self._meet(
+            payloads_WP,
+            lambda sent: torch.stack([payloads[self.rank] for payloads in sent]),
+            payloads_WP.nbytes // self.world_size * (self.world_size - 1),
+        )
+
+    def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
+        return self._meet(payload, torch.stack, payload.nbytes * (self.world_size - 1))
+
+    def all_reduce_(self, tensor: torch.Tensor) -> None:
+        wire_bytes = 2 * tensor.nbytes * (self.world_size - 1) / self.world_size
+        tensor.copy_(self._meet(tensor, _sum, wire_bytes))
+
+    def broadcast_(self, tensor: torch.Tensor) -> None:
+        wire_bytes = tensor.nbytes if self.rank == 0 else 0
+        tensor.copy_(self._meet(tensor, lambda tensors: tensors[0].clone(), wire_bytes))
+
+    def gather(self, payload: torch.Tensor) -> torch.Tensor:
+        is_server = self.rank == 0
+        nothing = payload.new_empty(0, payload.numel())
+        return self._meet(
+            payload,
+            lambda sent: torch.stack(sent) if is_server else nothing,
+            0 if is_server else payload.nbytes,
+        )
+
+    def fan_out(self, payload: torch.Tensor) -> torch.Tensor:
+        wire_bytes = payload.nbytes * (self.world_size - 1) if self.rank == 0 else 0
+        return self._meet(payload, lambda sent: sent[0].clone(), wire_bytes)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _meet(
+        self, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor], wire_bytes: float
+    ) -> torch.Tensor:
+        return self._timed(lambda: self._exchange.meet(self.rank, tensor, read), wire_bytes)
+
+
+def _sum(tensors: list[torch.Tensor]) -> torch.Tensor:
+    total = tensors[0].clone()
+    for tensor in tensors[1:]:
+        total += tensor
+    return total

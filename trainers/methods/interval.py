@@ -1,0 +1,63 @@
+"""Intervals of a run through the compression hook: of one rank, and of all of them."""
+
+import dataclasses
+
+import torch
+
+import mqgrad
+from mqgrad.statistics import IntervalStatistics, RankStatistics, Totals
+from mqgrad.widths import Width
+
+from .base import RankInterval
+
+
+class CompressedInterval:
+    """One rank's interval after interval, from what its ``CompressionState`` measures."""
+
+    def __init__(self, compression: mqgrad.CompressionState) -> None:
+        self._compression = compression
+        self._before = Totals()
+        self._losses: list[torch.Tensor] = []
+
+    def begin(self, iterations: int, bits: Width | None) -> None:
+        """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
+        if bits is not None:
+            self._compression.set_width(bits)
+            self._compression.interval = iterations  # gradient figures are taken at its last iteration
+        self._before = dataclasses.replace(self._compression.totals)
+        self._losses = []
+        self._compression.mark()
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Report an iteration's loss, after ``optimizer.step()``."""
+        self._compression.step(loss)
+        self._losses.append(loss.detach())
+
+    def end(self) -> RankInterval:
+        """What the iterations since :meth:`begin` cost and showed."""
+        return RankInterval(
+            statistics=self._statistics(),
+            bits=self._compression.bits,
+            iteration=self._compression.totals.iterations,
+            bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations,
+            decided_on=self._compression.last_statistics,
+        )
+
+    def _statistics(self) -> RankStatistics:
+        if self._compression.controller is None:
+            return self._compression.take_statistics()
+        # What the state collects, gradient figures included, belongs to the controller.
+        costs = dataclasses.asdict(self._compression.totals.since(self._before))
+        return RankStatistics(losses=[float(loss) for loss in self._losses], **costs)
+
+
+def combine(intervals: list[RankInterval], iterations: int) -> IntervalStatistics:
+    """The ranks' parts of an interval, by rank, as one."""
+    statistics = IntervalStatistics.from_rows(
+        torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
+        iteration=intervals[0].iteration,
+        bits=intervals[0].bits,
+        bit_iterations=intervals[0].bit_iterations,
+    )
+    seen = intervals[0].decided_on
+    return statistics if seen is None else statistics.with_gradient_of(seen)
