@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 _FIRST_SEED = 101  # seeds that no policy has been trained on unless someone chose to
 _START_UP_CORE_SECONDS = 10.0  # of one rank; a guess, only for the estimate before the first run
 
+_SYSTEMS = ("controllers", "compressors", "methods")
+
 _FULL = {
-    "controllers": "fixed:2,fixed:4,fixed:8,fixed:16,fixed:32,goodput,dq-sgd",
-    "compressors": "",
+    "controllers": "fixed:1,fixed:2,fixed:3,fixed:4,fixed:6,fixed:8,fixed:16,fixed:32,goodput,dq-sgd,gravac,"
+    "adaquantfl,dadaquant,feddq,accordion,linear-ramp,random-ramp",
+    "compressors": "fp16,none",
+    "methods": "local-sgd",
     "workloads": "digits-cnn,bytes-gpt",
-    "optimizers": "own",
+    "optimizers": "sgd,adam",
     "links": "none,100mbit,1gbit,100mbit/1gbit@5s",
     "seeds": 5,
     "hosts": 4,
@@ -36,7 +40,8 @@ _FULL = {
 }
 _QUICK = {
     "controllers": "fixed:2,fixed:4,fixed:8,fixed:32,goodput",
-    "compressors": "",
+    "compressors": "fp16,none",
+    "methods": "",
     "workloads": "digits-cnn",
     "optimizers": "own",
     "links": "100mbit,1gbit",
@@ -56,6 +61,10 @@ def compare(
     ] = None,
     compressors: Annotated[
         str | None, typer.Option(help="Separated by commas: compressors, each at its own width.")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Separated by commas: ways of training other than DDP, e.g. local-sgd."),
     ] = None,
     workloads: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
     optimizers: Annotated[
@@ -111,6 +120,7 @@ def compare(
     given = {
         "controllers": controllers,
         "compressors": compressors,
+        "methods": methods,
         "workloads": workloads,
         "optimizers": optimizers,
         "links": links,
@@ -131,8 +141,8 @@ def with_defaults(given: dict[str, Any], *, quick: bool) -> dict[str, Any]:
     defaults = {**(_QUICK if quick else _FULL)}
     if "iterations" in given:
         del defaults["budget_seconds"]
-    if "controllers" in given or "compressors" in given:  # a list of one kind is the whole list
-        defaults["controllers"] = defaults["compressors"] = ""
+    if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
+        defaults |= dict.fromkeys(_SYSTEMS, "")
     return {**defaults, **given}
 
 
@@ -144,7 +154,7 @@ def make_config(
 
     names = split_list(chosen["workloads"])
     return SweepConfig(
-        systems=(*split_list(chosen["controllers"]), *split_list(chosen["compressors"])),
+        systems=tuple(name for kind in _SYSTEMS for name in split_list(chosen[kind])),
         workloads=tuple(names),
         optimizers=tuple(split_list(chosen["optimizers"])),
         links=tuple(available_links(split_list(chosen["links"]), console)),

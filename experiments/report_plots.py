@@ -33,7 +33,7 @@ def system_label(system: str) -> str:
         return "fp32 (fixed:32)"
     if system == SILENT:
         return "none (sends nothing)"
-    controller, compressor = System.parse(system)
+    controller, compressor, _ = System.parse(system)
     if controller is None or not controller.endswith(".mqg"):
         return system
     on = "" if compressor == DEFAULT_COMPRESSOR else f" on {compressor}"

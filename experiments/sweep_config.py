@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workload import make_workload, workload_settings
 
 from .netlab import MAX_HOSTS
 from .provenance import file_digest
@@ -30,7 +30,7 @@ class SweepConfig:
     """As :class:`Link` reads them."""
     seeds: tuple[int, ...]
     optimizers: tuple[str, ...] = (OWN_OPTIMIZER,)
-    """Values of the workloads' setting ``optimizer``; ``own`` leaves it as it is."""
+    """Values of the setting ``optimizer``, for workloads that have it; ``own`` leaves it as it is."""
     hosts: int = 2
     """Ranks of every run: hosts of the lab, or local processes on an emulated link."""
     budget_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -51,10 +51,15 @@ class SweepConfig:
 
     def check_names(self) -> None:
         """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones."""
-        for workload, optimizer in itertools.product(self.workloads, self.optimizers):
-            make_workload(workload, **self.workload_settings(workload, optimizer))
+        for workload in self.workloads:
+            for optimizer in self.optimizers_of(workload):
+                make_workload(workload, **self.workload_settings(workload, optimizer))
         for workload, system in itertools.product(self.workloads, self.systems):
             System.parse(system).check(self.budget_seconds.get(workload))
+
+    def optimizers_of(self, workload: str) -> tuple[str, ...]:
+        """The compared optimizers, or its own alone for a workload that offers no choice."""
+        return self.optimizers if "optimizer" in workload_settings(workload) else (OWN_OPTIMIZER,)
 
     def workload_settings(self, workload: str, optimizer: str) -> dict[str, Any]:
         """The settings of a run's workload."""
@@ -74,7 +79,12 @@ class SweepConfig:
 
     def groups(self) -> list[Group]:
         """Everything but systems and seeds."""
-        return list(itertools.starmap(Group, itertools.product(self.workloads, self.optimizers, self.links)))
+        return [
+            Group(workload, optimizer, link)
+            for workload in self.workloads
+            for optimizer in self.optimizers_of(workload)
+            for link in self.links
+        ]
 
     def limit_of(self, cell: Cell) -> float:
         """Wall-clock seconds after which a run is stopped."""
@@ -86,8 +96,7 @@ class SweepConfig:
     def command_line(self) -> str:
         """The command that makes this sweep, apart from where it writes to."""
         options = {
-            "controllers": ",".join(name for name in self.systems if System.parse(name).controller),
-            "compressors": ",".join(name for name in self.systems if not System.parse(name).controller),
+            **{kind: ",".join(names) for kind, names in self._systems_by_kind().items()},
             "workloads": ",".join(self.workloads),
             "optimizers": ",".join(self.optimizers),
             "links": ",".join(self.links),
@@ -101,6 +110,12 @@ class SweepConfig:
         for workload, settings in self.settings.items():
             words += [f"--set={workload}:{name}={json.dumps(value)}" for name, value in settings.items()]
         return shlex.join(["mqgrad", "compare", "--output=FOLDER", *words])
+
+    def _systems_by_kind(self) -> dict[str, list[str]]:
+        kinds: dict[str, list[str]] = {"controllers": [], "compressors": [], "methods": []}
+        for name in self.systems:
+            kinds[System.parse(name).kind].append(name)
+        return kinds
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, as JSON gives them back."""

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import make_controller
+from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.widths import check_width
 
 from .netlab_link import LinkRates, parse_link_rates
@@ -52,16 +53,18 @@ class Link(NamedTuple):
 
 
 class System(NamedTuple):
-    """What is compared: a compressor, and a controller that sets its width.
+    """What is compared: a compressor with a controller that sets its width, or another way of training than DDP.
 
     ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
-    with, and ``goodput on qsgd`` names both.
+    with, ``goodput on qsgd`` names both, and ``local-sgd:period=8`` is a method of training.
     """
 
     controller: str | None
     """As :func:`mqgrad.make_controller` takes it; None: the compressor's own width."""
     compressor: str
     """As :func:`mqgrad.make_compressor` takes it."""
+    method: str = DEFAULT_METHOD
+    """As :func:`mqgrad.trainers.methods.make_method` takes it."""
 
     @classmethod
     def parse(cls, name: str) -> "System":
@@ -69,25 +72,39 @@ class System(NamedTuple):
         controller, on, compressor = name.partition(" on ")
         if on:
             return cls(controller.strip(), compressor.strip())
-        if name.partition(":")[0] in compressor_names():
+        kind = name.partition(":")[0]
+        if kind in compressor_names():
             return cls(None, name)
+        if kind in method_names():
+            return cls(None, DEFAULT_COMPRESSOR, name)
         return cls(name, DEFAULT_COMPRESSOR)
+
+    @property
+    def kind(self) -> str:
+        """The option of ``mqgrad compare`` that it is named in."""
+        if self.method != DEFAULT_METHOD:
+            return "methods"
+        return "compressors" if self.controller is None else "controllers"
 
     def check(self, budget_seconds: float | None) -> None:
         """Raises ValueError, listing the known names, if it cannot be made."""
+        make_method(self.method)
         compressor = make_compressor(self.compressor)
         if self.controller is None:
             return
         try:
             controller = make_controller(self.controller, budget_seconds)
         except ValueError as error:
-            raise ValueError(f"{error}; or a compressor: {', '.join(compressor_names())}") from None
+            others = (
+                f"a compressor: {', '.join(compressor_names())}; or a method: {', '.join(method_names())}"
+            )
+            raise ValueError(f"{error}; or {others}") from None
         check_width(controller.initial_bits, compressor.widths)
 
     def arguments(self) -> list[str]:
         """The options of ``mqgrad run``."""
         controller = [] if self.controller is None else ["--controller", self.controller]
-        return [*controller, "--compressor", self.compressor]
+        return [*controller, "--compressor", self.compressor, "--method", self.method]
 
 
 class Group(NamedTuple):

@@ -3,16 +3,18 @@
 import dataclasses
 import functools
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .optimizers import check_optimizer, make_optimizer
 from .schedules import warmup_inverse_sqrt
 from .settings import check_not_negative, check_positive, check_positive_ints
 from .sharding import shuffled_indices
@@ -30,6 +32,9 @@ class BytesText:
         ValueError: an invalid setting, or a ``data_root`` without enough matching files.
     """
 
+    learning_rates: ClassVar[Mapping[str, float]] = {"adam": 2e-3, "sgd": 0.1}
+    """By optimizer."""
+
     batch_size: int = 8
     """Sequences per rank and iteration."""
     context: int = 64
@@ -37,7 +42,12 @@ class BytesText:
     width: int = 128
     """Size of the embedding and of the hidden layers."""
     num_layers: int = 4
-    learning_rate: float = 2e-3
+    optimizer: str = "adam"
+    """One of ``trainers.optimizers.OPTIMIZERS``."""
+    learning_rate: float | None = None
+    """None takes that of ``learning_rates``."""
+    momentum: float = 0.9
+    """Of SGD."""
     weight_decay: float = 0.01
     warmup_iterations: int = 100
     data_root: str = ""
@@ -58,12 +68,22 @@ class BytesText:
             max_bytes=self.max_bytes,
             evaluation_bytes=self.evaluation_bytes,
         )
-        check_positive(learning_rate=self.learning_rate)
-        check_not_negative(weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations)
+        check_optimizer(self.optimizer)
+        if self.learning_rate is not None:
+            check_positive(learning_rate=self.learning_rate)
+        check_not_negative(
+            momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
+        )
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        return AdamW(model.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay)
+        return make_optimizer(
+            self.optimizer,
+            model.parameters(),
+            learning_rate=self.learning_rate or self.learning_rates[self.optimizer],
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
         return warmup_inverse_sqrt(optimizer, self.warmup_iterations)

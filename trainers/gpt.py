@@ -1,6 +1,8 @@
 """``bytes-gpt`` and ``bytes-gpt-large``: decoder blocks with pre-norm, learned positions, tied embeddings."""
 
 import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -47,7 +49,7 @@ class BytesGPTLarge(BytesGPT):
     batch_size: int = 4
     width: int = 256
     num_layers: int = 8
-    learning_rate: float = 1e-3
+    learning_rates: ClassVar[Mapping[str, float]] = {"adam": 1e-3, "sgd": 0.05}
 
     @property
     def name(self) -> str:

@@ -90,12 +90,15 @@ def test_the_grid_has_every_combination_seed_by_seed() -> None:
     assert [cell.seed for cell in cells] == [1] * 16 + [2] * 16
     assert len(config.groups()) == 8
     assert str(cells[-1]) == "digits-cnn adam @ 1gbit, fixed:4, seed 2"
+    no_choice = small_config(workloads=("logreg",), optimizers=("sgd", "adam"))
+    assert [str(group) for group in no_choice.groups()] == ["logreg @ emulated:100mbit"]
 
 
-def test_a_system_is_a_controller_a_compressor_or_both() -> None:
-    assert System.parse("goodput") == ("goodput", "quantized")
-    assert System.parse("qsgd:bucket_size=128") == (None, "qsgd:bucket_size=128")
-    assert System.parse("goodput on qsgd") == ("goodput", "qsgd")
+def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
+    assert System.parse("goodput") == ("goodput", "quantized", "ddp")
+    assert System.parse("qsgd:bucket_size=128") == (None, "qsgd:bucket_size=128", "ddp")
+    assert System.parse("goodput on qsgd") == ("goodput", "qsgd", "ddp")
+    assert System.parse("local-sgd:period=4") == (None, "quantized", "local-sgd:period=4")
     cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
     config = small_config(settings={"digits-mlp": {"width": 16}})
     words = run_arguments(cell, config, Link.parse(cell.link), Path("r.json"))
@@ -110,6 +113,7 @@ def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
     assert "goodput" in defaults["controllers"]
     given = with_defaults({"compressors": "qsgd", "iterations": 5}, quick=False)
     assert (given["controllers"], given["compressors"], given["iterations"]) == ("", "qsgd", 5)
+    assert given["methods"] == ""
     assert "budget_seconds" not in given
 
 
@@ -136,7 +140,7 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
     [
         ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
         ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
-        ({"optimizers": ("rmsprop",)}, "no setting 'optimizer'|known"),
+        ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
         ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),
         ({"settings": {"digits-mlp": {"depth": 3}}}, "no setting 'depth'"),
@@ -183,7 +187,7 @@ def test_the_options_of_the_command_are_read() -> None:
 
 def test_the_report_names_the_command_that_makes_it() -> None:
     config = small_config(
-        systems=("fixed:32", "qsgd", "fixed:4"),
+        systems=("fixed:32", "qsgd", "local-sgd", "fixed:4"),
         settings={"digits-mlp": {"width": 16}},
         budget_seconds={"digits-mlp": 1.5},
     )
@@ -192,6 +196,7 @@ def test_the_report_names_the_command_that_makes_it() -> None:
     assert {
         "--controllers=fixed:32,fixed:4",
         "--compressors=qsgd",
+        "--methods=local-sgd",
         "--budget-seconds=digits-mlp=1.5",
         "--seeds=2",
     } <= set(words)

@@ -9,6 +9,7 @@ import torch
 from mqgrad.trainers import Workload, make_workload, register_workload, workload_names
 from mqgrad.trainers import workload as registry
 from mqgrad.trainers.digits import DigitsMLP, load_digits
+from mqgrad.trainers.optimizers import OPTIMIZERS
 from mqgrad.trainers.sharding import shuffled_indices
 
 SMALL_GPT = {"width": 32, "num_layers": 1, "num_heads": 2, "batch_size": 4, "warmup_iterations": 5}
@@ -116,6 +117,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
         ({"batchsize": 3}, r"no setting 'batchsize'; it has .*batch_size"),
         ({"batch_size": 0}, r"batch_size must be an integer of at least 1, not 0"),
         ({"batch_size": "8"}, r"batch_size must be .* not '8'"),
+        ({"optimizer": "rmsprop"}, r"unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"learning_rate": float("nan")}, r"learning_rate must be .* not nan"),
         ({"momentum": -0.1}, r"momentum must be .* not -0.1"),
     ],
@@ -165,3 +167,14 @@ def test_bad_references_are_explained(monkeypatch: pytest.MonkeyPatch, reference
 def test_a_factory_that_workers_cannot_import_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be imported by worker processes"):
         register_workload("mine", lambda: DigitsMLP())
+
+
+@pytest.mark.parametrize("name", ["digits-mlp", "bytes-gpt", "bytes-gpt-large", "bytes-lstm"])
+def test_an_optimizer_brings_its_own_learning_rate(name: str) -> None:
+    chosen = {o: make_workload(name, optimizer=o, width=32) for o in OPTIMIZERS}
+    built = {o: workload.build_optimizer(workload.build_model()) for o, workload in chosen.items()}
+    assert {o: type(optimizer).__name__ for o, optimizer in built.items()} == {"sgd": "SGD", "adam": "AdamW"}
+    rates = {o: optimizer.param_groups[0]["lr"] for o, optimizer in built.items()}
+    assert rates["sgd"] > 10 * rates["adam"] > 0
+    slow = make_workload(name, learning_rate=1e-5, width=32)
+    assert slow.build_optimizer(slow.build_model()).param_groups[0]["lr"] == 1e-5
