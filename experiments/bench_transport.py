@@ -82,6 +82,8 @@ def _gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
         numel=numel,
         shard_numel=numel // world_size,
         bucket_ids=torch.arange(buckets),
+        padding=torch.empty(0, dtype=torch.int64),
+        padded_with=torch.empty(0, dtype=torch.int64),
     )
     return BucketWork(gradient, [gradient], layout)
 

@@ -13,7 +13,11 @@ import torch.distributed as dist
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Layout:
-    """The coded vector of one DDP bucket, padded with zeros: [W, shard_numel] elements."""
+    """The coded vector of one DDP bucket: [W, shard_numel] elements.
+
+    A parameter that ends within a scale bucket is continued with its own last elements, over again, so that the
+    bucket's scale is that of the parameter. Scale buckets that no parameter lies in are zero.
+    """
 
     keys: tuple[int, ...]
     """Identity of each parameter, ascending."""
@@ -26,6 +30,10 @@ class Layout:
     """Elements that each rank sums and re-encodes."""
     bucket_ids: torch.Tensor
     """int64 [numel / bucket_size]: identity of each scale bucket, for the random numbers."""
+    padding: torch.Tensor
+    """int64 [K]: elements that continue a parameter."""
+    padded_with: torch.Tensor
+    """int64 [K]: the elements that they repeat."""
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' parts of a vector [numel], without padding."""
@@ -36,6 +44,7 @@ class Layout:
         flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
         for view, gradient in zip(self.views(flat), gradients, strict=True):
             view.copy_(gradient.reshape(-1))
+        flat[self.padding] = flat[self.padded_with]
         return flat
 
     def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
@@ -88,6 +97,7 @@ class LayoutTable:
         counts = [self._scale_buckets(n) for n in numels]
         starts = [sum(counts[:i]) for i in range(len(counts))]
         shard = -(-sum(counts) // self._world_size)
+        padding, padded_with = self._padding(starts, numels)
         ids = torch.zeros(shard * self._world_size, dtype=torch.int64)
         for key, start, count in zip(keys, starts, counts, strict=True):
             ids[start : start + count] = torch.arange(self._first_ids[key], self._first_ids[key] + count)
@@ -98,4 +108,17 @@ class LayoutTable:
             numel=len(ids) * self._bucket_size,
             shard_numel=shard * self._bucket_size,
             bucket_ids=ids.to(device),
+            padding=padding.to(device),
+            padded_with=padded_with.to(device),
         )
+
+    def _padding(self, starts: list[int], numels: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Padding of parameters that start at these scale buckets, and what it repeats."""
+        padding, padded_with = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
+        for start, numel in zip(starts, numels, strict=True):
+            end = start * self._bucket_size + numel
+            missing, used = -numel % self._bucket_size, numel % self._bucket_size
+            if missing:
+                padding.append(torch.arange(end, end + missing))
+                padded_with.append(end - used + torch.arange(missing) % used)
+        return torch.cat(padding), torch.cat(padded_with)

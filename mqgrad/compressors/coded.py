@@ -140,6 +140,7 @@ class CodedMean(abc.ABC):
             seed = stream_seed(step.seed, step.iteration, transport.rank)
             payloads = [self._encode(flat, push, part, layout, step, seed, self.push_gain) for part in parts]
             payloads_WP = torch.stack(payloads)
+            _clear_padding(push, layout)
         # 2.
         received_WOP = topology.push(transport, payloads_WP)
         coded = []
@@ -154,6 +155,7 @@ class CodedMean(abc.ABC):
             with add_seconds(step.costs, "encode_seconds"):
                 seed = stream_seed(step.seed, step.iteration, transport.world_size)
                 coded.append(self._encode(flat, pull, parts[r], layout, step, seed, self.pull_gain))
+        _clear_padding(pull, layout)
         # 5.
         pulled_WP = topology.pull(transport, stack_owned(coded, payloads_WP))
         # 6.
@@ -225,6 +227,12 @@ class CodedMean(abc.ABC):
             pull.zero_()
             pull[own] = kept
         return push, pull
+
+
+def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
+    """Padding is repeated, not owed: a checkpoint and another bucket layout do not carry it along."""
+    if residual is not None:
+        residual[layout.padding] = 0.0
 
 
 def _norm_sq(x: torch.Tensor) -> float:

@@ -14,6 +14,7 @@ CASES = [
     ("minmax:min_numel=4000", 8, 0.02),
     ("minmax:min_numel=4000,topology=star", 4, 0.2),
     ("powersgd:rank=4", 32, 0.9),
+    ("quantized", 1, 1.5),
     ("quantized:topology=star", 2, 1.0),
 ]
 
