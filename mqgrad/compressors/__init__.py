@@ -2,6 +2,7 @@
 
 from .base import Compressor
 from .minmax import MinMax
+from .onebit import OneBit
 from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
@@ -14,6 +15,7 @@ __all__ = [
     "Compressor",
     "MinMax",
     "NoCommunication",
+    "OneBit",
     "PowerSGD",
     "Quantized",
     "compressor_names",

@@ -5,6 +5,7 @@ from typing import Any
 from ..spec import build
 from .base import Compressor
 from .minmax import MinMax
+from .onebit import OneBit
 from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
@@ -13,6 +14,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "fp16": FP16,
     "minmax": MinMax,
     "none": NoCommunication,
+    "onebit": OneBit,
     "powersgd": PowerSGD,
     "qsgd": QSGD,
     "quantized": Quantized,

@@ -1,0 +1,98 @@
+"""1-bit SGD: signs, and what each sign means."""
+
+import dataclasses
+
+import torch
+
+from ..bit_planes import pack, unpack
+from ..widths import Width
+from .coded import CodedMean
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OneBitCodec:
+    """Decodes an element to the mean of its bucket's negative elements or to that of the others, by its sign.
+
+    A payload is the two means of each of B buckets as float32 [2, B], then one bit an element, as uint8. A bucket
+    that is not finite decodes to NaN.
+    """
+
+    bucket_size: int
+    """A multiple of 8. Vectors are made of whole buckets."""
+
+    def encode(
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Code float [N] as uint8 [8·B + N/8]; deterministic, so seed and identities are not used."""
+        x_BL = x.float().view(-1, self.bucket_size)
+        positive_BL = x_BL >= 0
+        count_B = positive_BL.sum(1)
+        sum_B = torch.where(positive_BL, x_BL, 0.0).sum(1)
+        means_2B = torch.stack(
+            [
+                (x_BL.sum(1) - sum_B) / (self.bucket_size - count_B).clamp(min=1),
+                sum_B / count_B.clamp(min=1),
+            ]
+        )
+        means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)
+        return torch.cat([means_2B.view(-1).view(torch.uint8), pack(positive_BL.view(-1).to(torch.uint8), 1)])
+
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: Width,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Code v = x + α·h; h ← β·h + x − Q(v) in place, except in buckets that are not finite."""
+        payload = self.encode(torch.add(x.float(), residual, alpha=alpha), bits)
+        update = beta * residual + x - self.decode(payload, x.numel(), bits)
+        residual.copy_(torch.where(update.isfinite(), update, residual))
+        return payload
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        """Decode to float32 [numel].
+
+        Raises:
+            ValueError: the payload has the wrong length.
+        """
+        num_buckets = numel // self.bucket_size
+        if payload.numel() != 8 * num_buckets + numel // 8:
+            raise ValueError(f"payload of {payload.numel()} bytes does not hold {numel} elements at 1 bit")
+        negative_B, positive_B = payload[: 8 * num_buckets].clone().view(torch.float32).view(2, -1)
+        is_positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).bool()
+        return torch.where(is_positive_BL, positive_B[:, None], negative_B[:, None]).view(-1)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        accumulator.add_(self.decode(payload, accumulator.numel(), bits))
+
+    def is_contractive(self, bits: Width) -> bool:
+        """Always: what is left of x is its part orthogonal to the two indicator vectors of the signs."""
+        return True
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class OneBit(CodedMean):
+    """1-bit SGD (Seide et al., Interspeech 2014): one bit an element and two values a bucket, with error feedback
+    (α = β = 1) on the way to the owner of a shard and back.
+
+    Raises:
+        ValueError: for a bucket size that is not a positive multiple of 8.
+    """
+
+    def __post_init__(self) -> None:
+        super(OneBit, self).__post_init__()  # slots make a new class, which super() alone does not find
+        if self.bucket_size < 8 or self.bucket_size % 8:
+            raise ValueError(f"bucket_size {self.bucket_size!r} must be a positive multiple of 8")
+
+    @property
+    def codec(self) -> OneBitCodec:
+        return OneBitCodec(self.bucket_size)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        return (1,)
