@@ -12,16 +12,21 @@ from mqgrad.cuda_ext.ops import (
     payload_bytes,
     reduce_encode,
 )
+from mqgrad.cuda_ext.rotation import decode_rotated, decode_rotated_add_, encode_rotated, rotated_bytes
 
 __all__ = [
     "IMPLEMENTATION",
     "decode",
     "decode_add_",
     "decode_minmax",
+    "decode_rotated",
+    "decode_rotated_add_",
     "encode",
     "encode_minmax",
+    "encode_rotated",
     "encode_with_feedback",
     "minmax_bytes",
     "payload_bytes",
     "reduce_encode",
+    "rotated_bytes",
 ]

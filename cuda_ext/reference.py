@@ -147,13 +147,18 @@ def _stochastic_codes(x_BL: Tensor, scale_B: Tensor, bits: int, dither_BL: Tenso
 
 def dither(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
     """Note [Random numbers]: int64 [B, length] in [0, 2^15), a function of (seed, bucket id, position)."""
+    element_L = torch.arange(length, device=bucket_ids.device)
+    word_BL = random_words(seed, bucket_ids, element_L // 2)
+    return (word_BL >> 16 * (element_L % 2) & 0xFFFF) >> 16 - DITHER_BITS
+
+
+def random_words(seed: int, bucket_ids: Tensor, index_L: Tensor) -> Tensor:
+    """Note [Random numbers]: words of 32 bits as int64 [B, L], at the given places of each bucket's sequence."""
     key_B = _mix64(
         _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
     )
     start_B1, stride_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None] | 1
-    element_L = torch.arange(length, device=bucket_ids.device)
-    word_BL = _mix32((start_B1 + element_L // 2 * stride_B1) & 0xFFFFFFFF)
-    return (word_BL >> 16 * (element_L % 2) & 0xFFFF) >> 16 - DITHER_BITS
+    return _mix32((start_B1 + index_L * stride_B1) & 0xFFFFFFFF)
 
 
 def _mix64(x: Tensor) -> Tensor:

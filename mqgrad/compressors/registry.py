@@ -9,6 +9,7 @@ from .onebit import OneBit
 from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
+from .rotated import Rotated
 
 _COMPRESSORS: dict[str, type[Any]] = {
     "fp16": FP16,
@@ -18,6 +19,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "powersgd": PowerSGD,
     "qsgd": QSGD,
     "quantized": Quantized,
+    "rotation": Rotated,
 }
 
 DEFAULT_COMPRESSOR = "quantized"

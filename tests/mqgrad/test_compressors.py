@@ -18,6 +18,9 @@ CASES = [
     ("powersgd:rank=4", 32, 0.9),
     ("quantized", 1, 1.5),
     ("quantized:topology=star", 2, 1.0),
+    ("rotation", 1, 1.5),
+    ("rotation", 4, 0.3),
+    ("rotation:unbiased=true,error_feedback=false", 2, 0.8),
 ]
 
 

@@ -1,0 +1,69 @@
+// Codes of randomly rotated buckets: the mathematics of one bucket. reference_rotation.py computes the same bytes.
+#pragma once
+
+#include "quantize_math.h"
+
+namespace mqgrad {
+
+// Note [Rotation]
+//
+//   | seed    | scale 0 | ... | scale B-1 | codes of whole buckets            |
+//   | 8 bytes | 4 bytes, fp32 each        | B * bucket_size * bits / 8 bytes  |
+//
+// A bucket x of n = 2^k elements, the last one padded with zeros, is coded as y = H D x / sqrt(n): D is a diagonal of
+// random signs, H a Hadamard matrix. Each y_i is then nearly Gaussian with variance |x|^2 / n whatever x was, so the
+// best scalar codebook is known beforehand (Lloyd-Max for a Gaussian). With c_i the codeword nearest to y_i / sigma:
+//
+//   contractive   scale = <y, c> / |c|^2    the least error (the biased form of DRIVE)
+//   unbiased      scale = |y|^2 / <y, c>    E decode(encode(x)) = x over the random rotations (EDEN)
+//
+// Vargaftik et al., DRIVE (NeurIPS 2021) and EDEN (ICML 2022).
+//
+// H takes x as a matrix of n / C rows of C = min(n, 16), transforms its columns, transposes it, and transforms the columns
+// again: butterflies of whole rows, which are vectors. Sums run over a binary tree in double. All of it in a defined order,
+// so that all implementations agree.
+constexpr int64_t kRotationColumns = 16;
+
+constexpr int kMaxRotationBits = 4;
+
+// Non-negative codewords of the Lloyd-Max quantizer of a standard Gaussian, ascending; the others are their negatives.
+constexpr float kCodebook[kMaxRotationBits][8] = {
+    {0.797884561f},
+    {0.452780035f, 1.510417608f},
+    {0.245094179f, 0.756005281f, 1.343909279f, 2.151945705f},
+    {0.128395030f, 0.388048299f, 0.656759119f, 0.942340456f, 1.256231197f, 1.618046386f, 2.069017227f, 2.732589571f},
+};
+
+struct Codeword {
+  int32_t code;
+  float word;
+};
+
+// The codeword nearest to u. Codes ascend with the value: the negative codewords take the lower half.
+template <int BITS>
+MQ_INLINE Codeword nearest_codeword(float u) {
+  constexpr int kCount = 1 << (BITS - 1);
+  const float* const words = kCodebook[BITS - 1];
+  const float size = u < 0 ? -u : u;
+  int32_t index = 0;
+  float word = words[0];
+  for (int i = 0; i + 1 < kCount; ++i) {
+    const bool above = size > (words[i] + words[i + 1]) * 0.5f;
+    index += above ? 1 : 0;
+    word = above ? words[i + 1] : word;
+  }
+  return u < 0 ? Codeword{kCount - 1 - index, -word} : Codeword{kCount + index, word};
+}
+
+template <int BITS>
+MQ_INLINE float codeword(uint8_t code) {
+  constexpr int kCount = 1 << (BITS - 1);
+  return code < kCount ? -kCodebook[BITS - 1][kCount - 1 - code] : kCodebook[BITS - 1][code - kCount];
+}
+
+// The sign of element i, the same in all buckets of a payload, is one bit of a word that 32 elements share.
+MQ_INLINE float random_sign(Stream stream, uint32_t element) {
+  return (random_word(stream, element >> 5) >> (element & 31)) & 1 ? -1.0f : 1.0f;
+}
+
+}  // namespace mqgrad

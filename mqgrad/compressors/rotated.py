@@ -1,0 +1,80 @@
+"""Rotated codes: the best scalar codebook of a Gaussian, whatever the gradient looks like."""
+
+import dataclasses
+
+import torch
+
+from mqgrad import cuda_ext
+
+from ..widths import Width
+from .coded import CodedMean
+
+ROTATED_WIDTHS = (1, 2, 3, 4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RotationCodec:
+    """A randomized Hadamard transform of every bucket, then Lloyd-Max levels (DRIVE, EDEN; Vargaftik et al.)."""
+
+    bucket_size: int
+    unbiased: bool
+
+    def encode(
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
+        return cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed)
+
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: Width,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Code v = x + α·h, and update h ← β·h + x − Q(v) where that is finite."""
+        payload = self.encode(torch.add(x.float(), residual, alpha=alpha), bits, seed)
+        update = beta * residual + x - self.decode(payload, x.numel(), bits)
+        residual.copy_(torch.where(update.isfinite(), update, residual))
+        return payload
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        """Decode to float32 [numel]."""
+        return cuda_ext.decode_rotated(payload, numel, int(bits), self.bucket_size)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        """Add a decoded payload to the float32 ``accumulator`` [N]."""
+        cuda_ext.decode_rotated_add_(accumulator, payload, int(bits), self.bucket_size)
+
+    def is_contractive(self, bits: Width) -> bool:
+        return not self.unbiased
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Rotated(CodedMean):
+    """Rotated codes at 1-4 bits (DRIVE, NeurIPS 2021, and EDEN, ICML 2022), plain fp32 at 32.
+
+    At equal width the error is smaller than that of uniform levels, for a transform of each bucket on both sides.
+
+    Raises:
+        ValueError: for a bucket size that is no power of two in 8..65536.
+    """
+
+    unbiased: bool = False
+    """Scale for no bias instead of for the least error; then best with ``error_feedback=false``."""
+
+    def __post_init__(self) -> None:
+        super(Rotated, self).__post_init__()  # slots make a new class, which super() alone does not find
+        cuda_ext.rotated_bytes(0, 1, self.bucket_size)
+
+    @property
+    def codec(self) -> RotationCodec:
+        return RotationCodec(bucket_size=self.bucket_size, unbiased=self.unbiased)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        return (*ROTATED_WIDTHS, 32)
