@@ -84,7 +84,7 @@ def _transform_columns(v_BRC: Tensor) -> Tensor:
     while distance < rows:
         pairs = v_BRC.reshape(num_buckets, rows // (2 * distance), 2, distance, columns)
         a, b = pairs.unbind(2)
-        v_BRC = torch.stack([a + b, a - b], dim=2).view(num_buckets, rows, columns)
+        v_BRC = torch.stack([a + b, a - b], dim=2).reshape(num_buckets, rows, columns)
         distance *= 2
     return v_BRC
 

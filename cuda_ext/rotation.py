@@ -71,7 +71,7 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     Raises:
         TypeError, ValueError: as `decode_rotated`.
     """
-    checks.require_floats("accumulator", accumulator, accumulator)
+    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     checks.require_payload(payload, rotated_bytes(accumulator.numel(), bits, bucket_size))
     _kernels(payload).decode_rotated_add_(accumulator, payload.contiguous(), bits, bucket_size)
 
