@@ -1,5 +1,6 @@
 # make demo   train a policy, freeze it, compare it with fixed widths
 # make test   lint, types, tests
+# make sanitize, make fuzz   the CPU kernels on random bytes under ASan and UBSan, and under libFuzzer (needs clang)
 # make setup  the shared first part: a virtual environment with everything in it
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 SOURCES := pyproject.toml setup.py $(shell find mqgrad cuda_ext trainers envs agents experiments \
              -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.mqg')
 
-.PHONY: setup demo test lint types clean
+.PHONY: setup demo test lint types sanitize fuzz clean
 
 setup: $(VENV)/.installed
 
@@ -39,6 +40,9 @@ lint: setup
 # From inside the environment's folder, so that `mqgrad` is the installed package and not ./mqgrad.
 types: setup
 	cd $(VENV) && bin/mypy --config-file ../pyproject.toml --package mqgrad
+
+sanitize fuzz: setup
+	$(BIN)/python tests/support/fuzz_kernels.py $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-output .mypy_cache .pytest_cache .ruff_cache

@@ -1,12 +1,14 @@
 // MQ_CLONES compiles a function for the baseline, for AVX2 and for AVX-512 (x86-64-v4), chosen when the library loads.
 // setup.py forbids contraction to fused multiply-adds, so all give the same bytes. Elsewhere (other processors, other C
-// libraries) it does nothing.
+// libraries, clang) it does nothing.
 #pragma once
 
 #include <cstdint>  // defines __GLIBC__ where there is one; the choice needs its loader
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12
 #define MQ_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
+#elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 9
+#define MQ_CLONES __attribute__((target_clones("avx2", "default")))
 #else
 #define MQ_CLONES
 #endif

@@ -17,6 +17,10 @@ struct Layout {
   int bits;
   int64_t bucket_size;  // elements
 
+  // Whether its sizes are defined and fit 64 bits.
+  bool is_valid() const {
+    return 0 <= numel && numel <= int64_t{1} << 56 && 1 <= bits && bits <= 8 && bucket_size >= 1;
+  }
   MQ_INLINE int64_t buckets() const { return numel / bucket_size + (numel % bucket_size != 0); }
   MQ_INLINE int64_t scale_bytes() const { return 4 * buckets(); }
   MQ_INLINE int64_t payload_bytes() const { return scale_bytes() + numel / 8 * bits + (numel % 8 * bits + 7) / 8; }

@@ -24,6 +24,8 @@ inline Layout checked_layout(int64_t numel, int64_t bits, int64_t bucket_size) {
   STD_TORCH_CHECK(numel >= 0, "mqgrad: numel must not be negative, got ", numel);
   STD_TORCH_CHECK(bits >= 1 && bits <= 8, "mqgrad: bits must be in 1..8, got ", bits);
   STD_TORCH_CHECK(bucket_size >= 1, "mqgrad: bucket_size must be positive, got ", bucket_size);
+  STD_TORCH_CHECK(Layout({numel, static_cast<int>(bits), bucket_size}).is_valid(),
+                  "mqgrad: numel must be at most 2^56, got ", numel);
   // A bucket never holds more than the tensor; the random numbers do not depend on bucket_size.
   return {numel, static_cast<int>(bits), std::min(bucket_size, std::max<int64_t>(numel, 1))};
 }

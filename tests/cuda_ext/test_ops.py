@@ -65,6 +65,9 @@ def test_compiled_code_calls_the_ops() -> None:
         ("reduce_encode", (PAYLOAD.new_empty(0, len(PAYLOAD)), None, 40, 3, 16, False, 0, 0.0, 0.0)),
         ("reduce_encode", (PAYLOAD.repeat(2, 1), torch.zeros(39), 40, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_minmax", (PAYLOAD, 8, 5, 3)),
+        # Modulo 2^64, the payload of so many elements has 4 bytes.
+        ("reduce_encode", (PAYLOAD[:4].repeat(1, 1), None, (2**64 + 4) // 5, 8, 1, False, 0, 0.0, 0.0)),
+        ("decode", (PAYLOAD[:4], (2**64 + 4) // 5, 8, 1)),
         ("encode", (X, 9, 16, False, 0)),
         ("encode", (X, 3, 0, False, 0)),
         ("encode", (X[::2], 3, 16, False, 0)),

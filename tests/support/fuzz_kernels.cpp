@@ -1,0 +1,167 @@
+// Runs the CPU kernels on bytes from anywhere. Every buffer has exactly the size that the checks of op_checks.h demand,
+// on the heap, so that AddressSanitizer sees the first byte read or written beyond it.
+//
+// `make fuzz` links this to libFuzzer; `make sanitize` compiles it with MQGRAD_RANDOM_INPUTS and any compiler, and feeds
+// it inputs from a generator.
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "kernels.h"
+
+using namespace mqgrad;
+using torch::headeronly::ScalarType;
+
+namespace {
+
+constexpr int64_t kMaxElements = 6000;  // a few chunks
+constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16};
+constexpr int64_t kTypeBytes[] = {4, 8, 2, 2};
+
+// Takes an input apart; zeros come after its end.
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  template <typename T>
+  T take() {
+    T value{};
+    fill(&value, sizeof(T));
+    return value;
+  }
+
+  // In [low, high].
+  int64_t take_in(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(take<uint16_t>()) % (high - low + 1);
+  }
+
+  template <typename T>
+  std::unique_ptr<T[]> take_array(int64_t count) {
+    std::unique_ptr<T[]> values(new T[count]());
+    fill(values.get(), count * sizeof(T));
+    return values;
+  }
+
+ private:
+  void fill(void* target, size_t bytes) {
+    const size_t count = std::min(bytes, size_);
+    if (count == 0) return;
+    std::memcpy(target, data_, count);
+    data_ += count;
+    size_ -= count;
+  }
+
+  const uint8_t* data_;
+  size_t size_;
+};
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "violated: %s\n", what);
+  std::abort();
+}
+
+Layout take_layout(Input& input) {
+  const int64_t numel = input.take_in(0, kMaxElements);
+  const int bits = static_cast<int>(input.take_in(1, 8));
+  const int64_t bucket_size = input.take_in(0, 1) ? input.take_in(1, 70) : input.take_in(1, kMaxElements);
+  return {numel, bits, std::min(bucket_size, std::max<int64_t>(numel, 1))};
+}
+
+// Sizes of layouts as large and as wrong as they come: refused, or computed without overflow.
+void fuzz_sizes(Input& input) {
+  const Layout layout{input.take<int64_t>(), input.take<int8_t>(), input.take<int64_t>()};
+  if (layout.is_valid()) require(layout.payload_bytes() >= layout.scale_bytes(), "sizes do not overflow");
+}
+
+void fuzz_decode(Input& input) {
+  const Layout layout = take_layout(input);
+  const bool add = input.take_in(0, 1);
+  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const int64_t middle = input.take_in(0, layout.numel) / 8 * 8;
+  decode_range(payload.get(), layout, 0, middle, add, out.get());
+  decode_range(payload.get(), layout, middle, layout.numel, add, out.get() + middle);
+  for (int64_t i = 0; i < layout.numel; ++i) {
+    float scale;
+    std::memcpy(&scale, payload.get() + 4 * (i / layout.bucket_size), 4);
+    require(std::isfinite(scale) ? std::fabs(out[i]) <= std::fabs(scale) : std::isnan(out[i]), "|value| <= scale");
+  }
+}
+
+void fuzz_encode(Input& input, bool from_payloads) {
+  const Layout layout = take_layout(input);
+  const int type = static_cast<int>(input.take_in(0, 3));
+  EncodeArguments arguments{nullptr, kTypes[type], layout, input.take_in(0, 1) != 0, input.take<uint64_t>(),
+                            nullptr, nullptr,      1.0,    input.take_in(0, 1) ? 1.0 : 0.9};
+  const int64_t count = input.take_in(1, 3);
+  const bool feedback = input.take_in(0, 1);
+  const auto bytes = input.take_array<uint8_t>(from_payloads ? count * layout.payload_bytes()
+                                                             : layout.numel * kTypeBytes[type]);
+  const auto residual = input.take_array<float>(layout.numel);
+  if (feedback) arguments.residual = residual.get();
+  if (from_payloads) {
+    arguments.payloads = bytes.get();
+    arguments.count = count;
+  } else {
+    arguments.x = bytes.get();
+  }
+  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]());
+  const int64_t per_unit = buckets_per_unit(layout);
+  encode_units(arguments, 0, (layout.buckets() + per_unit - 1) / per_unit, payload.get());
+}
+
+void fuzz_minmax(Input& input) {
+  const Matrix shape{input.take_in(1, 80), input.take_in(1, 60)};
+  const int bits = static_cast<int>(input.take_in(1, 8));
+  const int type = static_cast<int>(input.take_in(0, 3));
+  const Layout codes{shape.rows * shape.columns, bits, 1};
+  const auto x = input.take_array<uint8_t>(codes.numel * kTypeBytes[type]);
+  const auto minimums = input.take_array<float>(shape.columns);
+  const auto ranges = input.take_array<float>(shape.columns);
+  const auto packed = input.take_array<uint8_t>(codes.payload_bytes() - codes.scale_bytes());
+  const std::unique_ptr<float[]> out(new float[codes.numel]());
+  const int64_t chunks = (codes.numel + kChunk - 1) / kChunk;
+  decode_minmax_chunks(packed.get(), shape, bits, 0, chunks, minimums.get(), ranges.get(), out.get());
+  minmax_columns(x.get(), kTypes[type], shape, 0, shape.columns, minimums.get(), ranges.get());
+  encode_minmax_chunks(x.get(), kTypes[type], shape, bits, 0, chunks, minimums.get(), ranges.get(), packed.get());
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  Input input(data, size);
+  switch (input.take_in(0, 5)) {
+    case 0: fuzz_sizes(input); break;
+    case 1: fuzz_minmax(input); break;
+    case 2: fuzz_encode(input, false); break;
+    case 3: fuzz_encode(input, true); break;
+    default: fuzz_decode(input); break;
+  }
+  return 0;
+}
+
+#ifdef MQGRAD_RANDOM_INPUTS
+#include <random>
+#include <vector>
+
+int main(int argc, char** argv) {
+  const int inputs = argc > 1 ? std::atoi(argv[1]) : 5000;
+  std::mt19937_64 generator(1);
+  std::vector<uint8_t> data(60000);
+  for (int i = 0; i < inputs; ++i) {
+    const size_t size = generator() % data.size();
+    for (size_t k = 0; k + 8 <= size; k += 8) {
+      const uint64_t word = generator();
+      std::memcpy(&data[k], &word, 8);
+    }
+    LLVMFuzzerTestOneInput(data.data(), size);
+  }
+  std::printf("%d inputs\n", inputs);
+}
+#endif

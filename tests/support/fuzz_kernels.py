@@ -1,0 +1,72 @@
+"""Build and run fuzz_kernels.cpp: ``make fuzz`` (clang with libFuzzer) and ``make sanitize`` (any compiler)."""
+
+import argparse
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from torch.utils.cpp_extension import include_paths
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "cuda_ext" / "csrc"
+SOURCES = [Path(__file__).with_suffix(".cpp"), *sorted(KERNELS.glob("cpu_*.cpp"))]
+FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]
+FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
+SANITIZERS = "address,undefined"
+
+
+class Unavailable(Exception):
+    """This machine's compiler cannot build it; the message says why."""
+
+
+def build_sanitized(folder: Path) -> Path:
+    """A program that feeds the kernels a number of random inputs, under AddressSanitizer and UBSan."""
+    compiler = os.environ.get("CXX", "c++")
+    return _build(compiler, [f"-fsanitize={SANITIZERS}", "-DMQGRAD_RANDOM_INPUTS"], folder / "sanitized")
+
+
+def build_fuzzer(folder: Path) -> Path:
+    """The same kernels under libFuzzer, which is guided by coverage."""
+    return _build("clang++", [f"-fsanitize=fuzzer,{SANITIZERS}"], folder / "fuzzer")
+
+
+def _build(compiler: str, flags: list[str], program: Path) -> Path:
+    if shutil.which(compiler) is None:
+        raise Unavailable(f"there is no {compiler}")
+    _try_sanitizers(compiler, flags, program.with_suffix(".probe"))
+    includes = [f"-isystem{path}" for path in include_paths()]
+    command = [compiler, *FLAGS, *flags, *includes, *map(str, SOURCES), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=300)
+    return program
+
+
+def _try_sanitizers(compiler: str, flags: list[str], program: Path) -> None:
+    """A compiler without their libraries fails when it links."""
+    code = 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }\n'
+    code += "#ifdef MQGRAD_RANDOM_INPUTS\nint main() {}\n#endif\n"
+    command = [compiler, *flags, "-x", "c++", "-", "-o", str(program)]
+    result = subprocess.run(command, input=code, text=True, capture_output=True, timeout=60, check=False)
+    if result.returncode != 0:
+        raise Unavailable(f"{compiler} {flags[0]} does not link: {result.stderr.strip().splitlines()[-1]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["fuzz", "sanitize"])
+    parser.add_argument("--seconds", type=int, default=60, help="of fuzzing")
+    parser.add_argument("--inputs", type=int, default=20_000, help="random inputs to the sanitized kernels")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz", help="programs and corpus")
+    arguments = parser.parse_args()
+    corpus = arguments.folder / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    if arguments.what == "sanitize":
+        command = [str(build_sanitized(arguments.folder)), str(arguments.inputs)]
+    else:
+        limits = [f"-max_total_time={arguments.seconds}", "-max_len=60000"]
+        command = [str(build_fuzzer(arguments.folder)), *limits, str(corpus)]
+    subprocess.run(command, check=True, cwd=arguments.folder)
+
+
+if __name__ == "__main__":
+    main()
