@@ -70,7 +70,8 @@ def compare(
     optimizers: Annotated[
         str | None,
         typer.Option(
-            help="Separated by commas: values of the workloads' setting 'optimizer', or own: as it is."
+            help="Separated by commas: values of the workloads' setting 'optimizer', or own: as it is. "
+            "Default: own, and without --workloads sgd,adam."
         ),
     ] = None,
     links: Annotated[
@@ -143,6 +144,8 @@ def with_defaults(given: dict[str, Any], *, quick: bool) -> dict[str, Any]:
         del defaults["budget_seconds"]
     if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
         defaults |= dict.fromkeys(_SYSTEMS, "")
+    if "workloads" in given:
+        defaults["optimizers"] = "own"
     return {**defaults, **given}
 
 

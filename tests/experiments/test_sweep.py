@@ -114,6 +114,10 @@ def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
     given = with_defaults({"compressors": "qsgd", "iterations": 5}, quick=False)
     assert (given["controllers"], given["compressors"], given["iterations"]) == ("", "qsgd", 5)
     assert given["methods"] == ""
+    assert (given["optimizers"], with_defaults({"workloads": "logreg"}, quick=False)["optimizers"]) == (
+        "sgd,adam",
+        "own",
+    )
     assert "budget_seconds" not in given
 
 
