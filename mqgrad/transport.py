@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -75,10 +75,11 @@ class Transport:
         )
         return gathered.view(self.world_size, -1)
 
-    def all_reduce_(self, tensor: torch.Tensor) -> None:
-        """Sum over ranks, in place."""
+    def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
+        """Sum or maximum over ranks, in place."""
+        reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
         self._timed(
-            lambda: dist.all_reduce(tensor, group=self.group),
+            lambda: dist.all_reduce(tensor, reduce_op, group=self.group),
             2 * tensor.nbytes * (self.world_size - 1) / self.world_size,
         )
 

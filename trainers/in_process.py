@@ -3,6 +3,7 @@
 import collections
 import threading
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
@@ -68,9 +69,9 @@ class InProcessTransport(Transport):
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         return self._meet(payload, torch.stack, payload.nbytes * (self.world_size - 1))
 
-    def all_reduce_(self, tensor: torch.Tensor) -> None:
+    def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         wire_bytes = 2 * tensor.nbytes * (self.world_size - 1) / self.world_size
-        tensor.copy_(self._meet(tensor, _sum, wire_bytes))
+        tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, wire_bytes))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         wire_bytes = tensor.nbytes if self.rank == 0 else 0
@@ -103,3 +104,7 @@ def _sum(tensors: list[torch.Tensor]) -> torch.Tensor:
     for tensor in tensors[1:]:
         total += tensor
     return total
+
+
+def _max(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(tensors).amax(0)

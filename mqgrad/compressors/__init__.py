@@ -7,6 +7,7 @@ from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from .terngrad import TernGrad
 
 __all__ = [
     "DEFAULT_COMPRESSOR",
@@ -18,6 +19,7 @@ __all__ = [
     "OneBit",
     "PowerSGD",
     "Quantized",
+    "TernGrad",
     "compressor_names",
     "make_compressor",
 ]

@@ -10,6 +10,7 @@ from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .rotated import Rotated
+from .terngrad import TernGrad
 
 _COMPRESSORS: dict[str, type[Any]] = {
     "fp16": FP16,
@@ -20,6 +21,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "qsgd": QSGD,
     "quantized": Quantized,
     "rotation": Rotated,
+    "terngrad": TernGrad,
 }
 
 DEFAULT_COMPRESSOR = "quantized"

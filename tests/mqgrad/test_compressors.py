@@ -21,6 +21,7 @@ CASES = [
     ("rotation", 1, 1.5),
     ("rotation", 4, 0.3),
     ("rotation:unbiased=true,error_feedback=false", 2, 0.8),
+    ("terngrad", 2, 3.0),
 ]
 
 
@@ -56,6 +57,8 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("powersgd:0", "rank 0 must be at least 1"),
         ("powersgd:start_iteration=-1", "start_iteration -1 must not be negative"),
         ("powersgd:min_compression_rate=0.5", "min_compression_rate 0.5 must be at least 1"),
+        ("terngrad:clip=-1", "clip -1.0 must not be negative"),
+        ("terngrad:topology=ring", "topology 'ring' is unknown"),
         ("zip", "unknown compressor 'zip'; known: fp16, minmax, .*powersgd, .*quantized"),
     ],
 )

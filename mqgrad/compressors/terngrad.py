@@ -1,0 +1,115 @@
+"""TernGrad: every element is -1, 0 or 1 times a scale that all ranks share, so that codes can be summed."""
+
+import dataclasses
+
+import torch
+
+from ..bit_planes import pack, unpack
+from ..seeding import stream_seed
+from ..widths import Width
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+from .topology import TopologyName, make_topology, stack_owned
+
+MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class TernGrad(Stateless):
+    """TernGrad (Wen et al., NeurIPS 2017): unbiased up to clipping, no feedback.
+
+    The sum of W ternary codes is sent back without loss in ceil(log2(2W + 1)) bits an element.
+
+    Raises:
+        ValueError: for a negative ``clip`` or an unknown topology.
+    """
+
+    clip: float = 2.5
+    """Elements are clipped at this many σ of their parameter, σ being the root mean square; 0 clips nothing."""
+    topology: TopologyName = "sharded"
+    """Who sums the codes."""
+
+    def __post_init__(self) -> None:
+        make_topology(self.topology)
+        if not self.clip >= 0:
+            raise ValueError(f"clip {self.clip!r} must not be negative")
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """2, of the push."""
+        return (2,)
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        """Average through ternary codes.
+
+        1. Clip each parameter's gradient; its scale s is the largest magnitude on any rank.
+        2. Code c = sign(g) with probability |g|/s, else 0; push the shards of c to their owners.
+        3. Sum the W versions of each own shard, an integer from −W to W.
+        4. Pull the sums; the mean is s·sum/W.
+        """
+        transport, topology = step.transport, make_topology(self.topology)
+        world_size = transport.world_size
+        if world_size > MOST_RANKS:
+            raise ValueError(f"terngrad sums the codes of at most {MOST_RANKS} ranks, not {world_size}")
+        # 1.
+        with add_seconds(step.costs, "encode_seconds"):
+            clipped = [self._clipped(gradient) for gradient in work.gradients]
+            scales = torch.stack([_largest(gradient) for gradient in clipped])
+        transport.all_reduce_(scales, "max")
+        # 2.
+        with add_seconds(step.costs, "encode_seconds"):
+            seed = stream_seed(step.seed, step.iteration, transport.rank)
+            codes = [
+                _ternary(gradient, scale, stream_seed(seed, key, 0))
+                for gradient, scale, key in zip(clipped, scales, work.layout.keys, strict=True)
+            ]
+            shards_WS = _shards(torch.cat(codes), world_size)
+            payloads_WP = torch.stack([pack(shard, 2) for shard in shards_WS])
+        received_WOP = topology.push(transport, payloads_WP)
+        # 3.
+        sum_bits = (2 * world_size).bit_length()
+        coded = []
+        for part in range(len(topology.owned(transport))):
+            with add_seconds(step.costs, "decode_seconds"):
+                total = torch.zeros_like(shards_WS[0])
+                for payload in received_WOP[:, part]:
+                    total += unpack(payload, 2)
+            with add_seconds(step.costs, "encode_seconds"):
+                coded.append(pack(total, sum_bits))
+        # 4.
+        like_WP = payloads_WP.new_empty(world_size, shards_WS.shape[1] // 8 * sum_bits)
+        pulled_WP = topology.pull(transport, stack_owned(coded, like_WP))
+        with add_seconds(step.costs, "decode_seconds"):
+            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled_WP]).float() - world_size
+            start = 0
+            for gradient, scale in zip(work.gradients, scales, strict=True):
+                mean = scale * sums[start : start + gradient.numel()] / world_size
+                gradient.copy_(mean.view_as(gradient))
+                start += gradient.numel()
+
+    def _clipped(self, gradient: torch.Tensor) -> torch.Tensor:
+        """float32 [N]."""
+        flat = gradient.reshape(-1).float()
+        if self.clip == 0 or flat.numel() == 0:
+            return flat
+        bound = self.clip * flat.square().mean().sqrt()
+        return flat.clamp(-bound, bound)
+
+
+def _largest(x: torch.Tensor) -> torch.Tensor:
+    """max|x|; infinite if x is not finite, so that the maximum over ranks is too."""
+    largest = x.abs().amax() if x.numel() else x.new_zeros(())
+    return torch.where(largest.isfinite(), largest, torch.inf)
+
+
+def _ternary(x: torch.Tensor, scale: torch.Tensor, seed: int) -> torch.Tensor:
+    """uint8 [N]: 0, 1 or 2 for −1, 0 or 1."""
+    generator = torch.Generator(device=x.device).manual_seed(seed)
+    chosen = torch.rand(x.shape, generator=generator, device=x.device) * scale < x.abs()
+    return (1 + torch.where(chosen, x.sign(), 0.0)).to(torch.uint8)
+
+
+def _shards(codes: torch.Tensor, world_size: int) -> torch.Tensor:
+    """[W, S], S a multiple of 8, filled up with the code of zero."""
+    length = -(-codes.numel() // (8 * world_size)) * 8 * world_size
+    return torch.nn.functional.pad(codes, (0, length - codes.numel()), value=1).view(world_size, -1)
