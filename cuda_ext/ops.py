@@ -60,7 +60,7 @@ def _kernels(device: torch.device) -> Any:
 
 def _writes_in_place(device: torch.device) -> bool:
     """Whether encode_into, decode_into and reduce_encode are compiled; elsewhere other ops do their work in turn."""
-    return IMPLEMENTATION == "extension" and device.type in ("cpu", "meta")
+    return device.type in COMPILED_DEVICES
 
 
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:

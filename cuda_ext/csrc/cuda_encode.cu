@@ -110,10 +110,35 @@ __device__ __forceinline__ void clear_beyond(int length, PieceCodes& codes) {
   }
 }
 
-// One bucket of up to kMaxWarps pieces by blockDim.y warps.
-template <int BITS, bool FEEDBACK>
-__global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArguments a, float* scales,
-                                                                    uint8_t* packed) {
+// Sums start from +0, as a tensor of zeros would; zeros beyond `length`.
+template <int BITS>
+__device__ __forceinline__ void load_mean(const EncodeArguments& a, int64_t payload_bytes, int64_t scale_bytes,
+                                          int64_t bucket, int64_t first, int length, PieceCodes& codes, float* mean) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) mean[i] = 0;
+#pragma unroll 1
+  for (int64_t p = 0; p < a.count; ++p) {
+    const uint8_t* payload = a.payloads + p * payload_bytes;
+    const float scale = load_scale(payload, bucket);
+    unpack_piece<BITS>(payload + scale_bytes + (first >> 3) * BITS, length, codes);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const uint32_t quad = quad_codes(codes, q);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) mean[4 * q + k] += code_value(BITS, quad >> (8 * k) & 0xffu, scale);
+    }
+    __syncwarp();  // the next payload goes to the same place
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    mean[i] = quad_start(i / 4) + i % 4 < length ? mean[i] / static_cast<float>(a.count) : 0.0f;
+  }
+}
+
+// One bucket of up to kMaxWarps pieces by blockDim.y warps. REDUCE: of the mean of payloads.
+template <int BITS, bool FEEDBACK, bool REDUCE>
+__global__ void __launch_bounds__(kMaxWarps* kLanes)
+    encode_buckets(EncodeArguments a, int64_t payload_bytes, int64_t scale_bytes, uint8_t* payload) {
   __shared__ PieceCodes codes_of_warp[kMaxWarps];
   PieceCodes& codes = codes_of_warp[warp_index()];
   const Layout& layout = a.layout;
@@ -124,8 +149,12 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArgume
   const int64_t count = left < layout.bucket_size ? left : layout.bucket_size;
   const int length = clamp_length(count - offset);
 
-  float v[kPerLane], x[kPerLane], residual[kPerLane];
-  load_piece(a.x, a.dtype, first, length, v);
+  float v[kPerLane] = {}, x[kPerLane], residual[kPerLane];
+  if constexpr (REDUCE) {
+    if (length > 0) load_mean<BITS>(a, payload_bytes, scale_bytes, bucket, first, length, codes, v);
+  } else {
+    load_piece(a.x, a.dtype, first, length, v);
+  }
   if constexpr (FEEDBACK) {
     load_piece(a.residual + first, length, residual);
 #pragma unroll
@@ -138,7 +167,7 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArgume
 
   const float scale = bucket_scale(v, BITS, count, a.stochastic);  // the last that needs the whole block
   if (length == 0) return;
-  if (threadIdx.x == 0 && threadIdx.y == 0) scales[bucket] = scale;
+  if (threadIdx.x == 0 && threadIdx.y == 0) reinterpret_cast<float*>(payload)[bucket] = scale;
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     fill_piece(level_count(BITS), codes);
   } else if (a.stochastic) {
@@ -163,7 +192,7 @@ __global__ void __launch_bounds__(kMaxWarps* kLanes) encode_buckets(EncodeArgume
     }
   }
   if (length < kPiece) clear_beyond(length, codes);
-  pack_piece<BITS>(codes, length, packed + (first >> 3) * BITS);
+  pack_piece<BITS>(codes, length, payload + scale_bytes + (first >> 3) * BITS);
 }
 
 bool fits_in_registers(const Layout& layout) {
@@ -183,12 +212,14 @@ cudaError_t encode(const EncodeArguments& a, uint8_t* payload, void* workspace, 
   const unsigned warps = static_cast<unsigned>(blocks_for(a.layout.bucket_size, kPiece));
   const dim3 threads(kLanes, warps, warps < kWarps ? kWarps / warps : 1);
   const int64_t blocks = blocks_for(a.layout.buckets(), threads.z);
-  float* scales = reinterpret_cast<float*>(payload);
+  const int64_t payload_bytes = a.layout.payload_bytes(), scale_bytes = a.layout.scale_bytes();
   cudaError_t status = cudaSuccess;
   with_width(a.layout.bits, [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
-    const auto kernel = a.residual ? encode_buckets<kBits, true> : encode_buckets<kBits, false>;
-    status = launch(stream, blocks, threads, kernel, a, scales, payload + a.layout.scale_bytes());
+    const auto of_tensor = a.residual ? encode_buckets<kBits, true, false> : encode_buckets<kBits, false, false>;
+    const auto of_payloads = a.residual ? encode_buckets<kBits, true, true> : encode_buckets<kBits, false, true>;
+    status = launch(stream, blocks, threads, a.payloads ? of_payloads : of_tensor, a, payload_bytes, scale_bytes,
+                    payload);
   });
   return status;
 }

@@ -17,8 +17,32 @@ bool needs_sums(int bits, bool stochastic) {
   return !stochastic && bits <= 4;
 }
 
+// Note [Payload]: code i of a bit stream.
+__device__ __forceinline__ uint32_t load_code(const uint8_t* packed, int64_t i, int bits) {
+  const int64_t bit = i * bits;
+  const int shift = static_cast<int>(bit % 8);
+  uint32_t bytes = packed[bit / 8];
+  if (shift + bits > 8) bytes |= static_cast<uint32_t>(packed[bit / 8 + 1]) << 8;
+  return bytes >> shift & ((1u << bits) - 1);
+}
+
+__device__ float mean_of_payloads(const EncodeArguments& a, int64_t i) {
+  const Layout& layout = a.layout;
+  float sum = 0;
+  for (int64_t p = 0; p < a.count; ++p) {
+    const uint8_t* payload = a.payloads + p * layout.payload_bytes();
+    const uint32_t code = load_code(payload + layout.scale_bytes(), i, layout.bits);
+    sum += code_value(layout.bits, code, load_scale(payload, i / layout.bucket_size));
+  }
+  return sum / static_cast<float>(a.count);
+}
+
+__device__ __forceinline__ float input(const EncodeArguments& a, int64_t i) {
+  return a.payloads ? mean_of_payloads(a, i) : load_float(a.x, a.dtype, i);
+}
+
 __device__ __forceinline__ float input_value(const EncodeArguments& a, int64_t i) {
-  const float x = load_float(a.x, a.dtype, i);
+  const float x = input(a, i);
   return a.residual ? compensated(x, a.residual[i], a.alpha) : x;
 }
 
@@ -111,7 +135,7 @@ __device__ __forceinline__ uint32_t code_of(const EncodeArguments& a, const Buck
 __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t code, float scale, int64_t i) {
   if (abs_bits(scale) >= kInfinityBits) return;  // nothing of this bucket arrives: keep what was owed
   const float sent = code_value(a.layout.bits, code, scale);
-  a.residual[i] = next_residual(load_float(a.x, a.dtype, i), a.residual[i], sent, a.beta);
+  a.residual[i] = next_residual(input(a, i), a.residual[i], sent, a.beta);
 }
 
 __global__ void __launch_bounds__(kWarps* kLanes) encode_pieces(EncodeArguments a, const float* scales,

@@ -34,37 +34,69 @@ void check_status(cudaError_t status) {
   STD_TORCH_CHECK(status == cudaSuccess, "mqgrad: CUDA launch failed: ", cudaGetErrorString(status));
 }
 
-Tensor run_encode(const Tensor& x, const EncodeArguments& arguments) {
-  const OnDevice device(x);
-  const Layout& layout = arguments.layout;
-  Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-  const int64_t bytes = cuda::encode_workspace_bytes(layout, arguments.stochastic);
-  Tensor workspace = torch::stable::new_empty(x, {bytes}, ScalarType::Byte);
-  check_status(cuda::encode(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()),
-                            workspace.mutable_data_ptr(), device.stream()));
-  return payload;
+Tensor new_payload(const Tensor& like, const Layout& layout) {
+  return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);
 }
 
-Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
-              const std::optional<Tensor>& bucket_ids) {
+void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
+  const Layout& layout = arguments.layout;
+  check_payload(payload, layout.payload_bytes());
+  const OnDevice device(payload);
+  const int64_t workspace_bytes = cuda::encode_workspace_bytes(layout, arguments.stochastic);
+  const Tensor workspace = torch::stable::new_empty(payload, {workspace_bytes}, ScalarType::Byte);
+  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  if (reinterpret_cast<uintptr_t>(bytes) % 4 == 0) {
+    check_status(cuda::encode(arguments, bytes, workspace.mutable_data_ptr(), device.stream()));
+    return;
+  }
+  const Tensor aligned = new_payload(payload, layout);
+  uint8_t* aligned_bytes = static_cast<uint8_t*>(aligned.mutable_data_ptr());
+  check_status(cuda::encode(arguments, aligned_bytes, workspace.mutable_data_ptr(), device.stream()));
+  check_status(
+      cudaMemcpyAsync(bytes, aligned_bytes, layout.payload_bytes(), cudaMemcpyDeviceToDevice, device.stream()));
+}
+
+void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
+                 int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
+                 const std::optional<Tensor>& bucket_ids) {
   check_input(x, 1);
+  STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
-  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets(), x), nullptr, 0, 0});
+  run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
+              checked_ids(bucket_ids, layout.buckets(), x), checked_residual(residual, layout.numel, x), alpha, beta},
+             payload);
 }
 
 Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
                             bool stochastic, int64_t seed, double alpha, double beta,
                             const std::optional<Tensor>& bucket_ids) {
-  check_input(x, 1);
-  check_floats(residual, x.numel(), x, "residual");
-  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
-  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-                        checked_ids(bucket_ids, layout.buckets(), x), static_cast<float*>(residual.mutable_data_ptr()),
-                        alpha, beta});
+  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
+  encode_into(payload, x, residual, bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
+  return payload;
 }
 
-void run_decode(const Tensor& payload, const Layout& layout, bool add, const Tensor& out) {
+Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
+              const std::optional<Tensor>& bucket_ids) {
+  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
+  encode_into(payload, x, std::nullopt, bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
+  return payload;
+}
+
+Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel, int64_t bits,
+                     int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
+                     const std::optional<Tensor>& bucket_ids) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  check_payloads(payloads, layout.payload_bytes());
+  const Tensor payload = new_payload(payloads, layout);
+  run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
+              checked_ids(bucket_ids, layout.buckets(), payloads), checked_residual(residual, numel, payloads), alpha,
+              beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+             payload);
+  return payload;
+}
+
+void run_decode(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size, bool add) {
+  const Layout layout = checked_layout(out.numel(), bits, bucket_size);
   check_payload(payload, layout.payload_bytes());
   const OnDevice device(payload);
   check_status(cuda::decode(static_cast<const uint8_t*>(payload.const_data_ptr()), layout, add,
@@ -72,16 +104,20 @@ void run_decode(const Tensor& payload, const Layout& layout, bool add, const Ten
 }
 
 Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
-  const Layout layout = checked_layout(numel, bits, bucket_size);
-  check_payload(payload, layout.payload_bytes());
-  Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
-  run_decode(payload, layout, false, out);
+  check_payload(payload, checked_layout(numel, bits, bucket_size).payload_bytes());  // before numel is allocated
+  const Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  run_decode(out, payload, bits, bucket_size, false);
   return out;
+}
+
+void decode_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
+  check_floats(out, out.numel(), payload, "out");
+  run_decode(out, payload, bits, bucket_size, false);
 }
 
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   check_floats(accumulator, accumulator.numel(), payload, "accumulator");
-  run_decode(payload, checked_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
+  run_decode(accumulator, payload, bits, bucket_size, true);
 }
 
 Tensor encode_minmax(const Tensor& x, int64_t bits) {
@@ -111,7 +147,10 @@ Tensor decode_minmax(const Tensor& payload, int64_t rows, int64_t columns, int64
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("encode", TORCH_BOX(&encode));
   m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
+  m.impl("encode_into", TORCH_BOX(&encode_into));
+  m.impl("reduce_encode", TORCH_BOX(&reduce_encode));
   m.impl("decode", TORCH_BOX(&decode));
+  m.impl("decode_into", TORCH_BOX(&decode_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));
   m.impl("encode_minmax", TORCH_BOX(&encode_minmax));
   m.impl("decode_minmax", TORCH_BOX(&decode_minmax));

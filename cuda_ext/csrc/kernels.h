@@ -37,7 +37,7 @@ struct EncodeArguments {
   double alpha;
   double beta;
 
-  // On the CPU, in place of x: the mean of `count` payloads of the same layout, one behind the other.
+  // In place of x: the mean of `count` payloads of the same layout, one behind the other.
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
 };

@@ -51,6 +51,12 @@ inline void check_floats(const Tensor& t, int64_t numel, const Tensor& beside, c
   STD_TORCH_CHECK(t.numel() == numel, "mqgrad: ", name, " must have ", numel, " elements, got ", t.numel());
 }
 
+inline float* checked_residual(const std::optional<Tensor>& residual, int64_t numel, const Tensor& beside) {
+  if (!residual.has_value()) return nullptr;
+  check_floats(*residual, numel, beside, "residual");
+  return static_cast<float*>(residual->mutable_data_ptr());
+}
+
 inline void check_payload(const Tensor& payload, int64_t bytes) {
   STD_TORCH_CHECK(payload.scalar_type() == ScalarType::Byte && payload.dim() == 1 && payload.is_contiguous(),
                   "mqgrad: payload must be a contiguous 1-D uint8 tensor");

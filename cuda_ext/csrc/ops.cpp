@@ -37,12 +37,6 @@ Tensor new_payload(const Tensor& like, const Layout& layout) {
   return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);
 }
 
-float* checked_residual(const std::optional<Tensor>& residual, int64_t numel, const Tensor& beside) {
-  if (!residual.has_value()) return nullptr;
-  check_floats(*residual, numel, beside, "residual");
-  return static_cast<float*>(residual->mutable_data_ptr());
-}
-
 void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
                  int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
                  const std::optional<Tensor>& bucket_ids) {

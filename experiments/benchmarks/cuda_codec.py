@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-NUMEL, BUCKET_SIZE = 2**28, 512
+NUMEL, BUCKET_SIZE, RANKS = 2**28, 512, 4
 WARM_UPS, REPETITIONS = 3, 15
 SHAPES = [(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)]
 LARGE_SHAPES = [(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)]
@@ -74,6 +74,15 @@ def check(shapes: list[tuple[int, int]]) -> None:
         cuda_ext.decode_add_(on_gpu, shifted, bits, bucket_size)
         cuda_ext.decode_add_(residual, expected, bits, bucket_size)
         same(f"sum, {name}", on_gpu, residual)
+        payloads = torch.stack([expected, cuda_ext.encode(x, bits, bucket_size, False, 7)])
+        reduced = cuda_ext.reduce_encode(
+            payloads.cuda(), numel, bits, bucket_size, stochastic, 8, residual=on_gpu
+        )
+        expected_sum = cuda_ext.reduce_encode(
+            payloads, numel, bits, bucket_size, stochastic, 8, residual=residual
+        )
+        same(f"reduced, {name}", reduced, expected_sum)
+        same(f"residual of the reduced, {name}", on_gpu, residual)
         decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
         same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
 
@@ -100,6 +109,7 @@ def operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object
     payload = cuda_ext.encode(x, bits, BUCKET_SIZE, True, 1)
     coded = payload.numel()
     arguments = (bits, BUCKET_SIZE, True, 1)
+    payloads = payload.expand(RANKS, -1).contiguous()
     return {
         "encode, stochastic": (4 * numel + coded, lambda: cuda_ext.encode(x, *arguments)),
         "encode, nearest": (4 * numel + coded, lambda: cuda_ext.encode(x, bits, BUCKET_SIZE, False, 1)),
@@ -109,6 +119,10 @@ def operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object
             lambda: cuda_ext.encode_with_feedback(x, residual, *arguments, 1.0, 1.0),
         ),
         "decode": (4 * numel + coded, lambda: cuda_ext.decode(payload, numel, bits, BUCKET_SIZE)),
+        f"sum {RANKS}, encode": (
+            (RANKS + 1) * coded,
+            lambda: cuda_ext.reduce_encode(payloads, numel, *arguments),
+        ),
         "decode and add": (
             8 * numel + coded,
             lambda: cuda_ext.decode_add_(residual, payload, bits, BUCKET_SIZE),

@@ -100,6 +100,32 @@ def test_encode_with_feedback(bits: int, stochastic: bool) -> None:
             assert_same(on_gpu, residual)
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_reduce_encode(bits: int, stochastic: bool) -> None:
+    for numel, bucket_size in SHAPES:
+        shards = [gradient(numel), gradient(numel).flip(0), torch.linspace(-1, 1, numel)]
+        payloads = torch.stack([cuda_ext.encode(x, bits, bucket_size, False, 0) for x in shards])
+        residual = torch.full((numel,), 0.01)
+        on_gpu = residual.cuda()
+        settings = (numel, bits, bucket_size, stochastic, 9)
+        expected = cuda_ext.reduce_encode(payloads, *settings, residual=residual)
+        assert_same(cuda_ext.reduce_encode(payloads.cuda(), *settings, residual=on_gpu), expected)
+        assert_same(on_gpu, residual)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4])
+def test_writes_to_slices(shift: int) -> None:
+    x = gradient(1000)
+    expected = cuda_ext.encode(x, 3, 512, True, 5)
+    memory = torch.zeros(len(expected) + shift, dtype=torch.uint8).cuda()
+    cuda_ext.encode(x.cuda(), 3, 512, True, 5, out=memory[shift:])
+    assert_same(memory[shift:], expected)
+    values = torch.zeros(1000 + shift).cuda()
+    cuda_ext.decode(memory[shift:], 1000, 3, 512, out=values[shift:])
+    assert_same(values[shift:], cuda_ext.decode(expected, 1000, 3, 512))
+
+
 def test_bucket_ids() -> None:
     for bucket_size in (128, 125):
         x, ids = gradient(1000), torch.tensor([3, 2**40, -1, 2**32 + 3, 0, 1, 2, 9])

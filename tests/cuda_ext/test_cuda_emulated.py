@@ -144,6 +144,34 @@ def test_bucket_ids(kernels: ctypes.CDLL) -> None:
         assert_same(ours, cuda_ext.encode(x, 4, bucket_size, True, 5, ids))
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_reduce_encode(kernels: ctypes.CDLL, bits: int, stochastic: bool) -> None:
+    for (numel, bucket_size), has_residual in zip(SHAPES, itertools.cycle([True, False]), strict=False):
+        shards = [gradient(numel), gradient(numel).flip(0), torch.linspace(-1, 1, numel)]
+        payloads = torch.stack([cuda_ext.encode(x, bits, bucket_size, False, 0) for x in shards])
+        ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
+        coded = torch.empty_like(payloads[0])
+        kernels.emulated_reduce_encode(
+            pointer(payloads),
+            ctypes.c_int64(3),
+            ctypes.c_int64(numel),
+            bits,
+            ctypes.c_int64(bucket_size),
+            stochastic,
+            ctypes.c_uint64(9),
+            pointer(ours) if has_residual else None,
+            ctypes.c_double(0.5),
+            ctypes.c_double(1.0),
+            pointer(coded),
+        )
+        residual = expected if has_residual else None
+        settings = (bits, bucket_size, stochastic, 9)
+        reduced = cuda_ext.reduce_encode(payloads, numel, *settings, residual=residual, alpha=0.5, beta=1.0)
+        assert_same(coded, reduced)
+        assert_same(ours, expected)
+
+
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift: int) -> None:

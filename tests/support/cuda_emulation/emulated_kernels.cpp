@@ -18,6 +18,16 @@ void emulated_encode(const void* x, int dtype, int64_t numel, int bits, int64_t 
   cuda::encode(arguments, payload, workspace.data(), nullptr);
 }
 
+void emulated_reduce_encode(const uint8_t* payloads, int64_t count, int64_t numel, int bits, int64_t bucket_size,
+                            bool stochastic, uint64_t seed, float* residual, double alpha, double beta,
+                            uint8_t* payload) {
+  const Layout layout{numel, bits, bucket_size < numel ? bucket_size : numel};
+  const EncodeArguments arguments{nullptr, cuda::ScalarType::Float, layout, stochastic, seed, nullptr,
+                                  residual, alpha, beta, payloads, count};
+  std::vector<uint64_t> workspace((cuda::encode_workspace_bytes(layout, stochastic) + 7) / 8, 0xa5a5a5a5a5a5a5a5ull);
+  cuda::encode(arguments, payload, workspace.data(), nullptr);
+}
+
 void emulated_decode(const uint8_t* payload, int64_t numel, int bits, int64_t bucket_size, bool add, float* out) {
   cuda::decode(payload, {numel, bits, bucket_size < numel ? bucket_size : numel}, add, out, nullptr);
 }
