@@ -2,6 +2,14 @@
 
 Gloo deadlocks when a collective is started inside a ``Future.then`` callback and many buckets are in flight, so
 nothing here does: jobs run one after another, in the order in which DDP hands out its buckets on every rank.
+
+On CUDA the thread has a stream of its own, or backward's kernels would queue behind what waits for other ranks:
+
+1. Whoever hands over a job records an event on its stream; the thread's stream waits for it.
+2. The future records an event on the thread's stream; whoever waits for it makes their stream wait for that event.
+3. ``run`` and ``drain`` do the same for memory that other threads read or free without a future.
+
+None of this has run on a GPU yet.
 """
 
 import concurrent.futures
@@ -10,37 +18,68 @@ from typing import Any
 
 import torch
 
+from . import stopwatch
+
 
 class CommThread:
-    """A first-in first-out worker that resolves torch futures with tensors."""
+    """A first-in first-out worker that resolves torch futures with tensors.
 
-    def __init__(self) -> None:
+    Args:
+        device: of the tensors that jobs work on; if it is not CUDA, the first result that is on CUDA tells.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
         self._failure: Exception | None = None
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
 
     def submit(self, job: Callable[[], object], result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """Run ``job`` after all earlier ones; the future then holds ``result``, or raises what the job raised.
 
         After a failure every later job fails too: the ranks are no longer in step.
         """
+        if result.is_cuda:
+            self._device = result.device
         devices: list[int | str | torch.device] | None = [result.device] if result.is_cuda else None
         future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
-        ready = torch.cuda.current_stream(result.device).record_event() if result.is_cuda else None
-        self._executor.submit(self._run, job, result, future, ready)
+        self._executor.submit(self._run, job, result, future, self._ready())
         return future.then(_value_or_raise)
 
     def post(self, job: Callable[[], object]) -> None:
         """Run ``job`` after all earlier ones. If it raises, the next submitted job reports it."""
-        self._executor.submit(self._run_posted, job)
+        self._executor.submit(self._run_posted, job, self._ready())
+
+    def run(self, job: Callable[[], object]) -> None:
+        """Run ``job`` after all earlier ones and wait for it; on CUDA, the current stream does the waiting."""
+        self._executor.submit(self._run_ordered, job, self._ready()).result()
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def drain(self) -> None:
         """Wait until everything handed over so far is done."""
-        self._executor.submit(lambda: None).result()
+        self.run(lambda: None)
 
-    def _run_posted(self, job: Callable[[], object]) -> None:
+    def _ready(self) -> torch.Event | None:
+        """What the caller's stream has been given so far."""
+        return None if self._device is None else torch.cuda.current_stream(self._device).record_event()
+
+    def _wait_for(self, ready: torch.Event | None) -> None:
+        if ready is None:
+            return
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+            stopwatch.follow(self._stream)
+        self._stream.wait_event(ready)
+
+    def _run_ordered(self, job: Callable[[], object], ready: torch.Event | None) -> None:
+        self._wait_for(ready)
+        job()
+
+    def _run_posted(self, job: Callable[[], object], ready: torch.Event | None) -> None:
         try:
             if self._failure is None:
-                job()
+                self._run_ordered(job, ready)
         except Exception as error:
             self._failure = error
 
@@ -54,9 +93,7 @@ class CommThread:
         try:
             if self._failure is not None:
                 raise RuntimeError(f"communication stopped after an earlier failure: {self._failure}")
-            if ready is not None:
-                torch.cuda.current_stream(result.device).wait_event(ready)
-            job()
+            self._run_ordered(job, ready)
         except Exception as error:  # must reach the training thread, which waits on the future
             self._failure = self._failure or error
             future.set_result(error)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import stopwatch
 from .agreement import Agreement
 from .comm_thread import CommThread
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
@@ -86,9 +87,9 @@ class CompressionState:
         self._losses: list[torch.Tensor | float] = []
         self._is_open = False  # between the first and the last bucket of an iteration
         self._step_time: float | None = None
-        self._last_bucket_time = 0.0
-        self._done_time = 0.0
-        self._thread = CommThread()
+        self._last_bucket: stopwatch.Mark = 0.0
+        self._waited_seconds = 0.0  # from the last bucket's gradients to all buckets' means
+        self._thread = CommThread(self._transport.device)
 
     @property
     def bits(self) -> Width:
@@ -102,10 +103,9 @@ class CompressionState:
         """
         now = time.perf_counter()
         if self._step_time is not None:
-            waited = max(self._done_time - self._last_bucket_time, 0.0)
             self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
             seconds = now - self._step_time
-            self._account(Costs(step_seconds=seconds, compute_seconds=seconds - waited))
+            self._account(Costs(step_seconds=seconds, compute_seconds=seconds - self._waited_seconds))
         else:
             self._statistics = RankStatistics()  # it holds the costs of an iteration whose time is not known
         self._step_time = now
@@ -146,7 +146,7 @@ class CompressionState:
         work = BucketWork(bucket.buffer(), gradients, layout)
         is_last = bucket.is_last()
         if is_last:
-            self._last_bucket_time = time.perf_counter()
+            self._last_bucket = stopwatch.mark(work.buffer.device)
         return self._thread.submit(lambda: self._average(work, is_last), work.buffer)
 
     def _account(self, costs: Costs) -> None:
@@ -179,6 +179,7 @@ class CompressionState:
         if self._is_open:
             return
         self._is_open = True
+        stopwatch.settle()
         self._agreement.check(
             iteration=self.totals.iterations,
             bits=self._requested_bits,
@@ -190,6 +191,7 @@ class CompressionState:
         self._bits = self._requested_bits
 
     def _decide(self, controller: Controller) -> None:
+        stopwatch.settle()
         started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
         self.last_statistics = self._agreement.gather(
             self.take_statistics(), interval=self.interval, iteration=self.totals.iterations, bits=self._bits
@@ -197,6 +199,7 @@ class CompressionState:
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         decision = check_width(controller.decide(self.last_statistics), self.compressor.widths)
         self._requested_bits = self._agreement.adopt(decision)
+        stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
 
@@ -205,10 +208,13 @@ class CompressionState:
         self._closed_bits = self._bits
         self._transport.move_costs(self._iteration_costs)
         self._account(self._iteration_costs)
-        self._iteration_costs = Costs()
+        self._iteration_costs.clear()  # what is not settled yet will be added to it
         self.totals.iterations += 1
         self.totals.bit_iterations += self._bits
-        self._done_time = time.perf_counter()
+        stopwatch.since(self._last_bucket, self._set_waited)
+
+    def _set_waited(self, seconds: float) -> None:
+        self._waited_seconds = seconds
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -254,7 +260,7 @@ class CompressionState:
         self._statistics = RankStatistics(**state["statistics"])
         self._losses = list(state["losses"])
         self.totals = Totals(**state["totals"])
-        self.compressor.load_state_dict(state["compressor"])
+        self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
         self._step_time = time.perf_counter()

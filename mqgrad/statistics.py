@@ -45,6 +45,11 @@ class Costs:
         for field in dataclasses.fields(Costs):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
+    def clear(self) -> None:
+        """Back to zero."""
+        for field in dataclasses.fields(Costs):
+            setattr(self, field.name, 0.0)
+
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Totals(Costs):

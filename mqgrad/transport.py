@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
+from . import stopwatch
 from .statistics import Costs
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
@@ -144,7 +145,7 @@ class Transport:
         self, collective: Callable[[], Result], wire_bytes: float, link_bytes: float | None = None
     ) -> Result:
         """Run and count. ``link_bytes``: what crosses the busiest link, where that is not the one of each rank."""
-        start = time.perf_counter()
+        start, mark = time.perf_counter(), stopwatch.mark()
         result = collective()
         if self.link is not None and self.world_size > 1:
             left = (
@@ -154,13 +155,16 @@ class Transport:
             )
             if left > 0:
                 time.sleep(left)
-        seconds = time.perf_counter() - start
         self.wire_bytes += wire_bytes
-        self.wire_seconds += seconds
         self.collectives += 1
-        if max(wire_bytes, link_bytes or 0) <= SMALL_BYTES:
-            self._small_seconds.append(seconds)
+        is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
+        stopwatch.since(mark, lambda seconds: self._add_seconds(seconds, is_small))
         return result
+
+    def _add_seconds(self, seconds: float, is_small: bool) -> None:
+        self.wire_seconds += seconds
+        if is_small:
+            self._small_seconds.append(seconds)
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

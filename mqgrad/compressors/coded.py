@@ -3,12 +3,12 @@
 import abc
 import contextlib
 import dataclasses
-import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
 
+from .. import stopwatch
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
 from ..seeding import stream_seed
@@ -241,7 +241,7 @@ def _norm_sq(x: torch.Tensor) -> float:
 
 @contextlib.contextmanager
 def add_seconds(costs: Costs, name: str) -> Iterator[None]:
-    """Add the seconds that the block takes to the field of ``costs``."""
-    start = time.perf_counter()
+    """Add the seconds that the block takes to the field of ``costs``, see :mod:`mqgrad.stopwatch`."""
+    start = stopwatch.mark()
     yield
-    setattr(costs, name, getattr(costs, name) + time.perf_counter() - start)
+    stopwatch.since(start, lambda seconds: setattr(costs, name, getattr(costs, name) + seconds))

@@ -1,0 +1,89 @@
+"""The communication thread: order, failures and, on a GPU, streams and seconds."""
+
+import time
+
+import pytest
+import torch
+
+from mqgrad import stopwatch
+from mqgrad.comm_thread import CommThread
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+SLEEP = 200_000_000  # cycles, about a tenth of a second
+
+
+def test_jobs_run_in_order_and_a_failure_stops_them() -> None:
+    thread, result, seen = CommThread(), torch.zeros(1), []
+
+    def fail() -> None:
+        raise ValueError("broken")
+
+    thread.post(lambda: seen.append(0))
+    assert thread.submit(lambda: seen.append(1), result).wait() is result
+    thread.post(fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        thread.submit(lambda: seen.append(2), result).wait()
+    thread.run(lambda: seen.append(3))
+    thread.close()
+    assert seen == [0, 1, 3]
+
+
+def test_what_run_raises_reaches_its_caller() -> None:
+    thread = CommThread()
+    with pytest.raises(ZeroDivisionError):
+        thread.run(lambda: 1 / 0)
+    thread.close()
+
+
+def test_the_clock_measures_at_once() -> None:
+    measured: list[float] = []
+    start = stopwatch.mark()
+    time.sleep(0.01)
+    stopwatch.since(start, measured.append)
+    assert measured[0] >= 0.01
+    stopwatch.settle()
+    assert len(measured) == 1
+
+
+@needs_gpu
+def test_cuda_jobs_wait_for_the_training_stream_and_not_the_reverse() -> None:
+    thread = CommThread()
+    x = torch.zeros(1000, device="cuda")
+    torch.cuda._sleep(SLEEP)
+    x.fill_(1.0)  # the job must see this
+    future = thread.submit(lambda: x.mul_(2.0), x)
+    started = time.perf_counter()
+    value = future.wait()
+    assert time.perf_counter() - started < 0.05  # nobody waited for the GPU
+    assert (value + 1.0).eq(3.0).all()  # on this stream, after the job's
+    thread.close()
+
+
+@needs_gpu
+def test_cuda_work_of_the_thread_leaves_the_training_stream_free() -> None:
+    thread = CommThread(torch.device("cuda", torch.cuda.current_device()))
+    x = torch.zeros(1000, device="cuda")
+    torch.cuda.synchronize()
+    thread.submit(lambda: torch.cuda._sleep(SLEEP), x)
+    event = torch.cuda.current_stream().record_event()
+    event.synchronize()
+    thread.drain()
+    assert not torch.cuda.current_stream().query()  # it now waits for the thread's
+    thread.close()
+
+
+@needs_gpu
+def test_cuda_seconds_are_those_of_the_gpu() -> None:
+    thread, x, measured = CommThread(), torch.zeros(1000, device="cuda"), []
+
+    def job() -> None:
+        start = stopwatch.mark()
+        torch.cuda._sleep(SLEEP)
+        stopwatch.since(start, measured.append)
+
+    thread.submit(job, x)
+    thread.drain()
+    assert measured == []  # nobody has waited
+    thread.run(stopwatch.settle)
+    assert measured[0] > 0.02
+    thread.close()
