@@ -8,6 +8,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from mqgrad.observation import ObservationSchema
+from mqgrad.statistics import sparse_noise
 
 Array = npt.NDArray[np.float64]
 
@@ -62,7 +63,9 @@ def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.
     peak = rng.uniform(-1.0, 4.0, count)[:, None]
     levels = np.array([2.0 ** (bits - 1) - 1 for bits in schema.widths])
     per_peak = np.where(levels > 0, 1 / (6 * np.maximum(levels, 0.5) ** 2), 1.0)
-    quantization = peak + np.log10(per_peak)
+    # A Gaussian's peak energy is 9.6 times its norm's square, which the noise of a sparse code is relative to.
+    sparse = np.array([sparse_noise(bits) / 9.6 if bits < 1 else 0.0 for bits in schema.widths])
+    quantization = peak + np.log10(np.where(sparse > 0, sparse, per_peak))
     observations[:, h + 3 : h + 3 + n] = np.where(np.array(schema.widths) < 16, quantization, -6.0)
     observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
     observations[:, -1] = rng.uniform(0.0, 1.0, count)

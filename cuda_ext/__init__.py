@@ -13,6 +13,14 @@ from mqgrad.cuda_ext.ops import (
     reduce_encode,
 )
 from mqgrad.cuda_ext.rotation import decode_rotated, decode_rotated_add_, encode_rotated, rotated_bytes
+from mqgrad.cuda_ext.sparse import (
+    sparse_bytes,
+    sparse_count,
+    sparse_decode,
+    sparse_decode_add_,
+    sparse_encode,
+    sparse_encode_with_feedback,
+)
 
 __all__ = [
     "IMPLEMENTATION",
@@ -29,4 +37,10 @@ __all__ = [
     "payload_bytes",
     "reduce_encode",
     "rotated_bytes",
+    "sparse_bytes",
+    "sparse_count",
+    "sparse_decode",
+    "sparse_decode_add_",
+    "sparse_encode",
+    "sparse_encode_with_feedback",
 ]

@@ -1,5 +1,7 @@
 """What the ops demand of their arguments, and the sizes that follow from them."""
 
+import dataclasses
+import functools
 import math
 
 import torch
@@ -97,3 +99,59 @@ def _require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         )
     if tensor.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SparseLayout:
+    """Note [Sparse payload] of csrc/sparse_math.h."""
+
+    numel: int
+    count: int
+    """Entries: elements that are kept, at most."""
+    low_bits: int
+
+    @property
+    def high_bits(self) -> int:
+        return self.count + ((self.numel - 1) >> self.low_bits)
+
+    @property
+    def high_bytes(self) -> int:
+        return -(-self.high_bits // 8)
+
+    @property
+    def entry_bits(self) -> int:
+        return self.low_bits + 4
+
+    @property
+    def payload_bytes(self) -> int:
+        return 8 + self.high_bytes + -(-self.count * self.entry_bits // 8) if self.numel else 0
+
+
+@functools.lru_cache(maxsize=1024)
+def sparse_layout(numel: int, elements_per_bit: int) -> SparseLayout:
+    """As many entries as numel / elements_per_bit bits hold, but at least one."""
+    if numel == 0:
+        return SparseLayout(0, 0, 0)
+    budget = numel // (8 * elements_per_bit)
+    low, high = 1, max(numel // 2, 1)
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        if _sparse_layout_of(numel, middle).payload_bytes <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return _sparse_layout_of(numel, low)
+
+
+def _sparse_layout_of(numel: int, count: int) -> SparseLayout:
+    return SparseLayout(numel, count, (numel // count).bit_length() - 1)
+
+
+def require_sparse(numel: int, elements_per_bit: int) -> None:
+    for name, value in (("elements_per_bit", elements_per_bit), ("numel", numel)):
+        if not hasattr(value, "__index__"):
+            raise TypeError(f"{name} must be an integer, got {value!r}")
+    if not 2 <= elements_per_bit <= 64:
+        raise ValueError(f"elements_per_bit must be in 2..64, got {elements_per_bit}")
+    if not 0 <= numel < 2**40:
+        raise ValueError(f"numel must be in 0..2^40, got {numel}")

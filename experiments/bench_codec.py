@@ -115,7 +115,7 @@ def measure_codec(
 def our_coders(bits: Width, numel: int) -> list[Coder]:
     """Nearest and stochastic rounding, and ``feedback``: nearest with error feedback, which the hook uses."""
     coders = [_rounding_coder("nearest", bits)]
-    if bits < 16:  # 16 is bfloat16: always to the nearest
+    if 1 <= bits < 16:  # below 1 the largest, at 16 bfloat16: nothing is random
         coders.append(_rounding_coder("stochastic", bits))
     codec, residual = Codec(), torch.zeros(numel)
     return [

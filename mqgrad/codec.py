@@ -16,7 +16,8 @@ Rounding = Literal["nearest", "stochastic"]
 class Codec:
     """How a flat vector is coded. All ranks of a collective must use equal codecs.
 
-    Widths 1-8 are quantized and packed by the extension, 16 is bfloat16 and 32 is float32.
+    Below one bit the largest magnitudes of the whole vector are sent, whatever bucket size and rounding are;
+    widths 1-8 are quantized and packed by the extension, 16 is bfloat16 and 32 is float32.
     """
 
     bucket_size: int = 512
@@ -32,7 +33,9 @@ class Codec:
 
     def payload_bytes(self, numel: int, bits: Width) -> int:
         """Bytes that ``numel`` elements take at ``bits``, scales included."""
-        if check_width(bits) >= 16:
+        if check_width(bits) < 1:
+            return cuda_ext.sparse_bytes(numel, _elements_per_bit(bits))
+        if bits >= 16:
             return numel * int(bits) // 8
         return cuda_ext.payload_bytes(numel, int(bits), self.bucket_size)
 
@@ -46,7 +49,9 @@ class Codec:
             bucket_ids: int64 [ceil(N / bucket_size)], the identity of each scale bucket in the random
                 stream, so that randomness follows a bucket wherever it lies in ``x``.
         """
-        if check_width(bits) >= 16:
+        if check_width(bits) < 1:
+            return cuda_ext.sparse_encode(x, _elements_per_bit(bits))
+        if bits >= 16:
             return _cast_to_bytes(x, bits)
         return cuda_ext.encode(
             x, int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids
@@ -70,7 +75,9 @@ class Codec:
             residual: float32 [N], the h of the formula. Where v is not finite it stays as it was, so that
                 one overflowing step does not poison the run.
         """
-        if check_width(bits) < 16:
+        if check_width(bits) < 1:
+            return cuda_ext.sparse_encode_with_feedback(x, residual, _elements_per_bit(bits), alpha, beta)
+        if bits < 16:
             stochastic = self.rounding == "stochastic"
             return cuda_ext.encode_with_feedback(
                 x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
@@ -82,7 +89,7 @@ class Codec:
 
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
-        return self.rounding == "nearest" or bits >= 16
+        return self.rounding == "nearest" or bits >= 16 or bits < 1
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode a uint8 payload to float32 [numel].
@@ -90,16 +97,24 @@ class Codec:
         Raises:
             ValueError: if the payload does not have exactly the length of ``numel`` elements.
         """
-        if check_width(bits) < 16:
+        if check_width(bits) < 1:
+            return cuda_ext.sparse_decode(payload, numel, _elements_per_bit(bits))
+        if bits < 16:
             return cuda_ext.decode(payload, numel, int(bits), self.bucket_size)
         return _cast_from_bytes(payload, numel, bits)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
-        if check_width(bits) < 16:
+        if check_width(bits) < 1:
+            cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
+        elif bits < 16:
             cuda_ext.decode_add_(accumulator, payload, int(bits), self.bucket_size)
         else:
             accumulator.add_(_cast_from_bytes(payload, accumulator.numel(), bits))
+
+
+def _elements_per_bit(bits: Width) -> int:
+    return round(1 / bits)
 
 
 def _cast_to_bytes(x: torch.Tensor, bits: Width) -> torch.Tensor:

@@ -41,7 +41,8 @@ def quantize(
 
     Args:
         x: float16, bfloat16, float32 or float64 tensor; copied if not contiguous.
-        bits: 1-8 packed codes, 16 bfloat16, 32 float32.
+        bits: 1-8 packed codes, 16 bfloat16, 32 float32; below 1 the largest magnitudes, whatever bucket size and
+            rounding are.
         bucket_size: elements that share one scale.
         rounding: ``stochastic`` is unbiased, ``nearest`` has the smaller error.
         seed: of stochastic rounding; the same seed gives the same bytes on every machine.

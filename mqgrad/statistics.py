@@ -1,9 +1,12 @@
 """What one interval of training showed: the input of every controller and observation."""
 
 import dataclasses
+import functools
 import math
 
 import torch
+
+from mqgrad import cuda_ext
 
 from .sketch import SKETCH_SIZE
 from .widths import Width
@@ -164,8 +167,13 @@ class IntervalStatistics:
         divided by W. Nor is what error feedback repays later.
 
         Uniform stochastic rounding with s = 2^(b−1) − 1 levels has d/(6s²)·max² per bucket (DQ-SGD,
-        Yan et al. 2021, with p = ∞); at one bit the error is at most max². 16 and 32 bits count as none.
+        Yan et al. 2021, with p = ∞); at one bit the error is at most max². 16 and 32 bits count as none. A sparse
+        code below one bit is biased, and feedback sends later what it leaves out: it counts as the unbiased code that
+        contracts as much, see :func:`sparse_noise`.
         """
+        if bits < 1:
+            norm_sq = self.gradient_signal + self.world_size * self.gradient_noise
+            return sparse_noise(bits) * norm_sq / self.world_size
         if bits >= 16:
             return 0.0
         levels = 2 ** (bits - 1) - 1
@@ -209,6 +217,20 @@ class IntervalStatistics:
             peak_energy=means["peak_energy"] / world_size,
             bit_iterations=bit_iterations,
         )
+
+
+@functools.lru_cache
+def sparse_noise(bits: Width) -> float:
+    """Noise of a width below one bit, relative to ‖g‖²: ω = 1/κ − 1, for the share κ of the energy that is sent.
+
+    κ is that of the largest magnitudes of a Laplace law, ρ·(1 + t + t²/2) with t = ln(1/ρ), ρ the share of elements
+    that the width has room for. A contraction of 1 − κ is that of an unbiased code of variance ω scaled by 1/(1 + ω)
+    (Beznosikov et al. 2020). Derived for this project: real gradients have heavier tails, hence less noise.
+    """
+    numel = 2**24  # large enough for the share not to depend on it
+    share = cuda_ext.sparse_count(numel, round(1 / bits)) / numel
+    t = math.log(1 / share)
+    return 1 / (share * (1 + t + t * t / 2)) - 1
 
 
 def _signal(sketches_WS: torch.Tensor, local_norm_sq: float) -> float:

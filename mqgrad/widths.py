@@ -5,11 +5,18 @@ from fractions import Fraction
 Width = int | float
 """Bits per element: a whole number, or a power of two below one, which binary floats and JSON hold exactly."""
 
+SPARSE_WIDTHS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Widths at which the extension sends the largest magnitudes only."""
+
 CODED_WIDTHS = tuple(range(1, 9))
 """Widths that the extension quantizes and packs, in bits per element."""
 
-WIDTHS: tuple[Width, ...] = (*CODED_WIDTHS, 16, 32)
-"""Every width of the collective: 1-8 quantized, 16 is bfloat16, 32 is a plain fp32 all-reduce."""
+DENSE_WIDTHS = (*CODED_WIDTHS, 16, 32)
+"""Widths at which every element is sent."""
+
+WIDTHS: tuple[Width, ...] = (*SPARSE_WIDTHS, *DENSE_WIDTHS)
+"""Every width of the collective: below 1 the largest magnitudes, 1-8 quantized, 16 is bfloat16, 32 is a plain fp32
+all-reduce."""
 
 
 def check_width(bits: Width, allowed: tuple[Width, ...] = WIDTHS) -> Width:

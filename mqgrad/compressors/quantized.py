@@ -1,14 +1,19 @@
-"""The default: uniform quantization at 1-8 bits, bfloat16 at 16, a plain all-reduce at 32."""
+"""The default: largest magnitudes below one bit, uniform levels at 1-8, bfloat16 at 16, plain all-reduce at 32."""
 
 import dataclasses
 
 from ..codec import Codec, Rounding
+from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Quantized(CodedMean):
-    """Uniform levels and one scale per bucket, at any width of ``mqgrad.WIDTHS``.
+    """Any width of ``mqgrad.WIDTHS``: uniform levels and a scale per bucket; below one bit, the largest magnitudes.
+
+    Below one bit the elements of a shard compete, so that what is sent for a parameter depends on its neighbours.
+    DDP regroups its buckets after the first iteration and after a restart: at those widths a resumed run is not
+    bit-exact, though it loses nothing, because what was not sent stays in the residuals.
 
     Raises:
         ValueError: for an unknown rounding or bucket size.
@@ -38,3 +43,8 @@ class QSGD(Quantized):
     """ECQ-SGD's addition; off in QSGD."""
     rounding: Rounding = "stochastic"
     """QSGD's own."""
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """Not below one bit: without feedback, what a sparse code leaves out would be lost."""
+        return DENSE_WIDTHS

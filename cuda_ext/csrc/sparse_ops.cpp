@@ -1,0 +1,78 @@
+// The ops of the sparse code: tensors, checks, schemas.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <cstring>
+
+#include "op_checks.h"
+#include "sparse.h"
+
+namespace mqgrad {
+namespace {
+
+SparseLayout checked_sparse_layout(int64_t numel, int64_t elements_per_bit) {
+  STD_TORCH_CHECK(numel >= 0 && numel < (int64_t{1} << 40), "mqgrad: numel must be in 0..2^40, got ", numel);
+  STD_TORCH_CHECK(elements_per_bit >= 2 && elements_per_bit <= 64, "mqgrad: elements_per_bit must be in 2..64, got ",
+                  elements_per_bit);
+  return sparse_layout(numel, elements_per_bit);
+}
+
+Tensor run_encode(const Tensor& x, const SparseArguments& arguments) {
+  Tensor payload = torch::stable::new_empty(x, {arguments.layout.payload_bytes()}, ScalarType::Byte);
+  encode_sparse(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()));
+  return payload;
+}
+
+Tensor sparse_encode(const Tensor& x, int64_t elements_per_bit) {
+  check_input(x, 1);
+  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), checked_sparse_layout(x.numel(), elements_per_bit),
+                        nullptr, 0, 0});
+}
+
+Tensor sparse_encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t elements_per_bit, double alpha,
+                                   double beta) {
+  check_input(x, 1);
+  check_floats(residual, x.numel(), x, "residual");
+  return run_encode(x, {x.const_data_ptr(), x.scalar_type(), checked_sparse_layout(x.numel(), elements_per_bit),
+                        static_cast<float*>(residual.mutable_data_ptr()), alpha, beta});
+}
+
+void add_to(const Tensor& out, const Tensor& payload, int64_t elements_per_bit) {
+  const SparseLayout layout = checked_sparse_layout(out.numel(), elements_per_bit);
+  check_payload(payload, layout.payload_bytes());
+  decode_add_sparse(static_cast<const uint8_t*>(payload.const_data_ptr()), layout,
+                    static_cast<float*>(out.mutable_data_ptr()));
+}
+
+Tensor sparse_decode(const Tensor& payload, int64_t numel, int64_t elements_per_bit) {
+  check_payload(payload, checked_sparse_layout(numel, elements_per_bit).payload_bytes());
+  Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  std::memset(out.mutable_data_ptr(), 0, 4 * numel);
+  add_to(out, payload, elements_per_bit);
+  return out;
+}
+
+void sparse_decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t elements_per_bit) {
+  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
+  add_to(accumulator, payload, elements_per_bit);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
+  m.def("sparse_encode(Tensor x, int elements_per_bit) -> Tensor");
+  m.def(
+      "sparse_encode_with_feedback(Tensor x, Tensor(a!) residual, int elements_per_bit, float alpha, float beta) -> "
+      "Tensor");
+  m.def("sparse_decode(Tensor payload, int numel, int elements_per_bit) -> Tensor");
+  m.def("sparse_decode_add_(Tensor(a!) accumulator, Tensor payload, int elements_per_bit) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
+  m.impl("sparse_encode", TORCH_BOX(&sparse_encode));
+  m.impl("sparse_encode_with_feedback", TORCH_BOX(&sparse_encode_with_feedback));
+  m.impl("sparse_decode", TORCH_BOX(&sparse_decode));
+  m.impl("sparse_decode_add_", TORCH_BOX(&sparse_decode_add_));
+}
+
+}  // namespace mqgrad

@@ -1,0 +1,137 @@
+"""The ops of widths below one bit: the largest magnitudes of a vector, their values in few bits.
+
+Arguments are checked here; then the C++ kernel runs on the CPU, and the torch reference elsewhere.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext import checks, ops, reference_sparse
+
+
+def _kernels(device: torch.device) -> Any:
+    if device.type not in ("cpu", "meta"):  # topk and sort are fast where there is no kernel of ours
+        return reference_sparse
+    if ops.IMPLEMENTATION == "extension":
+        return torch.ops.mqgrad
+    ops._warn_of_reference(device.type)
+    return reference_sparse
+
+
+def sparse_bytes(numel: int, elements_per_bit: int) -> int:
+    """Length of what `sparse_encode` returns: numel / elements_per_bit bits, and never less than one entry takes.
+
+    Raises:
+        ValueError: elements_per_bit outside 2..64, or numel negative.
+    """
+    checks.require_sparse(numel, elements_per_bit)
+    return checks.sparse_layout(numel, elements_per_bit).payload_bytes
+
+
+def sparse_count(numel: int, elements_per_bit: int) -> int:
+    """Elements of ``numel`` that `sparse_encode` keeps, at most.
+
+    Raises:
+        ValueError: as `sparse_bytes`.
+    """
+    checks.require_sparse(numel, elements_per_bit)
+    return checks.sparse_layout(numel, elements_per_bit).count
+
+
+def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
+    """Keep the largest magnitudes of the whole vector, at one of eight logarithmic levels and with their sign.
+
+    Contractive: ‖Q(x) − x‖ < ‖x‖ for x ≠ 0. Indices are Elias-Fano coded (Elias 1974, Fano 1971), so that the length
+    is a function of N and the width alone; how many elements are kept follows from it. Of equal magnitudes the first
+    are kept. A NaN or infinity makes the whole vector decode to NaN.
+
+    Args:
+        x: [N], float32, float64, float16 or bfloat16; coded as float32.
+        elements_per_bit: 2..64, one over the width.
+
+    Returns:
+        The payload, uint8 [sparse_bytes(N, elements_per_bit)].
+
+    Raises:
+        TypeError: x is not a tensor of a supported type.
+        ValueError: a wrong shape or value.
+    """
+    checks.require_input(x, 1)
+    checks.require_sparse(x.numel(), elements_per_bit)
+    return _kernels(x.device).sparse_encode(x.contiguous(), elements_per_bit)
+
+
+def sparse_encode_with_feedback(
+    x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float = 1.0, beta: float = 1.0
+) -> Tensor:
+    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), as `encode_with_feedback`.
+
+    Args:
+        residual: h, float32 [N], contiguous, on the device of x; updated. Left as it was where v is not finite.
+
+    The other arguments, the result and the errors are those of `sparse_encode`.
+    """
+    checks.require_input(x, 1)
+    checks.require_sparse(x.numel(), elements_per_bit)
+    checks.require_floats("residual", residual, x.numel(), x.device)
+    checks.require_coefficients(alpha, beta)
+    return _kernels(x.device).sparse_encode_with_feedback(
+        x.contiguous(), residual, elements_per_bit, alpha, beta
+    )
+
+
+def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
+    """Decode what `sparse_encode` returned for the same numel and width.
+
+    Any bytes of the right length decode to something and harm nothing: indices that are out of range or out of
+    order are ignored, a top magnitude that is not finite decodes to NaN.
+
+    Returns:
+        float32 [numel].
+
+    Raises:
+        TypeError: payload is not a uint8 tensor.
+        ValueError: payload has the wrong length, or an argument is out of range.
+    """
+    checks.require_payload(payload, sparse_bytes(numel, elements_per_bit))
+    return _kernels(payload.device).sparse_decode(payload.contiguous(), numel, elements_per_bit)
+
+
+def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:
+    """accumulator += sparse_decode(payload), touching only the elements that were kept.
+
+    Args:
+        accumulator: float32 [N], contiguous, on the device of payload; updated.
+
+    Raises:
+        TypeError: payload is not uint8, or accumulator not float32.
+        ValueError: a wrong shape, length or device.
+    """
+    checks.require_payload(payload, sparse_bytes(accumulator.numel(), elements_per_bit))
+    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
+    _kernels(payload.device).sparse_decode_add_(accumulator, payload.contiguous(), elements_per_bit)
+
+
+if ops.IMPLEMENTATION == "extension":
+
+    @torch.library.register_fake("mqgrad::sparse_encode")
+    def _(x: Tensor, elements_per_bit: int) -> Tensor:
+        return x.new_empty(
+            checks.sparse_layout(int(x.numel()), elements_per_bit).payload_bytes, dtype=torch.uint8
+        )
+
+    @torch.library.register_fake("mqgrad::sparse_encode_with_feedback")
+    def _(x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float, beta: float) -> Tensor:
+        return x.new_empty(
+            checks.sparse_layout(int(x.numel()), elements_per_bit).payload_bytes, dtype=torch.uint8
+        )
+
+    @torch.library.register_fake("mqgrad::sparse_decode")
+    def _(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
+        return payload.new_empty(numel, dtype=torch.float32)
+
+    @torch.library.register_fake("mqgrad::sparse_decode_add_")
+    def _(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:
+        return None
