@@ -137,7 +137,7 @@ __device__ __forceinline__ void load_mean(const EncodeArguments& a, int64_t payl
 
 // One bucket of up to kMaxWarps pieces by blockDim.y warps. REDUCE: of the mean of payloads.
 template <int BITS, bool FEEDBACK, bool REDUCE>
-__global__ void __launch_bounds__(kMaxWarps* kLanes)
+__global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
     encode_buckets(EncodeArguments a, int64_t payload_bytes, int64_t scale_bytes, uint8_t* payload) {
   __shared__ PieceCodes codes_of_warp[kMaxWarps];
   PieceCodes& codes = codes_of_warp[warp_index()];
