@@ -102,7 +102,11 @@ class FeedbackGain:
 
     def alpha(self, bits: Width) -> float:
         """Gain for a width, from the γ of a Gaussian until it has been measured there."""
-        return 1.0 / (1.0 + self._gamma.get(bits, _gaussian_gamma(bits)))
+        return 1.0 / (1.0 + self.gamma(bits))
+
+    def gamma(self, bits: Width) -> float:
+        """‖Q(v) − v‖²/‖v‖² at a width: measured there, or that of a Gaussian."""
+        return self._gamma.get(bits, _gaussian_gamma(bits))
 
     def observe(self, bits: Width, error_sq: float, norm_sq: float) -> None:
         """Learn from one coded vector: ‖Q(v) − v‖² and ‖v‖². Zero and non-finite vectors teach nothing."""

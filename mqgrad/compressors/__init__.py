@@ -1,6 +1,7 @@
 """Ways in which gradients travel and are averaged, by name."""
 
 from .base import Compressor
+from .ecq import ECQSGD
 from .minmax import MinMax
 from .onebit import OneBit
 from .plain import FP16, NoCommunication
@@ -11,6 +12,7 @@ from .terngrad import TernGrad
 
 __all__ = [
     "DEFAULT_COMPRESSOR",
+    "ECQSGD",
     "FP16",
     "QSGD",
     "Compressor",

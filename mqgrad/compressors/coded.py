@@ -204,9 +204,16 @@ class CodedMean(abc.ABC):
             x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
         )
         if learns:
-            error = self.codec.decode(payload, value.numel(), bits) - value
-            gain.observe(bits, _norm_sq(error), _norm_sq(value))
+            self._learn(gain, bits, payload, value)
         return payload
+
+    def _learn(
+        self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Take the code's error from a coded vector; return that vector decoded."""
+        decoded = self.codec.decode(payload, value.numel(), bits)
+        gain.observe(bits, _norm_sq(decoded - value), _norm_sq(value))
+        return decoded
 
     def _residuals(
         self, layout: Layout, transport: Transport

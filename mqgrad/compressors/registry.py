@@ -4,6 +4,7 @@ from typing import Any
 
 from ..spec import build
 from .base import Compressor
+from .ecq import ECQSGD
 from .minmax import MinMax
 from .onebit import OneBit
 from .plain import FP16, NoCommunication
@@ -13,6 +14,7 @@ from .rotated import Rotated
 from .terngrad import TernGrad
 
 _COMPRESSORS: dict[str, type[Any]] = {
+    "ecq-sgd": ECQSGD,
     "fp16": FP16,
     "minmax": MinMax,
     "none": NoCommunication,

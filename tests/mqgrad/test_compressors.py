@@ -9,6 +9,8 @@ import mqgrad
 
 CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
+    ("ecq-sgd", 3, 1.5),
+    ("ecq-sgd:alpha=0.3,beta=0.9", 2, 3.0),
     ("fp16", 16, 0.001),
     ("minmax:min_numel=4000", 2, 0.7),
     ("minmax:min_numel=4000", 8, 0.02),
@@ -59,7 +61,9 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("powersgd:min_compression_rate=0.5", "min_compression_rate 0.5 must be at least 1"),
         ("terngrad:clip=-1", "clip -1.0 must not be negative"),
         ("terngrad:topology=ring", "topology 'ring' is unknown"),
-        ("zip", "unknown compressor 'zip'; known: fp16, minmax, .*powersgd, .*quantized"),
+        ("ecq-sgd:alpha=-1", "alpha -1.0 must be a finite number"),
+        ("ecq-sgd:beta=inf", "beta inf must be a finite number"),
+        ("zip", "unknown compressor 'zip'; known: ecq-sgd, fp16, minmax, .*powersgd, .*quantized"),
     ],
 )
 def test_mistakes_are_named(spec: str, message: str) -> None:

@@ -1,0 +1,81 @@
+"""ECQ-SGD: error feedback with coefficients that keep an unbiased code stable, and an eye on whether they do."""
+
+import dataclasses
+import logging
+import math
+import warnings
+
+import torch
+
+from ..feedback import FeedbackGain
+from ..widths import Width
+from .quantized import QSGD
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class ECQSGD(QSGD):
+    """ECQ-SGD (Wu et al., ICML 2018): QSGD of v = g + α·h, with h ← β·h + g − Q(v).
+
+    Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured once per interval, on one rank's own
+    vectors; λ ≥ 1 is warned of once a run. The same measurement gives the size under an ideal entropy code.
+
+    Raises:
+        ValueError: for a coefficient that is negative or not finite.
+    """
+
+    error_feedback: bool = True
+    """What distinguishes it from QSGD."""
+    alpha: float | None = None
+    """How much of the residual is sent along; None follows the width: β/(1 + γ), the most stable."""
+    beta: float = 1.0
+    """How much of the residual is remembered; above 1 nothing is stable for long."""
+    stability: dict[Width, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """Measured: λ by width."""
+    measured_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
+    """Measured: payload bytes of the vectors that were looked at."""
+    entropy_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
+    """Measured: what an ideal entropy code would have made of the same vectors, scales included."""
+    warned: bool = dataclasses.field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        super(ECQSGD, self).__post_init__()  # slots make a new class, which super() alone does not find
+        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} {value!r} must be a finite number, not negative")
+
+    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
+        alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
+        return alpha, self.beta
+
+    def _learn(
+        self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        decoded = super(ECQSGD, self)._learn(gain, bits, payload, value)
+        self._watch_stability(gain.gamma(bits), bits, self.coefficients(gain, bits)[0])
+        self.measured_bytes += payload.numel()
+        self.entropy_bytes += _entropy_bytes(decoded.view(-1, self.bucket_size), bits)
+        return decoded
+
+    def _watch_stability(self, gamma: float, bits: Width, alpha: float) -> None:
+        growth = self.stability[bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
+        ratio = self.measured_bytes / self.entropy_bytes if self.entropy_bytes else math.nan
+        _log.info("ecq-sgd at %s bits: λ = %.3f; bytes are %.2f × their entropy", bits, growth, ratio)
+        if growth >= 1 and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"ecq-sgd is not stable at {bits} bits: λ = α²γ + (β − α)² = {growth:.3g} ≥ 1 with α = {alpha:.3g}, "
+                f"β = {self.beta:g}, measured γ = {gamma:.3g}; leave alpha out, or try {self.beta / (1 + gamma):.3g}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _entropy_bytes(decoded_BL: torch.Tensor, bits: Width) -> float:
+    """(32·B + Σ_k d_k·log2(d/d_k)) / 8, d_k of d elements being at level k. The largest magnitude is at the last."""
+    levels = max(2 ** (int(bits) - 1) - 1, 1)
+    scale_B1 = decoded_BL.abs().amax(1, keepdim=True)
+    codes_BL = torch.where(scale_B1 > 0, decoded_BL / scale_B1 * levels, 0.0).round()
+    counts = torch.unique(codes_BL.nan_to_num(), return_counts=True)[1].double()
+    return float((counts * (counts.sum() / counts).log2()).sum() + 32 * len(decoded_BL)) / 8
