@@ -24,12 +24,14 @@ MQ_INLINE void for_each_block(const float* v, int64_t n, const F& f) {
   f(padded, at);
 }
 
-using Lanes = int32_t __attribute__((vector_size(64)));  // one AVX-512 register, or several smaller ones
-constexpr int kRows = kBlock / 16;                        // of lanes in a block
+// One AVX2 register. Of wider vectors, GCC compiles comparisons badly where they do not fit a register.
+using Lanes = int32_t __attribute__((vector_size(32)));
+constexpr int kLanes = 8;
+constexpr int kRows = kBlock / kLanes;  // of a block
 
 MQ_INLINE int64_t sum_lanes(const Lanes& lanes) {
   int64_t sum = 0;
-  for (int i = 0; i < 16; ++i) sum += lanes[i];
+  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
   return sum;
 }
 
@@ -37,16 +39,16 @@ MQ_CLONES uint32_t max_abs_bits(const float* v, int64_t n) {
   Lanes max[kRows] = {};  // several, to be independent of each other
   for_each_block(v, n, [&](const float* block, int64_t) {
     for (int k = 0; k < kRows; ++k) {
-      __builtin_prefetch(block + 16 * k + kPrefetch);
+      if (k % 2 == 0) __builtin_prefetch(block + kLanes * k + kPrefetch);  // a cache line
       Lanes x;
-      std::memcpy(&x, block + 16 * k, sizeof(x));
+      std::memcpy(&x, block + kLanes * k, sizeof(x));
       x &= 0x7fffffff;
       max[k] = max[k] > x ? max[k] : x;
     }
   });
   for (int k = 1; k < kRows; ++k) max[0] = max[0] > max[k] ? max[0] : max[k];
   int32_t result = 0;
-  for (int i = 0; i < 16; ++i) result = std::max<int32_t>(result, max[0][i]);
+  for (int i = 0; i < kLanes; ++i) result = std::max<int32_t>(result, max[0][i]);
   return static_cast<uint32_t>(result);
 }
 

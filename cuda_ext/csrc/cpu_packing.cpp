@@ -13,8 +13,8 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-using Groups = uint64_t __attribute__((vector_size(64)));  // of eight codes each; one AVX-512 register, or several smaller
-constexpr int64_t kGroups = 8;
+using Groups = uint64_t __attribute__((vector_size(32)));  // of eight codes each; one AVX2 register
+constexpr int64_t kGroups = 4;
 
 // The bytes of a group in memory. Groups of 3, 5, 6 or 7 bytes move as 8, where the next group overwrites, or the mask
 // drops, what is too much: copies of 3 to 7 bytes take several instructions and stall the load that follows.
