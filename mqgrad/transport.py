@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from . import stopwatch
 from .statistics import Costs
+from .trace import trace_range
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -146,15 +147,16 @@ class Transport:
     ) -> Result:
         """Run and count. ``link_bytes``: what crosses the busiest link, where that is not the one of each rank."""
         start, mark = time.perf_counter(), stopwatch.mark()
-        result = collective()
-        if self.link is not None and self.world_size > 1:
-            left = (
-                start
-                + self.link.seconds(int(wire_bytes if link_bytes is None else link_bytes))
-                - time.perf_counter()
-            )
-            if left > 0:
-                time.sleep(left)
+        with trace_range("wire"):
+            result = collective()
+            if self.link is not None and self.world_size > 1:
+                left = (
+                    start
+                    + self.link.seconds(int(wire_bytes if link_bytes is None else link_bytes))
+                    - time.perf_counter()
+                )
+                if left > 0:
+                    time.sleep(left)
         self.wire_bytes += wire_bytes
         self.collectives += 1
         is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES

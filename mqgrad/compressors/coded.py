@@ -13,6 +13,7 @@ from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
 from ..seeding import stream_seed
 from ..statistics import Costs
+from ..trace import trace_range
 from ..transport import Transport
 from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
@@ -248,7 +249,8 @@ def _norm_sq(x: torch.Tensor) -> float:
 
 @contextlib.contextmanager
 def add_seconds(costs: Costs, name: str) -> Iterator[None]:
-    """Add the seconds that the block takes to the field of ``costs``, see :mod:`mqgrad.stopwatch`."""
+    """Add the block's seconds to the field of ``costs`` (see :mod:`mqgrad.stopwatch`), and show it in traces."""
     start = stopwatch.mark()
-    yield
+    with trace_range(name.removesuffix("_seconds")):
+        yield
     stopwatch.since(start, lambda seconds: setattr(costs, name, getattr(costs, name) + seconds))
