@@ -1,12 +1,14 @@
 """What the ranks tell one another besides gradients: that they agree, what they measured, what was decided."""
 
+import dataclasses
 import hashlib
+from collections.abc import Sequence
 
 import torch
 
-from .statistics import IntervalStatistics, RankStatistics
+from .statistics import IntervalStatistics, ParameterStatistics, RankStatistics
 from .transport import Transport
-from .widths import Width, as_width, format_width
+from .widths import Width, Widths, as_width, format_width
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
 
@@ -21,10 +23,9 @@ class Agreement:
     def __init__(self, transport: Transport, configuration: str) -> None:
         self._transport = transport
         self._configuration = configuration
-        digest = hashlib.sha256(configuration.encode()).digest()
-        self._digest = int.from_bytes(digest[:6], "little")  # exact in a float64
+        self._digest = _digest(configuration)
 
-    def check(self, *, iteration: int, bits: Width, losses: int, residuals: int) -> None:
+    def check(self, *, iteration: int, bits: Widths, losses: int, residuals: int) -> None:
         """Compare with all other ranks, before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
@@ -33,7 +34,7 @@ class Agreement:
         Raises:
             RankDisagreement: on every rank, naming the ranks and their values.
         """
-        mine = [self._digest, iteration, bits, losses, residuals]
+        mine = [self._digest, iteration, _as_number(bits), losses, residuals]
         row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
         rows = self._transport.all_gather(row).tolist()
         for field, values in zip(_FIELDS, zip(*rows, strict=True), strict=True):
@@ -52,12 +53,37 @@ class Agreement:
         self, own: RankStatistics, *, interval: int, iteration: int, bits: Width
     ) -> IntervalStatistics:
         """Exchange an interval's statistics; all ranks return the same."""
-        row = own.to_row(interval).to(self._transport.device)
-        rows = self._transport.all_gather(row).cpu()
-        return IntervalStatistics.from_rows(rows, iteration=iteration, bits=bits)
+        rows = self._all_gather(own.to_row(interval))
+        statistics = IntervalStatistics.from_rows(rows, iteration=iteration, bits=bits)
+        if not own.parameters:
+            return statistics
+        parameters = ParameterStatistics.from_rows(self._all_gather(own.parameter_rows()))
+        return dataclasses.replace(statistics, parameters=parameters)
 
-    def adopt(self, bits: Width) -> Width:
-        """Return rank 0's decision on every rank."""
-        decision = torch.tensor([bits], dtype=torch.float64, device=self._transport.device)
-        self._transport.broadcast_(decision)
-        return as_width(decision.item())
+    def adopt(self, decision: Widths, num_parameters: int) -> Widths:
+        """Return rank 0's decision on every rank: 8 bytes, and 8 more per parameter where they differ."""
+        first = self._broadcast([0.0 if isinstance(decision, tuple) else decision])
+        if first[0] != 0:
+            return as_width(first[0])
+        widths = decision if isinstance(decision, tuple) else (decision,) * num_parameters
+        return tuple(as_width(bits) for bits in self._broadcast(widths))
+
+    def _all_gather(self, row: torch.Tensor) -> torch.Tensor:
+        flat = row.reshape(-1).to(self._transport.device)
+        return self._transport.all_gather(flat).view(-1, *row.shape).cpu()
+
+    def _broadcast(self, values: Sequence[float]) -> list[float]:
+        sent = torch.tensor(values, dtype=torch.float64, device=self._transport.device)
+        self._transport.broadcast_(sent)
+        received: list[float] = sent.tolist()
+        return received
+
+
+def _digest(text: str) -> int:
+    """48 bits: exact in a float64."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "little")
+
+
+def _as_number(bits: Widths) -> float:
+    """The width, or a digest of the widths, which no width is as large as."""
+    return 2.0**48 + _digest(repr(bits)) if isinstance(bits, tuple) else bits

@@ -6,9 +6,12 @@ its scales and its random numbers do not depend on the DDP bucket it travels in.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+
+from .widths import Width
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -39,6 +42,16 @@ class Layout:
         """The parameters' parts of a vector [numel], without padding."""
         return [flat[o : o + n] for o, n in zip(self.offsets, self.numels, strict=True)]
 
+    def widths(self, by_key: tuple[Width, ...]) -> tuple[Width, ...]:
+        """The width of each parameter.
+
+        Raises:
+            ValueError: there are parameters without a width.
+        """
+        if self.keys[-1] >= len(by_key):
+            raise ValueError(f"widths for {len(by_key)} parameters, and parameter {self.keys[-1]} has none")
+        return tuple(by_key[key] for key in self.keys)
+
     def pack(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """Copy gradients of any floating dtype to a float32 vector [numel]."""
         flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
@@ -59,11 +72,16 @@ class LayoutTable:
     def __init__(self, *, bucket_size: int, world_size: int) -> None:
         self._bucket_size = bucket_size
         self._world_size = world_size
-        self._parameters: list[torch.Tensor] = []  # kept alive, so that an id is never reused
+        self.parameters: list[torch.Tensor] = []  # by key; kept alive, so that an id is never reused
         self._keys: dict[int, int] = {}  # by id: tensors compare element by element
         self._first_ids: list[int] = []
         self._next_id = 0
         self._layouts: dict[int, Layout] = {}
+
+    def mean_over_elements(self, values: Sequence[float]) -> float:
+        """Mean of one value per parameter, in the order of the keys, weighted by their elements."""
+        numels = [parameter.numel() for parameter in self.parameters]
+        return sum(n * v for n, v in zip(numels, values, strict=True)) / sum(numels)
 
     def of(self, bucket: dist.GradBucket) -> tuple[Layout, list[torch.Tensor]]:
         """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
@@ -85,7 +103,7 @@ class LayoutTable:
         """Number parameters as they first appear: DDP's initial buckets are the same in every run of a model."""
         if id(parameter) not in self._keys:
             self._keys[id(parameter)] = len(self._keys)
-            self._parameters.append(parameter)
+            self.parameters.append(parameter)
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
         return self._keys[id(parameter)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,12 +13,12 @@ from .agreement import Agreement
 from .comm_thread import CommThread
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork, Step
-from .controllers.base import Controller
+from .controllers.base import Controller, wants_parameters
 from .gradient_figures import GradientFigures
-from .layout import LayoutTable
+from .layout import Layout, LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
 from .transport import Link, Transport, own_group
-from .widths import Width, check_width
+from .widths import Width, Widths, check_parameter_widths, check_width
 
 
 class CompressionState:
@@ -74,14 +75,16 @@ class CompressionState:
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         self._seed = seed
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
-        decides = f"a controller decides={controller is not None}, interval={self.interval}"
+        by_parameter = wants_parameters(controller)
+        decides = f"a controller decides={controller is not None}, interval={self.interval}, {by_parameter=}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
         bucket_size = self.compressor.bucket_size
         self._layouts = LayoutTable(bucket_size=bucket_size, world_size=world_size)
-        self._figures = GradientFigures(seed, bucket_size)
+        self._figures = GradientFigures(seed, bucket_size, by_parameter=by_parameter)
         first_bits = controller.initial_bits if controller is not None else self.compressor.widths[-1]
-        self._requested_bits = self._bits = check_width(first_bits, self.compressor.widths)
-        self._closed_bits = self._bits
+        self._closed_bits = check_width(first_bits, self.compressor.widths)
+        self._requested_bits: Widths = self._closed_bits
+        self._bits: Widths = self._closed_bits
         self._statistics = RankStatistics()
         self._iteration_costs = Costs()
         self._losses: list[torch.Tensor | float] = []
@@ -93,8 +96,21 @@ class CompressionState:
 
     @property
     def bits(self) -> Width:
-        """Width of the last iteration that is complete; before there is one, of the first."""
+        """Width of the last iteration that is complete; before there is one, of the first.
+
+        Where parameters have widths of their own, the mean over elements.
+        """
         return self._closed_bits
+
+    @property
+    def parameter_bits(self) -> tuple[Width, ...] | None:
+        """Widths of the last or current iteration by parameter; None where all have the same."""
+        return self._bits if isinstance(self._bits, tuple) else None
+
+    @property
+    def parameters(self) -> tuple[torch.Tensor, ...]:
+        """The model's parameters in the order of widths by parameter; all after the first iteration."""
+        return tuple(self._layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
         """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks.
@@ -120,13 +136,22 @@ class CompressionState:
         """
         self._step_time = time.perf_counter()
 
-    def set_width(self, bits: Width) -> None:
+    def set_width(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
 
+        Args:
+            bits: one width, or after the first iteration one for each of :attr:`parameters`.
+
         Raises:
-            ValueError: for an unknown width.
+            ValueError: for an unknown width, or a wrong number of widths.
         """
-        self._requested_bits = check_width(bits, self.compressor.widths)
+        self._requested_bits = self._checked(bits)
+
+    def _checked(self, bits: Width | Sequence[Width]) -> Widths:
+        compressor = self.compressor
+        return check_parameter_widths(
+            bits, compressor.widths, compressor.parameter_widths, len(self._layouts.parameters)
+        )
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
@@ -159,16 +184,18 @@ class CompressionState:
         self._open_iteration()
         measure = len(self._losses) + 1 == self.interval
         if measure:
-            self._figures.add(work.buffer, work.layout, self._statistics)
+            self._figures.add(work, self._statistics)
         if self._transport.world_size > 1:  # else the mean of one gradient is that gradient
-            self.compressor.average_(work, self._step(measure))
+            self.compressor.average_(work, self._step(work.layout, measure))
         if is_last:
             self._close_iteration()
 
-    def _step(self, measure: bool) -> Step:
+    def _step(self, layout: Layout, measure: bool) -> Step:
+        bits = self._bits
         return Step(
             transport=self._transport,
-            bits=self._bits,
+            bits=0 if isinstance(bits, tuple) else bits,
+            parameter_bits=layout.widths(bits) if isinstance(bits, tuple) else None,
             iteration=self.totals.iterations,
             seed=self._seed,
             costs=self._iteration_costs,
@@ -194,23 +221,27 @@ class CompressionState:
         stopwatch.settle()
         started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
         self.last_statistics = self._agreement.gather(
-            self.take_statistics(), interval=self.interval, iteration=self.totals.iterations, bits=self._bits
+            self.take_statistics(),
+            interval=self.interval,
+            iteration=self.totals.iterations,
+            bits=self._closed_bits,
         )
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
-        decision = check_width(controller.decide(self.last_statistics), self.compressor.widths)
-        self._requested_bits = self._agreement.adopt(decision)
+        decision = self._checked(controller.decide(self.last_statistics))
+        self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
 
     def _close_iteration(self) -> None:
         self._is_open = False
-        self._closed_bits = self._bits
+        bits = self._bits
+        self._closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
         self._transport.move_costs(self._iteration_costs)
         self._account(self._iteration_costs)
         self._iteration_costs.clear()  # what is not settled yet will be added to it
         self.totals.iterations += 1
-        self.totals.bit_iterations += self._bits
+        self.totals.bit_iterations += self._closed_bits
         stopwatch.since(self._last_bucket, self._set_waited)
 
     def _set_waited(self, seconds: float) -> None:
@@ -226,7 +257,7 @@ class CompressionState:
         return {
             "config": self._config,
             "requested_bits": self._requested_bits,
-            "bits": self._bits,
+            "bits": self._closed_bits,
             "statistics": dataclasses.asdict(self._statistics),
             "losses": [float(loss) for loss in self._losses],
             "totals": dataclasses.asdict(self.totals),
@@ -255,8 +286,10 @@ class CompressionState:
         )  # the next iteration may have been opened: its costs are not this run's
         self._iteration_costs = Costs()
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
-        self._requested_bits, self._bits = check_width(state["requested_bits"]), check_width(state["bits"])
-        self._closed_bits = self._bits
+        requested = state["requested_bits"]
+        self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
+        self._bits = self._requested_bits
+        self._closed_bits = state["bits"]
         self._statistics = RankStatistics(**state["statistics"])
         self._losses = list(state["losses"])
         self.totals = Totals(**state["totals"])

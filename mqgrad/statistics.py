@@ -88,12 +88,55 @@ class RankStatistics(Costs):
     """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
     sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
     """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :mod:`mqgrad.sketch`."""
+    parameters: dict[int, tuple[int, float, float]] = dataclasses.field(default_factory=dict)
+    """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy. Keys are those of the layout."""
 
     def to_row(self, interval: int) -> torch.Tensor:
         """Pack into a float64 row of a length that depends on ``interval`` only, so that ranks can all-gather it."""
         losses = (self.losses + [math.nan] * interval)[:interval]
         scalars = [getattr(self, name) for name in _SCALARS]
         return torch.cat([torch.tensor(scalars + losses, dtype=torch.float64), self.sketch.cpu().double()])
+
+    def parameter_rows(self) -> torch.Tensor:
+        """``parameters`` as float64 [K, 3], in the order of their keys."""
+        rows = [self.parameters[key] for key in sorted(self.parameters)]
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ParameterStatistics:
+    """The gradient of one parameter, over all ranks, at the last iteration of an interval."""
+
+    numel: int
+    norm_sq: float
+    """‖g_r‖², mean over ranks."""
+    peak_energy: float
+    """Σ n_k · max|g_k|² over the parameter's scale buckets, divided by W."""
+
+    @classmethod
+    def from_rows(cls, rows_WK3: torch.Tensor) -> "tuple[ParameterStatistics, ...]":
+        """Combine the ranks' ``RankStatistics.parameter_rows``, float64 [W, K, 3]."""
+        world_size = rows_WK3.shape[0]
+        return tuple(
+            cls(numel=int(numel), norm_sq=norm_sq, peak_energy=peak_energy / world_size)
+            for numel, norm_sq, peak_energy in rows_WK3.mean(dim=0).tolist()
+        )
+
+    def quantization_noise(self, bits: Width) -> float:
+        """This parameter's part of :meth:`IntervalStatistics.quantization_noise`."""
+        return uniform_noise(self.peak_energy, bits)
+
+
+def uniform_noise(peak_energy: float, bits: Width) -> float:
+    """Expected squared error of a uniform stochastic quantizer.
+
+    With s = 2^(b−1) − 1 levels it is d/(6s²)·max² per bucket (DQ-SGD, Yan et al. 2021, with p = ∞); at one bit
+    it is at most d·max². 16 and 32 bits count as none.
+    """
+    if bits >= 16:
+        return 0.0
+    levels = 2 ** (bits - 1) - 1
+    return peak_energy / (6 * levels**2) if levels else peak_energy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +146,7 @@ class IntervalStatistics:
     iteration: int
     """Iterations completed since the run began, at the end of this interval."""
     bits: Width
-    """Bit width that the interval was run at."""
+    """Bit width that the interval was run at; where parameters have their own, the mean over elements."""
     world_size: int
     losses: tuple[float, ...]
     """Training loss of each iteration, mean over ranks."""
@@ -128,6 +171,8 @@ class IntervalStatistics:
     """Combining statistics and asking the controller."""
     bit_iterations: float | None = None
     """Sum of the width over the iterations, where a controller may have changed it among them."""
+    parameters: tuple[ParameterStatistics, ...] = ()
+    """In the order of the layout's keys, for a controller with ``wants_parameters``; else empty."""
 
     @property
     def mean_bits(self) -> float:
@@ -166,18 +211,13 @@ class IntervalStatistics:
         The second quantization, of the mean itself, is not in it: it adds as much again or more, and is not
         divided by W. Nor is what error feedback repays later.
 
-        Uniform stochastic rounding with s = 2^(b−1) − 1 levels has d/(6s²)·max² per bucket (DQ-SGD,
-        Yan et al. 2021, with p = ∞); at one bit the error is at most max². 16 and 32 bits count as none. A sparse
-        code below one bit is biased, and feedback sends later what it leaves out: it counts as the unbiased code that
-        contracts as much, see :func:`sparse_noise`.
+        See :func:`uniform_noise`. A sparse code below one bit is biased, and feedback sends later what it leaves out:
+        it counts as the unbiased code that contracts as much, see :func:`sparse_noise`.
         """
         if bits < 1:
             norm_sq = self.gradient_signal + self.world_size * self.gradient_noise
             return sparse_noise(bits) * norm_sq / self.world_size
-        if bits >= 16:
-            return 0.0
-        levels = 2 ** (bits - 1) - 1
-        return self.peak_energy / (6 * levels**2) if levels else self.peak_energy
+        return uniform_noise(self.peak_energy, bits)
 
     @classmethod
     def from_rows(

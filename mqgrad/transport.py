@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeVar
 
 import torch
@@ -38,7 +38,8 @@ class Transport:
 
     Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
     (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes. To gather on
-    rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays.
+    rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of an
+    all-to-all or all-gather may differ in length.
     """
 
     group: dist.ProcessGroup
@@ -60,12 +61,21 @@ class Transport:
         nccl = dist.get_backend(self.group) == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
-    def all_to_all(self, payloads_WP: torch.Tensor) -> torch.Tensor:
-        """Send row r to rank r; return [W, P] with row r from rank r."""
-        received = torch.empty_like(payloads_WP)
+    def all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Send the r-th of the joined ``payloads``, ``lengths[r]`` elements, to rank r.
+
+        Returns:
+            [W, lengths[rank]] with row r from rank r.
+        """
+        own = lengths[self.rank]
+        received = payloads.new_empty(self.world_size, own)
+        splits = _splits(lengths)
         self._timed(
-            lambda: dist.all_to_all_single(received, payloads_WP, group=self.group),
-            payloads_WP.nbytes // self.world_size * (self.world_size - 1),
+            lambda: dist.all_to_all_single(
+                received.view(-1), payloads, splits and [own] * self.world_size, splits, group=self.group
+            ),
+            (payloads.numel() - own) * payloads.itemsize,
+            link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
         )
         return received
 
@@ -76,6 +86,20 @@ class Transport:
             lambda: _all_gather(gathered, payload, group=self.group), payload.nbytes * (self.world_size - 1)
         )
         return gathered.view(self.world_size, -1)
+
+    def all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        """Return the payload of each rank, ``lengths[r]`` elements from rank r."""
+        if _splits(lengths) is None:
+            return self.all_gather(payload).unbind()
+        gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
+        splits = [payload.numel()] * self.world_size
+        others = self.world_size - 1
+        self._timed(
+            lambda: dist.all_to_all_single(gathered, copies, list(lengths), splits, group=self.group),
+            payload.nbytes * others,
+            link_bytes=max(lengths) * payload.itemsize * others,
+        )
+        return gathered.split(list(lengths))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         """Sum or maximum over ranks, in place."""
@@ -167,6 +191,11 @@ class Transport:
         self.wire_seconds += seconds
         if is_small:
             self._small_seconds.append(seconds)
+
+
+def _splits(lengths: Sequence[int]) -> list[int] | None:
+    """Lengths as the collectives take them: None if all are the same."""
+    return None if len(set(lengths)) == 1 else list(lengths)
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

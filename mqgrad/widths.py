@@ -1,5 +1,6 @@
 """The bit widths a gradient can be sent at, and how they are written."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 Width = int | float
@@ -7,6 +8,9 @@ Width = int | float
 
 SPARSE_WIDTHS = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 """Widths at which the extension sends the largest magnitudes only."""
+
+Widths = Width | tuple[Width, ...]
+"""One width for the whole model, or one per parameter in the order of the layout's keys."""
 
 CODED_WIDTHS = tuple(range(1, 9))
 """Widths that the extension quantizes and packs, in bits per element."""
@@ -31,14 +35,42 @@ def check_width(bits: Width, allowed: tuple[Width, ...] = WIDTHS) -> Width:
     return as_width(bits)
 
 
+def check_parameter_widths(
+    bits: Width | Sequence[Width], allowed: tuple[Width, ...], mixed: tuple[Width, ...], num_parameters: int
+) -> Widths:
+    """Return one width, or one per parameter where they differ.
+
+    Args:
+        allowed: widths for the whole model.
+        mixed: widths that parameters may have side by side.
+
+    Raises:
+        ValueError: naming the width that is not allowed, or a wrong number of widths.
+    """
+    if not isinstance(bits, Sequence):
+        return check_width(bits, allowed)
+    if len(bits) != num_parameters or not bits:
+        raise ValueError(
+            f"{len(bits)} bit widths for {num_parameters} parameters; give one width, or one per parameter (they are "
+            "numbered in the first iteration; until then there is one width)"
+        )
+    if len(set(bits)) == 1:
+        return check_width(bits[0], allowed)
+    if not mixed:
+        raise ValueError(
+            "this compressor takes one bit width for all parameters; use another controller or compressor"
+        )
+    return tuple(check_width(width, mixed) for width in bits)
+
+
 def as_width(value: float) -> Width:
     """The width that a number read from a tensor or a file stands for: 4.0 is 4."""
     return int(value) if value == int(value) else float(value)
 
 
 def format_width(bits: Width) -> str:
-    """Text of a width: ``4``, ``1/4``."""
-    return str(Fraction(bits))
+    """Text of a width: ``4``, ``1/4``; of a mean of widths: ``3.62``."""
+    return str(Fraction(bits)) if bits == int(bits) or bits < 1 else f"{bits:.3g}"
 
 
 def parse_width(text: str) -> Width:

@@ -1,9 +1,10 @@
 """Time computed from bytes, for runs that must repeat exactly."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
-from mqgrad.controllers.base import Controller
+from mqgrad.controllers.base import Controller, wants_parameters
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -61,12 +62,13 @@ class ModelledTime:
         self._controller = controller
         self._clock = clock
         self.interval = controller.interval
+        self.wants_parameters = wants_parameters(controller)
 
     @property
     def initial_bits(self) -> Width:
         return self._controller.initial_bits
 
-    def decide(self, statistics: IntervalStatistics) -> Width:
+    def decide(self, statistics: IntervalStatistics) -> Width | Sequence[Width]:
         return self._controller.decide(self._clock.apply(statistics))
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import collections
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -59,15 +59,19 @@ class InProcessTransport(Transport):
         self.collectives = 0
         self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
 
-    def all_to_all(self, payloads_WP: torch.Tensor) -> torch.Tensor:
+    def all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        start, own = sum(lengths[: self.rank]), lengths[self.rank]
         return self._meet(
-            payloads_WP,
-            lambda sent: torch.stack([payloads[self.rank] for payloads in sent]),
-            payloads_WP.nbytes // self.world_size * (self.world_size - 1),
+            payloads,
+            lambda sent: torch.stack([joined[start : start + own] for joined in sent]),
+            (payloads.numel() - own) * payloads.itemsize,
         )
 
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         return self._meet(payload, torch.stack, payload.nbytes * (self.world_size - 1))
+
+    def all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> tuple[torch.Tensor, ...]:
+        return self._meet(payload, torch.cat, payload.nbytes * (self.world_size - 1)).split(list(lengths))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         wire_bytes = 2 * tensor.nbytes * (self.world_size - 1) / self.world_size

@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
     transport: Transport
     bits: Width
-    """Width, equal on all ranks."""
+    """Width, equal on all ranks; 0 where there are ``parameter_bits``."""
     iteration: int
     """Of the run; seeds the random numbers."""
     seed: int
@@ -34,6 +34,11 @@ class Step(NamedTuple):
     """Seconds of encoding and decoding are added here; the transport counts its own."""
     measure: bool
     """Whether figures that cost extra passes over the gradient may be taken: once per interval."""
+    parameter_bits: tuple[Width, ...] | None = None
+    """Width of each parameter of the bucket, in the order of its layout, where those of the model differ.
+
+    Also where those of this bucket are equal: what is sent for a parameter must not depend on its neighbours.
+    """
 
 
 @runtime_checkable
@@ -47,6 +52,11 @@ class Compressor(Protocol):
     @property
     def widths(self) -> tuple[Width, ...]:
         """Bit widths that a controller may choose from; a single one where there is nothing to choose."""
+        ...
+
+    @property
+    def parameter_widths(self) -> tuple[Width, ...]:
+        """Widths that the parameters of one bucket may have side by side; empty where all have the same."""
         ...
 
     @property
@@ -77,6 +87,10 @@ class Compressor(Protocol):
 
 class Stateless:
     """A compressor that remembers nothing, and takes no part in scale buckets."""
+
+    @property
+    def parameter_widths(self) -> tuple[Width, ...]:
+        return ()
 
     @property
     def bucket_size(self) -> int:

@@ -17,7 +17,8 @@ from ..trace import trace_range
 from ..transport import Transport
 from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
-from .topology import TopologyName, make_topology, stack_owned
+from .runs import Run, join, shard_runs, split
+from .topology import TopologyName, make_topology
 
 
 class VectorCodec(Protocol):
@@ -83,12 +84,17 @@ class CodedMean(abc.ABC):
     def widths(self) -> tuple[Width, ...]:
         return WIDTHS
 
+    @property
+    def parameter_widths(self) -> tuple[Width, ...]:
+        """Those of the codec, which 32 is not in general."""
+        return tuple(bits for bits in self.widths if 1 <= bits < 32)
+
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 
     def average_(self, work: BucketWork, step: Step) -> None:
-        if step.bits == 32:
+        if step.bits == 32 and step.parameter_bits is None:
             self._average_plain(work, step.transport)
         else:
             self._average_coded(work, step)
@@ -131,38 +137,46 @@ class CodedMean(abc.ABC):
         5. Pull the coded means: an all-gather where rank r owns shard r.
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
         """
-        layout, shard, transport, bits = work.layout, work.layout.shard_numel, step.transport, step.bits
-        parts = [slice(r * shard, (r + 1) * shard) for r in range(transport.world_size)]
+        layout, transport, codec = work.layout, step.transport, self.codec
+        shards = shard_runs(layout, step.bits, step.parameter_bits)
         topology = make_topology(self.topology)
         push, pull = self._residuals(layout, transport)
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             flat = layout.pack(work.gradients)
             seed = stream_seed(step.seed, step.iteration, transport.rank)
-            payloads = [self._encode(flat, push, part, layout, step, seed, self.push_gain) for part in parts]
-            payloads_WP = torch.stack(payloads)
+            pieces = [
+                [self._encode(flat, push, run, layout, step, seed, self.push_gain) for run in runs]
+                for runs in shards
+            ]
+            payloads = [join(shard_pieces) for shard_pieces in pieces]
             _clear_padding(push, layout)
         # 2.
-        received_WOP = topology.push(transport, payloads_WP)
+        received = topology.push(transport, payloads)
         coded = []
-        for i, r in enumerate(topology.owned(transport)):
+        for r, versions in zip(topology.owned(transport), received, strict=True):
             # 3.
             with add_seconds(step.costs, "decode_seconds"):
-                mean = torch.zeros(shard, dtype=torch.float32, device=flat.device)
-                for payload in received_WOP[:, i]:
-                    self.codec.decode_add_(mean, payload, bits)
-                flat[parts[r]] = mean.div_(transport.world_size)
+                mean = flat[shards[r][0].part.start : shards[r][-1].part.stop].zero_()
+                for payload in versions:
+                    for run, piece in zip(shards[r], split(payload, pieces[r]), strict=True):
+                        codec.decode_add_(flat[run.part], piece, run.bits)
+                mean.div_(transport.world_size)
             # 4.
             with add_seconds(step.costs, "encode_seconds"):
                 seed = stream_seed(step.seed, step.iteration, transport.world_size)
-                coded.append(self._encode(flat, pull, parts[r], layout, step, seed, self.pull_gain))
+                encoded = [
+                    self._encode(flat, pull, run, layout, step, seed, self.pull_gain) for run in shards[r]
+                ]
+                coded.append(join(encoded))
         _clear_padding(pull, layout)
         # 5.
-        pulled_WP = topology.pull(transport, stack_owned(coded, payloads_WP))
+        pulled = topology.pull(transport, coded, payloads)
         # 6.
         with add_seconds(step.costs, "decode_seconds"):
-            for part, payload in zip(parts, pulled_WP, strict=True):
-                flat[part] = self.codec.decode(payload, shard, bits)
+            for runs, payload, shard_pieces in zip(shards, pulled, pieces, strict=True):
+                for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
+                    flat[run.part] = codec.decode(piece, run.numel, run.bits)
             layout.unpack(flat, work.gradients)
 
     @property
@@ -187,15 +201,16 @@ class CodedMean(abc.ABC):
         self,
         flat: torch.Tensor,
         residual: torch.Tensor | None,
-        part: slice,
+        run: Run,
         layout: Layout,
         step: Step,
         seed: int,
         gain: FeedbackGain,
     ) -> torch.Tensor:
-        """Encode ``flat[part]``, through ``residual[part]`` where there is feedback."""
+        """Encode a run of ``flat``, through the same run of ``residual`` where there is feedback."""
+        part, bits = run
         ids = layout.bucket_ids[part.start // self.bucket_size : part.stop // self.bucket_size]
-        x, bits = flat[part], step.bits
+        x = flat[part]
         if residual is None:
             return self.codec.encode(x, bits, seed, ids)
         alpha, beta = self.coefficients(gain, bits)

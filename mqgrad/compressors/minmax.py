@@ -9,7 +9,7 @@ from mqgrad import cuda_ext
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
-from .topology import Topology, TopologyName, make_topology, stack_owned
+from .topology import Topology, TopologyName, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -69,17 +69,15 @@ class MinMax(Stateless):
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             blocks = [_column_blocks(gradient, transport.world_size) for gradient in gradients]
-            payloads_WP = torch.stack(
-                [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
-            )
+            payloads = [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
         # 2.
-        received_WOP = topology.push(transport, payloads_WP)
+        received = topology.push(transport, payloads)
         # 3.
         coded = []
-        for part in range(len(topology.owned(transport))):
+        for versions in received:
             with add_seconds(step.costs, "decode_seconds"):
                 means = [torch.zeros_like(b[0]) for b in blocks]
-                for payload in received_WOP[:, part]:
+                for payload in versions:
                     for mean, block in zip(means, _decode(payload, means, step.bits), strict=True):
                         mean.add_(block)
                 for mean in means:
@@ -87,10 +85,10 @@ class MinMax(Stateless):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        pulled_WP = topology.pull(transport, stack_owned(coded, payloads_WP))
+        pulled = topology.pull(transport, coded, payloads)
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
-            for r, payload in enumerate(pulled_WP):
+            for r, payload in enumerate(pulled):
                 for block, mean in zip(
                     blocks, _decode(payload, [b[r] for b in blocks], step.bits), strict=True
                 ):

@@ -27,6 +27,11 @@ class Quantized(CodedMean):
         self.codec  # noqa: B018 (checks the settings)
 
     @property
+    def parameter_widths(self) -> tuple[Width, ...]:
+        """From one bit up: a sparse code picks among whole shards. Beside other widths, 32 is coded as raw fp32."""
+        return tuple(bits for bits in self.widths if bits >= 1)
+
+    @property
     def codec(self) -> Codec:
         return Codec(bucket_size=self.bucket_size, rounding=self.rounding)
 

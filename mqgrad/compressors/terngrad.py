@@ -9,7 +9,7 @@ from ..seeding import stream_seed
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
-from .topology import TopologyName, make_topology, stack_owned
+from .topology import TopologyName, make_topology
 
 MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte
 
@@ -64,23 +64,23 @@ class TernGrad(Stateless):
                 for gradient, scale, key in zip(clipped, scales, work.layout.keys, strict=True)
             ]
             shards_WS = _shards(torch.cat(codes), world_size)
-            payloads_WP = torch.stack([pack(shard, 2) for shard in shards_WS])
-        received_WOP = topology.push(transport, payloads_WP)
+            payloads = [pack(shard, 2) for shard in shards_WS]
+        received = topology.push(transport, payloads)
         # 3.
         sum_bits = (2 * world_size).bit_length()
         coded = []
-        for part in range(len(topology.owned(transport))):
+        for versions in received:
             with add_seconds(step.costs, "decode_seconds"):
                 total = torch.zeros_like(shards_WS[0])
-                for payload in received_WOP[:, part]:
+                for payload in versions:
                     total += unpack(payload, 2)
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(pack(total, sum_bits))
         # 4.
-        like_WP = payloads_WP.new_empty(world_size, shards_WS.shape[1] // 8 * sum_bits)
-        pulled_WP = topology.pull(transport, stack_owned(coded, like_WP))
+        like = [payload.new_empty(payload.numel() // 2 * sum_bits) for payload in payloads]
+        pulled = topology.pull(transport, coded, like)
         with add_seconds(step.costs, "decode_seconds"):
-            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled_WP]).float() - world_size
+            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - world_size
             start = 0
             for gradient, scale in zip(work.gradients, scales, strict=True):
                 mean = scale * sums[start : start + gradient.numel()] / world_size

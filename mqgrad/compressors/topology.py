@@ -1,6 +1,6 @@
 """Who is the parameter server: what goes where between a push and a pull.
 
-Shape suffixes: W ranks, senders or shards of a bucket; O shards of this rank; P bytes of a shard's payload.
+A bucket has as many shards as there are ranks; their payloads may differ in length, the same on every rank.
 """
 
 from typing import Literal, Protocol
@@ -19,12 +19,14 @@ class Topology(Protocol):
         """Shards that this rank averages."""
         ...
 
-    def push(self, transport: Transport, payloads_WP: torch.Tensor) -> torch.Tensor:
-        """Send every shard to its owner; return [W, O, P], what each rank sent; empty if O = 0."""
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        """Send every shard to its owner; return for each owned shard what each rank sent."""
         ...
 
-    def pull(self, transport: Transport, coded_OP: torch.Tensor) -> torch.Tensor:
-        """Hand out the owned shards' means; return [W, P], all shards."""
+    def pull(
+        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Hand out the owned shards' means; return those of all shards, as long as the payloads ``like``."""
         ...
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -38,11 +40,13 @@ class Sharded:
     def owned(self, transport: Transport) -> range:
         return range(transport.rank, transport.rank + 1)
 
-    def push(self, transport: Transport, payloads_WP: torch.Tensor) -> torch.Tensor:
-        return transport.all_to_all(payloads_WP)[:, None]
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        return [transport.all_to_all(torch.cat(payloads), _lengths(payloads)).unbind()]
 
-    def pull(self, transport: Transport, coded_OP: torch.Tensor) -> torch.Tensor:
-        return transport.all_gather(coded_OP[0])
+    def pull(
+        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        return transport.all_gather_uneven(coded[0], _lengths(like))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         buffer.div_(transport.world_size)
@@ -55,14 +59,17 @@ class Star:
     def owned(self, transport: Transport) -> range:
         return range(transport.world_size if transport.rank == 0 else 0)
 
-    def push(self, transport: Transport, payloads_WP: torch.Tensor) -> torch.Tensor:
-        received = transport.gather(payloads_WP.reshape(-1))
-        return received.view(-1, *payloads_WP.shape)
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        received = transport.gather(torch.cat(payloads))
+        shards = received.split(_lengths(payloads), dim=1)
+        return [shards[r].unbind() for r in self.owned(transport)]
 
-    def pull(self, transport: Transport, coded_OP: torch.Tensor) -> torch.Tensor:
-        shape = (transport.world_size, coded_OP.shape[1])
-        mine = coded_OP if transport.rank == 0 else coded_OP.new_empty(shape)
-        return transport.fan_out(mine.view(-1)).view(shape)
+    def pull(
+        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        lengths = _lengths(like)
+        mine = torch.cat(coded) if coded else like[0].new_empty(sum(lengths))
+        return transport.fan_out(mine).split(lengths)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         gathered = transport.gather(buffer)
@@ -84,6 +91,5 @@ def make_topology(name: str) -> Topology:
     return _TOPOLOGIES[name]()
 
 
-def stack_owned(coded: list[torch.Tensor], payloads_WP: torch.Tensor) -> torch.Tensor:
-    """[O, P] of the owned shards' payloads, as long as those that were pushed."""
-    return torch.stack(coded) if coded else payloads_WP[:0]
+def _lengths(payloads: list[torch.Tensor]) -> list[int]:
+    return [payload.numel() for payload in payloads]

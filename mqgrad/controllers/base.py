@@ -1,5 +1,6 @@
 """The protocol of everything that chooses a bit width."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ..statistics import IntervalStatistics
@@ -12,6 +13,9 @@ class Controller(Protocol):
 
     Every rank holds one and feeds it the same statistics; rank 0's answer is broadcast and used, so a
     controller need not be bit-reproducible across machines. All its state is in ``state_dict``.
+
+    One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``, which costs two more
+    passes over one gradient of each interval.
     """
 
     interval: int
@@ -22,8 +26,8 @@ class Controller(Protocol):
         """Width until the first decision."""
         ...
 
-    def decide(self, statistics: IntervalStatistics) -> Width:
-        """Observe one interval and return the width of the next."""
+    def decide(self, statistics: IntervalStatistics) -> Width | Sequence[Width]:
+        """Observe one interval and return the width of the next: one, or one per ``statistics.parameters``."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -33,3 +37,8 @@ class Controller(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         ...
+
+
+def wants_parameters(controller: Controller | None) -> bool:
+    """Whether the controller asks for ``IntervalStatistics.parameters``."""
+    return bool(getattr(controller, "wants_parameters", False))

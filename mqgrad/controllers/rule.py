@@ -18,11 +18,11 @@ _HUGE = 1e100  # sums and products of a few such numbers stay finite
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class WidthRule(abc.ABC):
-    """A controller that computes one number from the statistics and takes the nearest of its widths.
+class Rule(abc.ABC):
+    """A controller in closed form, whether it decides one width or one per parameter.
 
-    A subclass implements :meth:`wanted_bits`. Its constructor arguments are what ``make_controller`` accepts by
-    name; its fields with ``init=False`` are its state, all of it in ``state_dict``.
+    Its constructor arguments are what ``make_controller`` accepts by name; its fields with ``init=False`` are its
+    state, all of it in ``state_dict``.
 
     Raises:
         ValueError: naming the argument and its value.
@@ -35,7 +35,7 @@ class WidthRule(abc.ABC):
     interval: int = 10
     """Iterations between two decisions."""
     bits: Width = dataclasses.field(init=False, default=0)
-    """State: the width decided last."""
+    """State: the width decided last for the whole model."""
 
     def __post_init__(self) -> None:
         self.widths = check_widths(self.widths)
@@ -47,23 +47,13 @@ class WidthRule(abc.ABC):
         """Check the arguments that a subclass adds, and set its first state."""
 
     @abc.abstractmethod
-    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
-        """Observe one interval; return the width to go to, a real number, or None to stay.
-
-        An implementation leaves its state as it was when what it reads is not finite.
-        """
+    def decide(self, statistics: IntervalStatistics) -> Width | list[Width]:
+        """Observe one interval and return the width of the next, in bits, or one per parameter."""
 
     @property
     def initial_bits(self) -> Width:
         """Width until the first decision."""
         return self.start
-
-    def decide(self, statistics: IntervalStatistics) -> Width:
-        """Observe one interval and return the width of the next, in bits."""
-        wanted = self.wanted_bits(statistics)
-        if wanted is not None and math.isfinite(wanted):
-            self.bits = nearest(wanted, self.widths)
-        return self.bits
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers of the run, as plain types."""
@@ -80,9 +70,13 @@ class WidthRule(abc.ABC):
             raise ValueError(
                 f"the state holds {sorted(state)}, and {type(self).__name__} needs {sorted(names)}"
             )
-        self.check_choice("saved width", state["bits"])
+        self.check_state(state)
         for name in names:
             setattr(self, name, copy.copy(state[name]))
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise ``ValueError`` unless all saved widths are among ``widths``."""
+        self.check_choice("saved width", state["bits"])
 
     def _state_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if not field.init]
@@ -93,6 +87,25 @@ class WidthRule(abc.ABC):
             return check_width(bits, self.widths)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class WidthRule(Rule):
+    """A rule that computes one number from the statistics and takes the nearest of its widths."""
+
+    @abc.abstractmethod
+    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
+        """Observe one interval; return the width to go to, a real number, or None to stay.
+
+        An implementation leaves its state as it was when what it reads is not finite.
+        """
+
+    def decide(self, statistics: IntervalStatistics) -> Width:
+        """Observe one interval and return the width of the next, in bits."""
+        wanted = self.wanted_bits(statistics)
+        if wanted is not None and math.isfinite(wanted):
+            self.bits = nearest(wanted, self.widths)
+        return self.bits
 
     def narrower(self, bits: Width) -> Width:
         """The next width below ``bits``, or ``bits`` if it is the lowest."""

@@ -164,15 +164,17 @@ def test_collectives_in_process() -> None:
     def work(rank: int) -> None:
         transport = InProcessTransport(exchange, rank)
         reduced, told = torch.tensor([1.0, rank]), torch.tensor([rank + 7])
-        sent = torch.arange(3).view(3, 1) + 10 * rank
+        sent = torch.tensor([0, 1, 1, 2]) + 10 * rank  # two elements to rank 1
         transport.all_reduce_(reduced)
         transport.broadcast_(told)
-        received = transport.all_to_all(sent).flatten()
+        received = transport.all_to_all(sent, [1, 2, 1])
+        uneven = transport.all_gather_uneven(told.repeat(rank + 1), [1, 2, 3])
         results[rank] = [
             reduced.tolist(),
             told.tolist(),
             received.tolist(),
             transport.all_gather(told + rank).tolist(),
+            [values.tolist() for values in uneven],
         ]
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(3)]
@@ -180,7 +182,9 @@ def test_collectives_in_process() -> None:
         thread.start()
     for thread in threads:
         thread.join(timeout=10)
-    assert results == {r: [[3.0, 3.0], [7], [r, 10 + r, 20 + r], [[7], [8], [9]]] for r in range(3)}
+    to_each = [[[0], [10], [20]], [[1, 1], [11, 11], [21, 21]], [[2], [12], [22]]]
+    gathered = [[[7], [8], [9]], [[7], [7, 7], [7, 7, 7]]]
+    assert results == {r: [[3.0, 3.0], [7], to_each[r], *gathered] for r in range(3)}
 
 
 def test_a_rank_that_does_not_come_is_waited_for_within_bounds() -> None:

@@ -1,0 +1,67 @@
+"""Where one width ends and the next begins, when the parameters of a bucket have widths of their own."""
+
+from typing import NamedTuple
+
+import torch
+
+from ..layout import Layout
+from ..widths import Width
+
+
+class Run(NamedTuple):
+    """Consecutive scale buckets of one shard that are coded together."""
+
+    part: slice
+    """Elements of the coded vector."""
+    bits: Width
+
+    @property
+    def numel(self) -> int:
+        """Elements, padding included."""
+        return int(self.part.stop - self.part.start)
+
+
+def shard_runs(layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None) -> list[list[Run]]:
+    """The runs of each shard, as few as possible; one each where all parameters have the width ``bits``.
+
+    The zeros after the last parameter are coded at its width.
+    """
+    shards = [
+        slice(start, start + layout.shard_numel) for start in range(0, layout.numel, layout.shard_numel)
+    ]
+    if parameter_bits is None:
+        return [[Run(part, bits)] for part in shards]
+    stops = [*layout.offsets[1:], layout.numel]
+    parameters = [
+        Run(slice(*ends), b) for *ends, b in zip(layout.offsets, stops, parameter_bits, strict=True)
+    ]
+    return [_merged([_cut(run, part) for run in parameters if _overlap(run.part, part)]) for part in shards]
+
+
+def join(pieces: list[torch.Tensor]) -> torch.Tensor:
+    """One payload of the payloads of a shard's runs."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def split(payload: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Undo :meth:`join`: payloads as long as those in ``like``, copied where they would not be aligned as floats."""
+    pieces = payload.split([piece.numel() for piece in like])
+    return [piece if piece.storage_offset() % 4 == 0 else piece.clone() for piece in pieces]
+
+
+def _overlap(first: slice, second: slice) -> bool:
+    return bool(max(first.start, second.start) < min(first.stop, second.stop))
+
+
+def _cut(run: Run, part: slice) -> Run:
+    return Run(slice(max(run.part.start, part.start), min(run.part.stop, part.stop)), run.bits)
+
+
+def _merged(runs: list[Run]) -> list[Run]:
+    merged = runs[:1]
+    for run in runs[1:]:
+        if run.bits == merged[-1].bits:
+            merged[-1] = Run(slice(merged[-1].part.start, run.part.stop), run.bits)
+        else:
+            merged.append(run)
+    return merged
