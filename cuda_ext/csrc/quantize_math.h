@@ -92,7 +92,8 @@ MQ_INLINE float sign_value(int32_t code, float scale) {
 //
 // sum x^2 / sum |x| is the mean of |x| weighted by |x|: adding zeros to a bucket does not move it, so a sparse bucket
 // (rows of an embedding that were not used) keeps its large elements. With the plain mean in its place, NMSE at
-// b = 2, 3, 4 is the same on a Gaussian, but 0.81, 0.72, 0.65 instead of 0.18, 0.05, 0.01 on a Gaussian with 90 % zeros.
+// b = 2, 3, 4 is the same on a Gaussian, but 0.81, 0.72, 0.65 instead of 0.18, 0.05, 0.01 on a Gaussian with 90 %
+// zeros.
 //
 // k_b is the geometric mean of the best values for Gaussian and for Laplace data (0.977 and 1.000, 1.558 and 1.743,
 // 1.974 and 2.410), but at least 1, so that the scale of a constant bucket is its constant. From five bits on there is
@@ -185,12 +186,12 @@ MQ_INLINE uint8_t sign_code(float x) {
 
 // Note [Stochastic rounding]
 //
-// QSGD (Alistarh et al. 2017, eq. 3.1) in fixed point: 2^15 units per level, then a uniform dither in [0, 2^15) is added
-// and the fraction dropped, which rounds up with a probability of the fraction. At b = 1 the two levels are 2^15 units
-// apart, too, and P(+) = (1 + x / scale) / 2. A level that is hit exactly stays.
+// QSGD (Alistarh et al. 2017, eq. 3.1) in fixed point: 2^15 units per level, then a uniform dither in [0, 2^15) is
+// added and the fraction dropped, which rounds up with a probability of the fraction. At b = 1 the two levels are 2^15
+// units apart, too, and P(+) = (1 + x / scale) / 2. A level that is hit exactly stays.
 //
-// The bias is that of rounding to the grid: at most 2^-16 of the distance between levels, to the nearest and so in both
-// directions, plus 2^-23 of x. The top of z and its exponent lie above bit 23, so the byte at bit 15 is the code.
+// The bias is that of rounding to the grid: at most 2^-16 of the distance between levels, in both directions alike, plus
+// 2^-23 of the scale. The exponent of z begins at bit 23, so that the byte from bit 15 on is the code.
 // Needs scale = max|x|, finite and > 0.
 constexpr int kDitherBits = 15;
 
@@ -207,11 +208,11 @@ MQ_INLINE uint8_t stochastic_code(float x, Grid grid, uint32_t dither) {
 //
 // The dither of element i of bucket k is a pure function of (seed, bucket_ids[k], i): never of a state, a thread or the
 // other elements. Seed and bucket give a 64-bit key (the finalizer of SplitMix64, twice). Its halves are the start and
-// the odd stride of a sequence of 32-bit states, one per two elements, as in SplitMix (Steele, Lea and Flood 2014), where
+// the odd stride of a sequence of 32-bit states, one per two elements; in SplitMix (Steele, Lea and Flood 2014), too,
 // every stream has a stride of its own. Over all keys, two states of a sequence are as good as independent, which makes
-// the variance of a sum of roundings right; one round of multiplication and shifts (the first of Wellons' hash-prospector)
-// hides that neighbouring states differ by a constant. The low half of word i / 2 serves an even i, the high half an odd
-// one, in memory order: as 16-bit lanes, the words are the dithers of consecutive elements.
+// the variance of a sum of roundings right; one round of shifts and multiplication (the first of Wellons'
+// hash-prospector) hides that neighbouring states differ by a constant. The low half of word i / 2 serves an even i, the
+// high half an odd one, in memory order: as 16-bit lanes, the words are the dithers of consecutive elements.
 MQ_INLINE uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
