@@ -1,0 +1,231 @@
+"""Error against bits on the wire of every code: ours, other people's, and the limit for a Gaussian.
+
+    python experiments/benchmarks/rate_distortion.py experiments/results/2026-11-21-rate-distortion
+
+Writes ``rate_distortion.json`` and ``.png`` into the folder, and prints what size of scale bucket and what precision
+of its scale cost. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖², of one encoding without error feedback; bits are 8 × payload
+bytes / elements, with scales, indices, headers and padding. Our codes go through the layout of the hook, shard by
+shard; the peers get each parameter as one tensor. Nothing is timed. It takes a minute; peers: ``bench_peers.py``.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from gradient_sources import WORLD_SIZE, Source, recorded, synthetic
+from rate_plot import plot
+
+from mqgrad import cuda_ext
+from mqgrad.codec import Codec
+from mqgrad.compressors.coded import VectorCodec
+from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
+from mqgrad.experiments.bench_peers import find_peers
+from mqgrad.experiments.provenance import provenance
+from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
+
+SEED = 1
+WORKLOADS = ("digits-cnn", "bytes-gpt")
+BUCKET_SIZE = 512  # the default
+BUCKET_SIZES = (128, 256, 512, 1024, 4096)
+BUCKET_WIDTHS = (1, 2, 4, 8)
+
+
+class Sent(NamedTuple):
+    """What became of gradients on their way."""
+
+    elements: int
+    wire_bytes: int
+    error_sq: float
+    norm_sq: float
+
+
+class Code(NamedTuple):
+    """One way to send a source at one width."""
+
+    family: str
+    bits: Width
+    send: Callable[[Source], Sent]
+
+
+class Point(NamedTuple):
+    """One code on one source."""
+
+    source: str
+    family: str
+    bits: Width
+    wire_bits: float
+    nmse: float
+
+    @property
+    def excess_bits(self) -> float:
+        """Bits beyond what a Gaussian of the same error needs, ½·log2(1/NMSE)."""
+        return self.wire_bits + math.log2(self.nmse) / 2
+
+
+def send_coded(
+    source: Source, codec: VectorCodec, bits: Width, bucket_size: int, bf16_scales: bool = False
+) -> Sent:
+    """As the collective's push does. bf16 scales are rounded in the payload and counted as two bytes each."""
+    layout = source.layout(bucket_size)
+    flat = layout.pack(source.gradients)
+    decoded, wire_bytes, shard = torch.empty_like(flat), 0, layout.shard_numel
+    for start in range(0, layout.numel, shard):
+        ids = layout.bucket_ids[start // bucket_size : (start + shard) // bucket_size]
+        payload = codec.encode(flat[start : start + shard], bits, SEED, ids)
+        if bf16_scales:
+            scales = payload[: 4 * len(ids)].view(torch.float32)
+            scales.copy_(scales.bfloat16())
+            wire_bytes -= 2 * len(ids)
+        wire_bytes += payload.numel()
+        decoded[start : start + shard] = codec.decode(payload, shard, bits)
+    return _sent(source.gradients, layout.views(decoded), wire_bytes)
+
+
+def send_minmax(source: Source, bits: Width) -> Sent:
+    """MQGrad as published, of the matrices only: it leaves all other gradients in fp32."""
+    matrices = [gradient.t().contiguous() for gradient in source.gradients if gradient.ndim == 2]
+    payloads = [cuda_ext.encode_minmax(matrix, int(bits)) for matrix in matrices]
+    decoded = [
+        cuda_ext.decode_minmax(payload, *matrix.shape, int(bits))
+        for payload, matrix in zip(payloads, matrices, strict=True)
+    ]
+    return _sent(matrices, decoded, sum(payload.numel() for payload in payloads))
+
+
+def send_by_peer(source: Source, index: int) -> Sent:
+    """Every parameter by the peer of this index in ``find_peers``."""
+    decoded, wire_bytes = [], 0
+    for gradient in source.gradients:
+        coder = find_peers(gradient.numel(), 1)[0][index]
+        out = torch.zeros(gradient.numel())
+        coder.decode_add(out, coder.encode(gradient.reshape(-1).contiguous()))
+        decoded.append(out)
+        scales = (
+            -(-gradient.numel() // 512) if coder.name == "bitsandbytes" else 2
+        )  # pi-quant: scale, zero point
+        wire_bytes += -(-gradient.numel() * int(coder.bits) // 8) + 4 * scales
+    return _sent(source.gradients, decoded, wire_bytes)
+
+
+def _sent(gradients: Sequence[torch.Tensor], decoded: Sequence[torch.Tensor], wire_bytes: int) -> Sent:
+    pairs = [
+        (x.double().reshape(-1), y.double().reshape(-1)) for x, y in zip(gradients, decoded, strict=True)
+    ]
+    return Sent(
+        elements=sum(len(x) for x, _ in pairs),
+        wire_bytes=wire_bytes,
+        error_sq=sum(float((y - x).square().sum()) for x, y in pairs),
+        norm_sq=sum(float(x.square().sum()) for x, _ in pairs),
+    )
+
+
+def all_codes() -> tuple[list[Code], list[str]]:
+    """Everything that can be drawn here, and why the rest cannot."""
+    nearest, stochastic = (
+        Codec(bucket_size=BUCKET_SIZE),
+        Codec(bucket_size=BUCKET_SIZE, rounding="stochastic"),
+    )
+    rotated = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=False)
+    unbiased = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=True)
+    codes = [
+        *_coded("sparse", nearest, SPARSE_WIDTHS),
+        *_coded("uniform, nearest", nearest, CODED_WIDTHS),
+        *_coded("uniform, stochastic", stochastic, CODED_WIDTHS),
+        *_coded("rotation, contractive", rotated, ROTATED_WIDTHS),
+        *_coded("rotation, unbiased", unbiased, ROTATED_WIDTHS),
+        *_coded("bfloat16", nearest, (16,)),
+        *[Code("MQGrad min-max (matrices)", b, lambda s, b=b: send_minmax(s, b)) for b in CODED_WIDTHS],
+    ]
+    peers, skipped = find_peers(8, 1)
+    codes += [
+        Code(peer.name, peer.bits, lambda s, i=i: send_by_peer(s, i))
+        for i, peer in enumerate(peers)
+        if peer.name != "torch bfloat16"  # ours is torch's own
+    ]
+    return codes, [f"{name}: {reason}" for name, reason in skipped]
+
+
+def _coded(family: str, codec: VectorCodec, widths: Sequence[Width]) -> list[Code]:
+    return [Code(family, b, lambda s, b=b: send_coded(s, codec, b, BUCKET_SIZE)) for b in widths]
+
+
+def measure(source: Source, code: Code) -> Point:
+    sent = code.send(source)
+    wire_bits = 8 * sent.wire_bytes / sent.elements
+    return Point(source.name, code.family, code.bits, wire_bits, sent.error_sq / sent.norm_sq)
+
+
+def scale_codes() -> list[tuple[int, str, Code]]:
+    """Nearest rounding by bucket size and precision of the scales."""
+    return [
+        (
+            size,
+            "bf16" if bf16 else "fp32",
+            Code("", b, lambda s, n=size, b=b, h=bf16: _send_nearest(s, n, b, h)),
+        )
+        for b in BUCKET_WIDTHS
+        for size in BUCKET_SIZES
+        for bf16 in (False, True)
+    ]
+
+
+def _send_nearest(source: Source, bucket_size: int, bits: Width, bf16_scales: bool) -> Sent:
+    return send_coded(source, Codec(bucket_size=bucket_size), bits, bucket_size, bf16_scales)
+
+
+def measure_scales(sources: Sequence[Source]) -> list[dict[str, float | str]]:
+    """NMSE and wire bits of every choice on every source."""
+    return [
+        {
+            "bucket_size": size,
+            "scales": scales,
+            **(p := measure(source, code))._asdict(),
+            "excess_bits": p.excess_bits,
+        }
+        for size, scales, code in scale_codes()
+        for source in sources
+    ]
+
+
+def print_scales(rows: Sequence[dict[str, float | str]]) -> None:
+    """NMSE @ wire bits: bits beyond the limit for a Gaussian of that error; less is better."""
+    sources = list(dict.fromkeys(row["source"] for row in rows))
+    print(f"{'bits':>4} {'bucket':>6} {'scales':>6} " + "".join(f"{name:>28}" for name in sources))
+    keys = dict.fromkeys((row["bits"], row["bucket_size"], row["scales"]) for row in rows)
+    for bits, size, scales in keys:
+        chosen = [r for r in rows if (r["bits"], r["bucket_size"], r["scales"]) == (bits, size, scales)]
+        cells = (f"{r['nmse']:.3g} @ {r['wire_bits']:.3f}: {r['excess_bits']:+.3f}" for r in chosen)
+        print(f"{bits:>4} {size:>6} {scales:>6} " + "".join(f"{cell:>28}" for cell in cells))
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # the same sums everywhere
+    sources = [*synthetic(), *(source for name in WORKLOADS for source in recorded(name))]
+    codes, skipped = all_codes()
+    points = [measure(source, code) for source in sources for code in codes]
+    scales = measure_scales(sources)
+    report = {
+        "command": f"python experiments/benchmarks/rate_distortion.py {folder}",
+        **provenance(),
+        "bucket_size": BUCKET_SIZE,
+        "world_size": WORLD_SIZE,
+        "elements": {source.name: source.numel for source in sources},
+        "skipped": skipped,
+        "points": [point._asdict() for point in points],
+        "scales": scales,
+    }
+    (folder / "rate_distortion.json").write_text(json.dumps(report, indent=1) + "\n")
+    plot(report["points"], folder / "rate_distortion.png")
+    for point in points:
+        figures = f"{point.wire_bits:7.3f} bits  NMSE {point.nmse:.3e}  {point.excess_bits:+.3f} beyond"
+        print(f"{point.source:28s} {point.family:26s} {format_width(point.bits):>4s} {figures}")
+    print_scales(scales)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
