@@ -28,7 +28,7 @@ CXX_FLAGS = [
 ]
 NVCC_FLAGS = ["-O3", "-std=c++17", "-fmad=false", "-DUSE_CUDA", *STABLE_ABI]
 # Newer cards run the last one's PTX. TORCH_CUDA_ARCH_LIST in the environment replaces these.
-CUDA_ARCHITECTURES = ["compute_75,code=sm_75", "compute_80,code=sm_80", "compute_90,code=[sm_90,compute_90]"]
+CUDA_ARCHITECTURES = ["75,code=sm_75", "80,code=sm_80", "90,code=sm_90", "90,code=compute_90"]
 
 
 class OptionalBuildExtension(BuildExtension):
@@ -62,7 +62,7 @@ def builds_cuda() -> bool:
 def nvcc_flags() -> list[str]:
     if "TORCH_CUDA_ARCH_LIST" in os.environ:
         return NVCC_FLAGS
-    return NVCC_FLAGS + [f"-gencode=arch={architecture}" for architecture in CUDA_ARCHITECTURES]
+    return NVCC_FLAGS + [f"-gencode=arch=compute_{architecture}" for architecture in CUDA_ARCHITECTURES]
 
 
 def extension() -> Extension:
