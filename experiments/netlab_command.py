@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .netlab_run import LabResult
 
 # Everything after COMMAND belongs to it, its options too, with or without `--` before it.
+_CHANGES_SHOWN = 6
 SETTINGS = {"allow_interspersed_args": False}
 
 
@@ -122,8 +123,10 @@ def _report(result: "LabResult", logs: Path, console: Console) -> None:
         mebibytes = (f"{count / 2**20:.2f}" for count in (host.rx_bytes, host.tx_bytes))
         table.add_row(str(host.rank), host.ending, status, *mebibytes)
     console.print(table)
-    for change in result.rate_changes:
+    for change in result.rate_changes[:_CHANGES_SHOWN]:
         console.print(f"{change.seconds:.2f} s: {format_link_rate(change.rate_mbit_per_s)}")
+    if (more := len(result.rate_changes) - _CHANGES_SHOWN) > 0:
+        console.print(f"and {more} more changes of rate, in netlab.json")
     failed = [host.rank for host in result.hosts if host.ending == "failed"]
     for rank in failed or [host.rank for host in result.hosts if host.ending == "stopped"]:
         if rank != 0:  # whose output has been shown
