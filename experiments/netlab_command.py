@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from .netlab_link import RateChange
     from .netlab_run import LabResult
 
-# Everything after COMMAND belongs to it, its options too, with or without `--` before it.
 _CHANGES_SHOWN = 6
+
+# Everything after COMMAND belongs to it, its options too, with or without `--` before it.
 SETTINGS = {"allow_interspersed_args": False}
 
 
