@@ -52,12 +52,17 @@ class Layout:
             raise ValueError(f"widths for {len(by_key)} parameters, and parameter {self.keys[-1]} has none")
         return tuple(by_key[key] for key in self.keys)
 
-    def pack(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """Copy gradients of any floating dtype to a float32 vector [numel]."""
+    def pack(self, gradients: list[torch.Tensor], *, fill_padding: bool = True) -> torch.Tensor:
+        """Copy gradients of any floating dtype to a float32 vector [numel].
+
+        Args:
+            fill_padding: False leaves padding zero, for codes that pay for every element which is not.
+        """
         flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
         for view, gradient in zip(self.views(flat), gradients, strict=True):
             view.copy_(gradient.reshape(-1))
-        flat[self.padding] = flat[self.padded_with]
+        if fill_padding:
+            flat[self.padding] = flat[self.padded_with]
         return flat
 
     def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Ways in which gradients travel and are averaged, by name."""
 
 from .base import Compressor
+from .dgc import DGC
 from .ecq import ECQSGD
 from .minmax import MinMax
 from .onebit import OneBit
@@ -8,10 +9,13 @@ from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from .sketched_sgd import SketchedSGD
 from .terngrad import TernGrad
+from .top_k import TopK
 
 __all__ = [
     "DEFAULT_COMPRESSOR",
+    "DGC",
     "ECQSGD",
     "FP16",
     "QSGD",
@@ -21,7 +25,9 @@ __all__ = [
     "OneBit",
     "PowerSGD",
     "Quantized",
+    "SketchedSGD",
     "TernGrad",
+    "TopK",
     "compressor_names",
     "make_compressor",
 ]

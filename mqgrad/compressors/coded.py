@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -144,6 +145,7 @@ class CodedMean(abc.ABC):
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             flat = layout.pack(work.gradients)
+            _drop_sparse_padding(flat, layout, shards)
             seed = stream_seed(step.seed, step.iteration, transport.rank)
             pieces = [
                 [self._encode(flat, push, run, layout, step, seed, self.push_gain) for run in runs]
@@ -250,6 +252,14 @@ class CodedMean(abc.ABC):
             pull.zero_()
             pull[own] = kept
         return push, pull
+
+
+def _drop_sparse_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]]) -> None:
+    """Padding repeats elements, for the scales of their buckets; a sparse code would send the copies."""
+    for run in itertools.chain.from_iterable(shards):
+        if run.bits < 1:
+            inside = (layout.padding >= run.part.start) & (layout.padding < run.part.stop)
+            flat[layout.padding[inside]] = 0.0
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from ..spec import build
 from .base import Compressor
+from .dgc import DGC
 from .ecq import ECQSGD
 from .minmax import MinMax
 from .onebit import OneBit
@@ -11,9 +12,12 @@ from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .rotated import Rotated
+from .sketched_sgd import SketchedSGD
 from .terngrad import TernGrad
+from .top_k import TopK
 
 _COMPRESSORS: dict[str, type[Any]] = {
+    "dgc": DGC,
     "ecq-sgd": ECQSGD,
     "fp16": FP16,
     "minmax": MinMax,
@@ -23,7 +27,9 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "qsgd": QSGD,
     "quantized": Quantized,
     "rotation": Rotated,
+    "sketched-sgd": SketchedSGD,
     "terngrad": TernGrad,
+    "top-k": TopK,
 }
 
 DEFAULT_COMPRESSOR = "quantized"

@@ -11,6 +11,7 @@ CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
     ("ecq-sgd", 3, 1.5),
     ("ecq-sgd:alpha=0.3,beta=0.9", 2, 3.0),
+    ("dgc:ratio=0.05,clip=5", 32, 2.0),
     ("fp16", 16, 0.001),
     ("minmax:min_numel=4000", 2, 0.7),
     ("minmax:min_numel=4000", 8, 0.02),
@@ -23,7 +24,9 @@ CASES = [
     ("rotation", 1, 1.5),
     ("rotation", 4, 0.3),
     ("rotation:unbiased=true,error_feedback=false", 2, 0.8),
+    ("sketched-sgd:ratio=0.05,sketch_ratio=0.5", 32, 3.0),
     ("terngrad", 2, 3.0),
+    ("top-k:0.05", 32, 1.5),
 ]
 
 
@@ -59,11 +62,19 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("powersgd:0", "rank 0 must be at least 1"),
         ("powersgd:start_iteration=-1", "start_iteration -1 must not be negative"),
         ("powersgd:min_compression_rate=0.5", "min_compression_rate 0.5 must be at least 1"),
+        ("dgc:0", "ratio 0.0 must be more than 0 and at most 1"),
+        ("dgc:momentum=1", "momentum 1.0 must be at least 0 and less than 1"),
+        ("dgc:clip=nan", "clip nan must not be negative"),
+        ("dgc:warmup_iterations=-1", "warmup_iterations -1 must not be negative"),
+        ("sketched-sgd:rows=4", "rows 4 must be odd"),
+        ("sketched-sgd:sketch_ratio=0", "sketch_ratio 0.0 must be more than 0"),
+        ("sketched-sgd:candidates=0", "candidates 0 must be at least 1"),
+        ("top-k:2", "ratio 2.0 must be more than 0 and at most 1"),
         ("terngrad:clip=-1", "clip -1.0 must not be negative"),
         ("terngrad:topology=ring", "topology 'ring' is unknown"),
         ("ecq-sgd:alpha=-1", "alpha -1.0 must be a finite number"),
         ("ecq-sgd:beta=inf", "beta inf must be a finite number"),
-        ("zip", "unknown compressor 'zip'; known: ecq-sgd, fp16, minmax, .*powersgd, .*quantized"),
+        ("zip", "unknown compressor 'zip'; known: dgc, ecq-sgd, .*powersgd, .*quantized"),
     ],
 )
 def test_mistakes_are_named(spec: str, message: str) -> None:

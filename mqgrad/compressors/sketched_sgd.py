@@ -1,0 +1,209 @@
+"""Sketched SGD: count sketches are summed by all-reduce, and the heavy hitters fetched in a second round."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from ..feedback import ErrorFeedback
+from ..layout import Layout
+from ..seeding import stream_seed
+from ..transport import Transport
+from ..widths import Width
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+from .top_k import check_ratio, num_largest
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class SketchedSGD(Stateless):
+    """Sketched SGD (Ivkin, Rothchild, Ullah, Braverman, Stoica and Arora, NeurIPS 2019), with one sketch a parameter.
+
+    Momentum is applied here, before the sketch: give the optimizer none. The hash tables are kept in memory: 8 bytes
+    for each row and element.
+
+    Raises:
+        ValueError: for a number outside its range.
+    """
+
+    ratio: float = dataclasses.field(default=0.01, kw_only=False)
+    """Share of each parameter's elements that is applied in a step: the k heavy hitters."""
+    sketch_ratio: float = 0.1
+    """Size of the sketch over that of the parameter."""
+    rows: int = 5
+    """Of the sketch: an estimate is the median over them."""
+    candidates: int = 4
+    """P: elements whose exact sums are fetched in the second round, in units of k."""
+    min_numel: int = 1000
+    """Smaller parameters are averaged in fp32, with ordinary momentum."""
+    momentum: float = 0.9
+    velocity: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    """State: u, the momentum of what has not been applied."""
+    accumulated: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    """State: v, the sum of u since it was applied last."""
+    hashes: dict[int, "CountSketch"] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """By parameter key; a function of the seed, so no part of the state."""
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio)
+        if not 0 < self.sketch_ratio <= 1:
+            raise ValueError(f"sketch_ratio {self.sketch_ratio!r} must be more than 0 and at most 1")
+        if self.rows < 1 or self.rows % 2 == 0:
+            raise ValueError(f"rows {self.rows!r} must be odd, so that there is a median")
+        if self.candidates < 1:
+            raise ValueError(f"candidates {self.candidates!r} must be at least 1")
+        if self.min_numel < 0:
+            raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum {self.momentum!r} must be at least 0 and less than 1")
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """32: sketches and values travel in fp32."""
+        return (32,)
+
+    @property
+    def num_residuals(self) -> int:
+        return len(self.accumulated)
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        """Average through sketches.
+
+        1. u ← m·u + g; v ← v + u.
+        2. Sketch v; sum the sketches over ranks, and with them u of the parameters that are not sketched.
+        3. Estimate every element; take the P·k largest estimates of each parameter as candidates.
+        4. Sum the candidates' exact values over ranks; the k largest of them are applied.
+        5. Zero u and v where they were; where anything is not finite, both stay as they were and the mean is NaN.
+        """
+        layout, transport = work.layout, step.transport
+        # 1.
+        with add_seconds(step.costs, "encode_seconds"):
+            velocity, accumulated = self.velocity.flat(layout), self.accumulated.flat(layout)
+            u = self.momentum * velocity + layout.pack(work.gradients, fill_padding=False)
+            v = accumulated + u
+            views = dict(zip(layout.keys, layout.views(v), strict=True))
+            sketches = {
+                key: self._sketch_of(key, x, step.seed) for key, x in views.items() if self._is_large(x)
+            }
+            # 2.
+            small = torch.cat([x for x in layout.views(u) if not self._is_large(x)] or [u[:0]])
+            tables = [sketch.table(views[key]).flatten() for key, sketch in sketches.items()]
+        total = _all_reduce(torch.cat([*tables, small]), transport)
+        # 3.
+        with add_seconds(step.costs, "decode_seconds"):
+            candidates = self._candidates(total, layout, sketches)
+        # 4.
+        exact = _all_reduce(v[candidates], transport)
+        with add_seconds(step.costs, "decode_seconds"):
+            mean, applied = self._apply(total, exact, candidates, layout, sketches)
+            mean.div_(transport.world_size)
+            # 5.
+            if bool(total.isfinite().all()) and bool(exact.isfinite().all()):
+                u[applied] = 0.0
+                v[applied] = 0.0
+                velocity.copy_(u)
+                for view in layout.views(v):
+                    if not self._is_large(view):
+                        view.zero_()
+                accumulated.copy_(v)
+            else:
+                mean.fill_(torch.nan)
+            layout.unpack(mean, work.gradients)
+
+    def _is_large(self, x: torch.Tensor) -> bool:
+        return x.numel() >= self.min_numel
+
+    def _sketch_of(self, key: int, x: torch.Tensor, seed: int) -> "CountSketch":
+        if key not in self.hashes:
+            columns = max(round(x.numel() * self.sketch_ratio / self.rows), 1)
+            self.hashes[key] = CountSketch(
+                x.numel(), self.rows, columns, stream_seed(seed, -1, key), x.device
+            )
+        return self.hashes[key]
+
+    def _candidates(
+        self, total: torch.Tensor, layout: Layout, sketches: dict[int, "CountSketch"]
+    ) -> torch.Tensor:
+        """int64 [P·k over the sketched parameters]: positions in the flat vector, parameter by parameter."""
+        found, at = [total.new_empty(0, dtype=torch.int64)], 0
+        offsets = dict(zip(layout.keys, layout.offsets, strict=True))
+        for key, sketch in sketches.items():
+            table = total[at : at + sketch.numel_table].view(self.rows, -1)
+            at += sketch.numel_table
+            found.append(
+                offsets[key] + sketch.estimate(table).abs().topk(self._num_candidates(sketch)).indices
+            )
+        return torch.cat(found)
+
+    def _num_candidates(self, sketch: "CountSketch") -> int:
+        return min(self.candidates * num_largest(sketch.numel, self.ratio), sketch.numel)
+
+    def _apply(
+        self,
+        total: torch.Tensor,
+        exact: torch.Tensor,
+        candidates: torch.Tensor,
+        layout: Layout,
+        sketches: dict[int, "CountSketch"],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum [N] that is applied, and the positions of the heavy hitters in it."""
+        flat = torch.zeros(layout.numel, dtype=torch.float32, device=total.device)
+        applied, at = [candidates[:0]], 0
+        for sketch in sketches.values():
+            part = slice(at, at + self._num_candidates(sketch))
+            at = part.stop
+            best = exact[part].abs().topk(num_largest(sketch.numel, self.ratio)).indices
+            applied.append(candidates[part][best])
+            flat[applied[-1]] = exact[part][best]
+        at = sum(sketch.numel_table for sketch in sketches.values())
+        for view in layout.views(flat):
+            if not self._is_large(view):
+                view.copy_(total[at : at + view.numel()])
+                at += view.numel()
+        return flat, torch.cat(applied)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"velocity": self.velocity.state_dict(), "accumulated": self.accumulated.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.velocity.load_state_dict(state["velocity"])
+        self.accumulated.load_state_dict(state["accumulated"])
+
+
+class CountSketch:
+    """Count sketch (Charikar, Chen and Farach-Colton, ICALP 2002) of vectors [numel]: linear, to [rows, columns].
+
+    In each row an element is added, with a random sign, to a random column; its estimate is the median over rows.
+    """
+
+    def __init__(self, numel: int, rows: int, columns: int, seed: int, device: torch.device) -> None:
+        self.numel = numel
+        self.numel_table = rows * columns
+        self._shape = (rows, columns)
+        generator = torch.Generator().manual_seed(seed)
+        # Column in the upper bits, sign in the lowest.
+        self._hashes = torch.randint(2 * columns, (rows, numel), generator=generator).to(device)
+
+    def table(self, x: torch.Tensor) -> torch.Tensor:
+        """Sketch of ``x`` [numel]: float32 [rows, columns]."""
+        return torch.stack(
+            [
+                torch.zeros(self._shape[1], device=x.device).index_add_(0, hashes >> 1, x * _signs(hashes))
+                for hashes in self._hashes
+            ]
+        )
+
+    def estimate(self, table: torch.Tensor) -> torch.Tensor:
+        """Estimate of the vector [numel] from its sketch."""
+        rows = [row[hashes >> 1] * _signs(hashes) for row, hashes in zip(table, self._hashes, strict=True)]
+        return torch.stack(rows).median(dim=0).values
+
+
+def _signs(hashes: torch.Tensor) -> torch.Tensor:
+    return (2 * (hashes & 1) - 1).float()
+
+
+def _all_reduce(x: torch.Tensor, transport: Transport) -> torch.Tensor:
+    if x.numel():
+        transport.all_reduce_(x)
+    return x
