@@ -24,17 +24,18 @@ class Run(NamedTuple):
 def shard_runs(layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None) -> list[list[Run]]:
     """The runs of each shard, as few as possible; one each where all parameters have the width ``bits``.
 
-    The zeros after the last parameter are coded at its width.
+    The scale buckets after the last parameter, all zero, are coded at the narrowest width of the bucket.
     """
     shards = [
         slice(start, start + layout.shard_numel) for start in range(0, layout.numel, layout.shard_numel)
     ]
     if parameter_bits is None:
         return [[Run(part, bits)] for part in shards]
-    stops = [*layout.offsets[1:], layout.numel]
-    parameters = [
-        Run(slice(*ends), b) for *ends, b in zip(layout.offsets, stops, parameter_bits, strict=True)
-    ]
+    bucket_size = layout.numel // len(layout.bucket_ids)
+    end = layout.offsets[-1] - (-layout.numels[-1] // bucket_size) * bucket_size
+    starts, widths = [*layout.offsets, end], [*parameter_bits, min(parameter_bits)]
+    stops = [*starts[1:], layout.numel]
+    parameters = [Run(slice(*ends), bits) for *ends, bits in zip(starts, stops, widths, strict=True)]
     return [_merged([_cut(run, part) for run in parameters if _overlap(run.part, part)]) for part in shards]
 
 

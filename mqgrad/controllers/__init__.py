@@ -8,8 +8,10 @@ from .federated import AdaQuantFL, DAdaQuant, FedDQ
 from .fixed import FixedBits
 from .goodput import Goodput
 from .gravac import GraVAC
+from .l_greco import LGreCo
 from .ramps import LinearRamp, RandomRamp
 from .registry import controller_names, make_controller
+from .smoothness_layers import SmoothnessLayers
 
 __all__ = [
     "DQSGD",
@@ -21,8 +23,10 @@ __all__ = [
     "FixedBits",
     "Goodput",
     "GraVAC",
+    "LGreCo",
     "LinearRamp",
     "RandomRamp",
+    "SmoothnessLayers",
     "controller_names",
     "make_controller",
     "saving_ceiling_bits",

@@ -10,7 +10,9 @@ from .federated import AdaQuantFL, DAdaQuant, FedDQ
 from .fixed import FixedBits
 from .goodput import Goodput
 from .gravac import GraVAC
+from .l_greco import LGreCo
 from .ramps import LinearRamp, RandomRamp
+from .smoothness_layers import SmoothnessLayers
 
 _CONTROLLERS: dict[str, type[Any]] = {
     "accordion": Accordion,
@@ -21,8 +23,10 @@ _CONTROLLERS: dict[str, type[Any]] = {
     "fixed": FixedBits,
     "goodput": Goodput,
     "gravac": GraVAC,
+    "l-greco": LGreCo,
     "linear-ramp": LinearRamp,
     "random-ramp": RandomRamp,
+    "smoothness-layers": SmoothnessLayers,
 }
 
 

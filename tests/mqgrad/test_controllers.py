@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from intervals import BASE
 from ranks import run_ranks
 
 import mqgrad
@@ -21,21 +22,6 @@ from mqgrad.controllers.gravac import squared_cosine
 from mqgrad.controllers.rule import nearest
 from mqgrad.statistics import IntervalStatistics
 
-BASE = IntervalStatistics(
-    iteration=10,
-    bits=4,
-    world_size=2,
-    losses=(2.0,) * 10,
-    step_seconds=0.2,
-    compute_seconds=0.1,
-    encode_seconds=0.01,
-    wire_seconds=0.05,
-    decode_seconds=0.01,
-    wire_bytes=1e6,
-    gradient_signal=1.0,
-    gradient_noise=10.0,
-    peak_energy=60.0,
-)
 SPECS = (
     "accordion:window=2",
     "adaquantfl",
