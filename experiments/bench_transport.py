@@ -42,33 +42,35 @@ class CollectiveFigures:
 
 def measure_collectives(*, mebibytes: float, widths: Sequence[Width], rounds: int) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn."""
-    transport = Transport(_world())
+    transport = Transport(world())
     coded, plain = Quantized(), Quantized(error_feedback=False)
-    work = _gradient_work(mebibytes, coded.bucket_size)
+    work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []
     for iteration in range(rounds + 1):  # the first warms up
         measured.append({})
         for bits in widths:
             compressor = plain if bits == 32 else coded
-            measured[-1][bits] = _average(compressor, transport, work, bits, iteration)
+            measured[-1][bits] = average(compressor, transport, [work], bits, iteration)
     combined = combine_ranks(measured[1:])
     return [_collective_figures(bits, combined[bits]) for bits in widths]
 
 
-def _average(
-    compressor: Compressor, transport: Transport, work: BucketWork, bits: Width, iteration: int
+def average(
+    compressor: Compressor, transport: Transport, works: Sequence[BucketWork], bits: Width, iteration: int
 ) -> Costs:
+    """What averaging some buckets one after another costs this rank; the ranks start together."""
     costs = Costs()
     step = Step(transport, bits, iteration, seed=0, costs=costs, measure=False)
     dist.barrier()
     start = time.perf_counter()
-    compressor.average_(work, step)
+    for work in works:
+        compressor.average_(work, step)
     costs.step_seconds = time.perf_counter() - start
     transport.move_costs(costs)
     return costs
 
 
-def _gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
+def gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
     """A DDP bucket of one parameter, a different Gaussian on every rank."""
     world_size = dist.get_world_size()
     buckets = -(-int(mebibytes * 2**20) // (4 * bucket_size * world_size)) * world_size
@@ -88,7 +90,7 @@ def _gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
     return BucketWork(gradient, [gradient], layout)
 
 
-def _world() -> dist.ProcessGroup:
+def world() -> dist.ProcessGroup:
     assert dist.group.WORLD is not None
     return dist.group.WORLD
 

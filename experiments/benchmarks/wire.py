@@ -1,0 +1,243 @@
+"""How full the wire is: the compressed mean on links shaped by the kernel, beside bits on the wire ÷ line rate. Root.
+
+    python experiments/benchmarks/wire.py wire.json           # four hosts at 100mbit, 1gbit, 10gbit
+    mqgrad netlab --hosts 4 --rate 1gbit -- python experiments/benchmarks/wire.py 1gbit.json --rates 1gbit
+
+Averages 16 MiB of Gaussian gradient, and the DDP buckets of bytes-gpt one after another, at every width, encoding and
+decoding included. ``line`` is the time of the payload bytes a rank sends, by our accounting, at its link's rate; the
+goal is a ratio of at most 1/0.95 where latency does not rule, which is that of collectives of a few bytes.
+``counted`` is what the interface's counter saw, with headers and acknowledgements, over the accounting: the kernel
+moves several packets as one with one header, so this is up to 5 % less than on a cable. All three take two minutes.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from mqgrad.compressors import Quantized
+from mqgrad.compressors.base import BucketWork
+from mqgrad.experiments.bench_command import describe_run
+from mqgrad.experiments.bench_transport import average, combine_ranks, gradient_work, median, world
+from mqgrad.experiments.netlab import INTERFACE, NetLab
+from mqgrad.experiments.netlab_job import log_tail
+from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
+from mqgrad.experiments.netlab_run import run_on_new_lab
+from mqgrad.layout import LayoutTable
+from mqgrad.statistics import Costs
+from mqgrad.trainers.workload import make_workload
+from mqgrad.transport import Transport
+from mqgrad.widths import Width, format_width, parse_width
+
+HOSTS = 4
+RATES = "100mbit,1gbit,10gbit"
+WIDTHS = "1/16,1/4,1,2,4,8,16,32"
+SECONDS_AT_MOST = 78.0  # per rate
+GOAL = 1 / 0.95
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WireFigures:
+    """One mean of some gradients: seconds of the slowest rank, median over rounds; bytes are means over ranks."""
+
+    rate: str
+    gradients: str
+    bits: Width
+    seconds: float
+    wire_seconds: float
+    """In collectives, waiting for other ranks included."""
+    sent_bytes: float
+    """By our accounting."""
+    counted_bytes: float
+    """By the interface's counter."""
+    line_seconds: float
+    """Of ``sent_bytes`` at the link's rate."""
+    latency_seconds: float
+    """Of all its collectives, if they were empty."""
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.line_seconds
+
+    @property
+    def ratio_above_latency(self) -> float:
+        return (self.seconds - self.latency_seconds) / self.line_seconds
+
+    @property
+    def counted_ratio(self) -> float:
+        return self.counted_bytes / self.sent_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        ratios = ("ratio", "ratio_above_latency", "counted_ratio")
+        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in ratios}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("json", type=Path, help="file to write")
+    parser.add_argument("--rates", default=RATES, help="of the links, as mqgrad netlab takes them")
+    parser.add_argument("--widths", default=WIDTHS)
+    parser.add_argument("--mebibytes", type=float, default=16.0, help="of the Gaussian gradient")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        measure_on_host(options)
+    else:
+        sys.exit(measure_on_labs(options))
+
+
+def measure_on_labs(options: argparse.Namespace) -> int:
+    """One lab after another; returns the exit status."""
+    report = {
+        "command": " ".join(["python", *sys.argv]),
+        **describe_run(quick=False),
+        "hosts": HOSTS,
+        "figures": [],
+    }
+    for rate in options.rates.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            part = Path(folder) / "part.json"
+            chosen = [
+                f"--widths={options.widths}",
+                f"--mebibytes={options.mebibytes}",
+                f"--rounds={options.rounds}",
+            ]
+            command = [sys.executable, __file__, str(part), f"--rates={rate}", *chosen]
+            lab = NetLab(HOSTS, LinkShape(rate_mbit_per_s=parse_link_rate(rate)))
+            result = run_on_new_lab(lab, command, Path(folder) / "logs", timeout_seconds=SECONDS_AT_MOST)
+            if result.status != 0:
+                print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)
+                return result.status
+            report["figures"] += json.loads(part.read_text())
+    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def measure_on_host(options: argparse.Namespace) -> None:
+    """One rank of one lab; rank 0 prints and writes."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    widths = [parse_width(text) for text in options.widths.split(",")]
+    transport = Transport(world())
+    for _ in range(5):
+        transport.all_gather(torch.zeros(8, dtype=torch.uint8))  # tells the transport its latency
+    transport.move_costs(Costs())
+    gradients = {
+        f"{options.mebibytes:g} MiB": [gradient_work(options.mebibytes, Quantized().bucket_size)],
+        "bytes-gpt": model_buckets("bytes-gpt"),
+    }
+    figures = [
+        measure(transport, works, bits, rate=options.rates, gradients=name, rounds=options.rounds)
+        for name, works in gradients.items()
+        for bits in widths
+    ]
+    if dist.get_rank() == 0:
+        print_figures(figures)
+        options.json.write_text(json.dumps([each.to_dict() for each in figures], indent=1) + "\n")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def model_buckets(workload_name: str) -> list[BucketWork]:
+    """The gradients of one backward as DDP hands them to a hook, once it has regrouped its buckets."""
+    torch.manual_seed(0)
+    workload = make_workload(workload_name)
+    ddp = DistributedDataParallel(workload.build_model())
+    layouts = LayoutTable(bucket_size=Quantized().bucket_size, world_size=dist.get_world_size())
+    works: list[BucketWork] = []
+
+    def keep(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        layout, gradients = layouts.of(bucket)
+        works.append(BucketWork(bucket.buffer(), gradients, layout))
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    ddp.register_comm_hook(None, keep)
+    batches = workload.batches(dist.get_rank(), dist.get_world_size(), 0)
+    for _ in range(2):  # DDP regroups after the first
+        works.clear()
+        workload.loss(ddp, next(batches)).backward()
+    return works
+
+
+def measure(
+    transport: Transport, works: Sequence[BucketWork], bits: Width, *, rate: str, gradients: str, rounds: int
+) -> WireFigures:
+    """Average the same gradients again and again; the counter is read when everything has passed."""
+    compressor = Quantized(error_feedback=bits != 32)
+    original = [work.buffer.clone() for work in works]
+    costs: list[Costs] = []
+
+    def run(iteration: int) -> None:
+        for work, buffer in zip(works, original, strict=True):
+            work.buffer.copy_(buffer)
+        costs.append(average(compressor, transport, works, bits, iteration))
+
+    run(0)  # warms up
+    idle = counted_bytes(dist.barrier, rounds)  # each round begins with one
+    counted = counted_bytes(lambda: run(len(costs)), rounds) - idle
+    combined = combine_ranks([{bits: each} for each in costs[1:]])[bits]
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, counted / rounds)
+    sent = median(combined, "wire_bytes")
+    mbit_per_s = parse_link_rate(rate)
+    assert mbit_per_s is not None
+    return WireFigures(
+        rate=rate,
+        gradients=gradients,
+        bits=bits,
+        seconds=median(combined, "step_seconds"),
+        wire_seconds=median(combined, "wire_seconds"),
+        sent_bytes=sent,
+        counted_bytes=statistics.mean(by_rank),
+        line_seconds=8 * sent / (mbit_per_s * 1e6),
+        latency_seconds=median(combined, "fixed_wire_seconds"),
+    )
+
+
+def counted_bytes(run: Callable[[], object], times: int) -> int:
+    """Bytes that this host's interface sends while something runs; a barrier sees the last of them through."""
+    dist.barrier()
+    before = _transmitted()
+    for _ in range(times):
+        run()
+    dist.barrier()
+    return _transmitted() - before
+
+
+def _transmitted() -> int:
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    (fields,) = [line.split(":")[1].split() for line in lines if line.strip().startswith(f"{INTERFACE}:")]
+    return int(fields[8])  # received: bytes and seven more; then transmitted bytes
+
+
+def print_figures(figures: Sequence[WireFigures]) -> None:
+    heads = ("ms", "on wire", "line", "latency", "ratio")
+    print(
+        f"{'rate':>10}{'gradients':>12}{'bits':>6}"
+        + "".join(f"{h:>10}" for h in heads)
+        + "  above latency   counted"
+    )
+    for f in figures:
+        milliseconds = (f.seconds, f.wire_seconds, f.line_seconds, f.latency_seconds)
+        cells = "".join(f"{1e3 * seconds:10.2f}" for seconds in milliseconds)
+        goal = "" if f.ratio_above_latency <= GOAL else "  above 1/0.95"
+        ratios = f"{f.ratio:10.3f}{f.ratio_above_latency:15.3f}{f.counted_ratio:10.3f}"
+        print(f"{f.rate:>10}{f.gradients:>12}{format_width(f.bits):>6}{cells}{ratios}{goal}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
