@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from ..statistics import IntervalStatistics
+from ..widths import Width
 from .rule import WidthRule, check_count, check_keep, check_range, ewma, usable
 
 _LOG_RATIO_LIMIT = 30.0  # no width is further away than that, and 2**30 does not overflow
@@ -24,10 +25,15 @@ class DQSGD(WidthRule):
     How t and k are estimated is open in the source. Derived for this project: with u = log2(‖g_n‖·α^((N−n)/2)), t
     and k are such that a gradient of average u gets the levels of the budget, s = (2^(B−1) − 1)·2^(u − EWMA(u)); an
     integral term repays the bits that were under- or overspent.
+
+    With ``error`` instead of a budget, nothing is estimated: each decision may add the same error e to the bound, so
+    α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of the first ‖ḡ‖² that was measured.
     """
 
     budget: float = 4.0
     """B, the mean bits per element to spend over the run."""
+    error: float | None = None
+    """Noise that quantization may add per decision, as a share of the first ‖ḡ‖²; takes the place of ``budget``."""
     keep: float = 0.98
     """Share of the old value in the average of u, per decision."""
     integral_gain: float = 0.05
@@ -40,11 +46,15 @@ class DQSGD(WidthRule):
     """State: EWMA of u."""
     correction: float = dataclasses.field(init=False, default=0.0)
     """State: bits that the integral term adds; never more than the span of the widths, either way."""
+    allowed: float | None = dataclasses.field(init=False, default=None)
+    """State: e, in the unit of ‖ḡ‖²; None until a gradient has been measured."""
     made: int = dataclasses.field(init=False, default=0)
     """State: decisions made."""
 
     def prepare(self) -> None:
         check_range("budget", self.budget, max(self.widths[0], 1), self.widths[-1])
+        if self.error is not None and not 0 < self.error < math.inf:
+            raise ValueError(f"error {self.error!r} must be a positive number")
         check_keep(self.keep)
         check_range("integral_gain", self.integral_gain, 0.0, 1.0)
         if not 0 < self.contraction <= 1:
@@ -55,14 +65,22 @@ class DQSGD(WidthRule):
             raise ValueError(f"contraction {self.contraction!r} needs a horizon, the decisions in the run")
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
-        """The schedule at this decision plus the correction toward the budget."""
-        if not usable(statistics.peak_energy) or statistics.peak_energy == 0:
+        """The schedule at this decision plus the correction toward the budget, or the width within the error."""
+        norm_sq = statistics.gradient_signal + statistics.gradient_noise
+        if not usable(statistics.peak_energy, norm_sq) or statistics.peak_energy * norm_sq == 0:
             return None
         self.made += 1
         log_norm = 0.5 * math.log2(statistics.peak_energy) + self._log_weight()
+        if self.error is not None:
+            self.allowed = self.allowed or self.error * norm_sq
+            return self._width_within(log_norm - 0.5 * math.log2(6 * self.allowed))
         self.mean_log_norm = ewma(self.mean_log_norm, log_norm, self.keep)
         self._integrate(self.budget - statistics.bits)
         return scheduled_bits(self.budget, log_norm - self.mean_log_norm) + self.correction
+
+    def _width_within(self, log_levels: float) -> Width:
+        wanted = bits_of_levels(2.0 ** min(log_levels, _LOG_RATIO_LIMIT))
+        return next((width for width in self.widths if width >= wanted), self.widths[-1])
 
     def _log_weight(self) -> float:
         """log2 α^((N−n)/2)."""
@@ -84,4 +102,9 @@ def scheduled_bits(budget: float, log_ratio: float) -> float:
         log_ratio: log2 of this gradient's norm over the average one's.
     """
     log_ratio = min(max(log_ratio, -_LOG_RATIO_LIMIT), _LOG_RATIO_LIMIT)
-    return math.log2((2 ** (budget - 1) - 1) * 2**log_ratio + 1) + 1
+    return bits_of_levels((2 ** (budget - 1) - 1) * 2**log_ratio)
+
+
+def bits_of_levels(levels: float) -> float:
+    """log2(s + 1) + 1: a sign, and s levels beside zero."""
+    return math.log2(levels + 1) + 1

@@ -27,6 +27,7 @@ SPECS = (
     "adaquantfl",
     "dadaquant:patience=1",
     "dq-sgd:budget=3.5",
+    "dq-sgd:error=0.02",
     "feddq",
     "fixed:4",
     "goodput",
@@ -113,6 +114,21 @@ def test_dq_sgd_strongly_convex_schedule() -> None:
     # Decision n has the weight α^((N−n)/2): from n = 1 to n = 3 that is 1/α = 4, with keep=0.5 a ratio of
     # 2^(2 − (0.25·0 + 0.25·1 + 0.5·2)) = 2^0.75, s = 7·1.68 and b = 4.68.
     assert widths_of("dq-sgd:horizon=3,contraction=0.25,keep=0.5,integral_gain=0", {}, {}, {})[-1] == 5
+
+
+def test_dq_sgd_meets_an_error_constraint() -> None:
+    # ‖ḡ‖² = 11, so e = 0.11; s = sqrt(60/0.66) = 9.5 levels need 4.4 bits, half of them 3.5, rounded up.
+    spec = "dq-sgd:error=0.01"
+    assert widths_of(spec, {}, {"peak_energy": 15.0}, {"peak_energy": 0.1}, {"peak_energy": 1e9}) == [
+        4,
+        5,
+        4,
+        2,
+        8,
+    ]
+    assert statistics().quantization_noise(5) <= 0.11 < statistics().quantization_noise(4)
+    # A weight of 1/4 halves the levels that the first of two decisions gets.
+    assert widths_of(spec + ",horizon=2,contraction=0.25", {}, {}) == [4, 4, 5]
 
 
 def test_adaquantfl_formula() -> None:
@@ -361,6 +377,7 @@ def test_arguments_reach_the_controller() -> None:
         ("dq-sgd:budget=9", "budget 9.0 must be from 1 to 8"),
         ("dq-sgd:budget=nan", "budget nan"),
         ("dq-sgd:integral_gain=-1", "integral_gain -1.0"),
+        ("dq-sgd:error=0", "error 0.0 must be a positive number"),
         ("dq-sgd:contraction=0.5", "contraction 0.5 needs a horizon"),
         ("dq-sgd:contraction=2,horizon=5", "contraction 2.0 must be"),
         ("dq-sgd:horizon=0", "horizon 0 must be"),
