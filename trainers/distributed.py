@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication, make_compressor
+from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width, check_width
@@ -16,6 +16,7 @@ from .local_ranks import LocalRanks
 from .methods import DEFAULT_METHOD, RankInterval, make_method
 from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
+from .smooth import compressor_for
 from .torchrun_ranks import TorchrunRanks
 from .workload import Workload, make_workload, workload_reference
 
@@ -154,7 +155,9 @@ class Distributed:
         """
         if isinstance(controller, str):
             make_controller(controller)  # a mistake is found here, where it costs no worker
-        self._replicas_diverge = isinstance(make_compressor(compressor), NoCommunication)
+        self._replicas_diverge = isinstance(
+            compressor_for(self.workload, compressor, self.world_size), NoCommunication
+        )
         make_method(method)
         if method != DEFAULT_METHOD and controller is not None:
             raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")

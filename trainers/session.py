@@ -17,6 +17,7 @@ from mqgrad.widths import Width
 from .cluster import ControllerSpec
 from .link import LinkEmulation
 from .methods import DEFAULT_METHOD, RankInterval, Setup, TrainingMethod, make_method
+from .smooth import compressor_for
 from .workload import Batch, Workload
 
 
@@ -77,7 +78,7 @@ class TrainingSession:
             seed=seed,
             link=link,
             controller=make_controller(controller) if isinstance(controller, str) else controller,
-            compressor=compressor,
+            compressor=compressor_for(self.workload, compressor, self.world_size),
             timeout_seconds=self._timeout_seconds,
         )
         self._replica = Replica(

@@ -21,6 +21,7 @@ from .clock import ModelClock, ModelledTime
 from .cluster import ControllerSpec
 from .in_process import Exchange, InProcessTransport
 from .methods.interval import CompressedInterval, combine
+from .smooth import compressor_for
 from .workload import Batch, Workload
 
 _BUCKET_BYTES = 25 * 2**20  # DDP's default
@@ -54,7 +55,7 @@ class SimulatedRun:
             compression = mqgrad.CompressionState(
                 None if controller is None else ModelledTime(_own(controller), clock),
                 transport=InProcessTransport(exchange, rank),
-                compressor=compressor,
+                compressor=compressor_for(workload, compressor, exchange.world_size),
                 seed=seed,
             )
             batches = workload.batches(rank, exchange.world_size, seed)

@@ -10,6 +10,7 @@ from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from .sketched_sgd import SketchedSGD
+from .smoothness import Smoothness
 from .terngrad import TernGrad
 from .top_k import TopK
 
@@ -26,6 +27,7 @@ __all__ = [
     "PowerSGD",
     "Quantized",
     "SketchedSGD",
+    "Smoothness",
     "TernGrad",
     "TopK",
     "compressor_names",

@@ -13,6 +13,7 @@ from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .rotated import Rotated
 from .sketched_sgd import SketchedSGD
+from .smoothness import Smoothness
 from .terngrad import TernGrad
 from .top_k import TopK
 
@@ -28,6 +29,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "quantized": Quantized,
     "rotation": Rotated,
     "sketched-sgd": SketchedSGD,
+    "smoothness": Smoothness,
     "terngrad": TernGrad,
     "top-k": TopK,
 }

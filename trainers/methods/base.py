@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from mqgrad.compressors import Compressor
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics, RankStatistics
 from mqgrad.widths import Width
@@ -40,7 +41,7 @@ class Setup:
     seed: int
     link: LinkEmulation | None
     controller: Controller | None
-    compressor: str
+    compressor: Compressor | str
     timeout_seconds: float
 
 
