@@ -1,7 +1,5 @@
-"""Controllers: each rule's formula on statistics made by hand, its state, the registry, and real ranks."""
+"""What holds for all rules with one width: their state, the registry, and real ranks."""
 
-import dataclasses
-import itertools
 import json
 import math
 
@@ -10,15 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from intervals import BASE
+from intervals import BASE, statistics
 from ranks import run_ranks
 
 import mqgrad
-from mqgrad.controllers import controller_names, make_controller, saving_ceiling_bits
-from mqgrad.controllers.dq_sgd import scheduled_bits
-from mqgrad.controllers.federated import bits_of
-from mqgrad.controllers.goodput import relative_goodput
-from mqgrad.controllers.gravac import squared_cosine
+from mqgrad.controllers import controller_names, make_controller
 from mqgrad.controllers.rule import nearest
 from mqgrad.statistics import IntervalStatistics
 
@@ -36,212 +30,6 @@ SPECS = (
     "random-ramp:decisions=6,seed=1",
 )
 RULES = tuple(spec for spec in SPECS if not spec.startswith("fixed"))
-
-
-def widths_of(spec: str, *intervals: dict[str, object]) -> list[int]:
-    """Widths from the start on; each interval is run at the width decided before it."""
-    controller = make_controller(spec)
-    widths = [controller.initial_bits]
-    for changes in intervals:
-        widths.append(controller.decide(statistics(bits=widths[-1], **changes)))
-    return widths
-
-
-def statistics(**changes: object) -> IntervalStatistics:
-    return dataclasses.replace(BASE, **changes)  # type: ignore[arg-type]
-
-
-def losses(*values: float) -> list[dict[str, object]]:
-    return [{"losses": (value,)} for value in values]
-
-
-# The rules, one by one.
-
-
-def test_linear_ramp_rises_at_a_constant_rate_and_stays() -> None:
-    assert widths_of("linear-ramp:start=2,end=8,decisions=6", *[{}] * 8) == [2, 3, 4, 5, 6, 7, 8, 8, 8]
-    assert widths_of("linear-ramp:start=2,end=8,decisions=6,widths=2+8", *[{}] * 4) == [2, 2, 2, 8, 8]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_ramp_is_monotone_one_width_at_a_time_and_a_function_of_its_seed(seed: int) -> None:
-    spec = f"random-ramp:decisions=20,seed={seed}"
-    widths = widths_of(spec, *[{}] * 25)
-    assert widths == widths_of(spec, *[{}] * 25)
-    assert {after - before for before, after in itertools.pairwise(widths)} == {0, 1}
-    assert (widths[0], widths[20], widths[-1]) == (2, 8, 8)
-    assert widths != widths_of(f"random-ramp:decisions=20,seed={seed + 5}", *[{}] * 25)
-
-
-def test_dq_sgd_schedule_is_the_papers() -> None:
-    # b = log2(s + 1) + 1 with s = 2^(B−1) − 1 levels for an average gradient.
-    assert scheduled_bits(4, 0) == pytest.approx(4)
-    assert scheduled_bits(4, 1) == pytest.approx(math.log2(14 + 1) + 1)
-    assert scheduled_bits(4, -1) == pytest.approx(math.log2(3.5 + 1) + 1)
-    assert scheduled_bits(4, -1e300) == pytest.approx(1, abs=1e-6)
-    assert math.isfinite(scheduled_bits(8, 1e300))
-
-
-def test_dq_sgd_follows_the_norm() -> None:
-    # Peak energy × 4 is a norm × 2; with keep=0.5 the average moves half-way: a ratio of √2, s = 7√2, b = 4.4.
-    assert widths_of("dq-sgd:keep=0.5", {}, {"peak_energy": 240.0}) == [4, 4, 4]
-    # × 16 leaves a ratio of 2, s = 14, b = 4.9; ÷ 256 one of 1/4, s = 1.75, b = 2.5.
-    assert widths_of("dq-sgd:keep=0.5", {}, {"peak_energy": 60 * 16}) == [4, 4, 5]
-    assert widths_of("dq-sgd:keep=0.5", {}, {"peak_energy": 60 / 256}) == [4, 4, 2]
-
-
-def test_dq_sgd_falls_with_the_norm_and_meets_the_budget() -> None:
-    decay = [{"peak_energy": 60 * 10 ** (-2 * n / 100)} for n in range(100)]
-    widths = widths_of("dq-sgd:budget=4", *decay)
-    assert sum(widths) / len(widths) == pytest.approx(4, abs=0.2)
-    assert sum(widths[25:50]) < sum(widths[:25])
-
-
-@pytest.mark.parametrize("budget", [2.5, 3.3, 6.0])
-def test_dq_sgd_spends_a_fractional_budget(budget: float) -> None:
-    widths = widths_of(f"dq-sgd:budget={budget}", *[{}] * 200)
-    assert sum(widths) / len(widths) == pytest.approx(budget, abs=0.2)
-
-
-def test_dq_sgd_strongly_convex_schedule() -> None:
-    """‖g_n‖ ∝ α^(n/2) is what theory expects, and gets one width; a norm that does not fall gets ever more bits."""
-    spec = "dq-sgd:horizon=40,contraction=0.8,integral_gain=0"
-    expected = widths_of(spec, *[{"peak_energy": 60 * 0.8**n} for n in range(40)])
-    assert set(expected) == {4}
-    constant = widths_of(spec, *[{}] * 40)
-    assert constant == sorted(constant)
-    assert constant[-1] > 4
-    # Decision n has the weight α^((N−n)/2): from n = 1 to n = 3 that is 1/α = 4, with keep=0.5 a ratio of
-    # 2^(2 − (0.25·0 + 0.25·1 + 0.5·2)) = 2^0.75, s = 7·1.68 and b = 4.68.
-    assert widths_of("dq-sgd:horizon=3,contraction=0.25,keep=0.5,integral_gain=0", {}, {}, {})[-1] == 5
-
-
-def test_dq_sgd_meets_an_error_constraint() -> None:
-    # ‖ḡ‖² = 11, so e = 0.11; s = sqrt(60/0.66) = 9.5 levels need 4.4 bits, half of them 3.5, rounded up.
-    spec = "dq-sgd:error=0.01"
-    assert widths_of(spec, {}, {"peak_energy": 15.0}, {"peak_energy": 0.1}, {"peak_energy": 1e9}) == [
-        4,
-        5,
-        4,
-        2,
-        8,
-    ]
-    assert statistics().quantization_noise(5) <= 0.11 < statistics().quantization_noise(4)
-    # A weight of 1/4 halves the levels that the first of two decisions gets.
-    assert widths_of(spec + ",horizon=2,contraction=0.25", {}, {}) == [4, 4, 5]
-
-
-def test_adaquantfl_formula() -> None:
-    # s₀ = 1 at two bits; f₀/f = 1, 4, 9, 100 gives s = 1, 2, 3, 10 and b = 1 + ceil(log2(s + 1)).
-    assert widths_of("adaquantfl", *losses(9.0, 9.0 / 4, 1.0, 0.09)) == [2, 2, 3, 3, 5]
-    assert widths_of("adaquantfl:start=4", *losses(2.0, 0.5)) == [4, 4, 5]
-
-
-def test_dadaquant_adds_a_bit_on_a_plateau_and_holds() -> None:
-    assert widths_of("dadaquant:patience=2,keep=0", *losses(3, 2, 1, 0.5)) == [2, 2, 2, 2, 2]
-    assert widths_of("dadaquant:patience=2,keep=0", *losses(*[1.0] * 7)) == [2, 2, 2, 3, 3, 4, 4, 5]
-
-
-def test_feddq_counts_the_values_in_the_range() -> None:
-    # Eight bits are 255 steps; a range 1/16 as large has 15.9 of them: ceil(log2(16.9)) = 5.
-    energies = [{"peak_energy": 60.0 * ratio**2} for ratio in (1, 1 / 2, 1 / 16, 4)]
-    assert widths_of("feddq", *energies) == [8, 8, 8, 5, 8]
-    assert bits_of(127.5) == 8
-    assert bits_of(255 / 16) == 5
-    assert [bits_of(levels) for levels in (1, 3, 4, 255)] == [1, 2, 3, 8]
-
-
-def test_accordion_spends_bits_where_the_norm_changes() -> None:
-    # ‖ḡ‖² = S + V/W = 11; the accumulated norm halves when both figures fall to a quarter.
-    still, halved = {}, {"gradient_signal": 0.25, "gradient_noise": 2.5}
-    widths = widths_of("accordion:window=2", still, still, still, still, halved, halved, halved, halved)
-    assert widths == [8, 8, 8, 8, 2, 2, 8, 8, 2]
-
-
-def test_goodput_maximises_efficiency_per_second() -> None:
-    # 1/(1 + 10 + 60/(6s²)) ÷ (0.1 + 0.0125·b): 0.381 at 2 bits, 0.601 at 3, 0.595 at 4, 0.519 at 6.
-    assert [relative_goodput(BASE, bits) for bits in (2, 3, 4, 6)] == pytest.approx(
-        [1 / 21 / 0.125, 1 / (11 + 10 / 9) / 0.1375, 1 / (11 + 10 / 49) / 0.15, 1 / (11 + 10 / 961) / 0.175]
-    )
-    assert widths_of("goodput:start=4", {}) == [4, 3]
-    # The same 0.05 s at 8 bits are half as long per bit: 0.695 at 3 bits, 0.714 at 4, 0.661 at 6.
-    assert widths_of("goodput", {}) == [8, 4]
-
-
-@pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
-def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str) -> None:
-    def last_width(seconds_per_bit: float) -> int:
-        controller = make_controller(spec)
-        bits = controller.initial_bits
-        for _ in range(20):
-            bits = controller.decide(statistics(bits=bits, wire_seconds=seconds_per_bit * bits))
-        return bits
-
-    assert [last_width(seconds) for seconds in (1.0, 1e-2, 1e-5)] == [3, 4, 8]
-    assert last_width(0.0) >= 16
-
-
-def test_goodput_decides_when_the_signal_is_lost_in_the_noise() -> None:
-    assert widths_of("goodput:start=4", {"gradient_signal": 0.0}) == [4, 3]
-    nothing = {"gradient_signal": 0.0, "gradient_noise": 0.0, "peak_energy": 0.0}
-    assert widths_of("goodput:start=4", nothing) == [4, 4]
-
-
-def test_goodput_smooths_the_gradient_and_not_the_link() -> None:
-    controller = mqgrad.Goodput(keep=0.9)
-    controller.decide(BASE)
-    controller.decide(statistics(gradient_signal=11.0))
-    assert controller.signal == pytest.approx(2.0)
-    assert controller.decide(statistics(bits=8, wire_seconds=100.0)) <= 3
-
-
-def test_predicted_wire_seconds_scale_with_the_width_but_for_the_fixed_part() -> None:
-    slow = dataclasses.replace(BASE, wire_seconds=0.5, fixed_wire_seconds=0.1)
-    assert slow.predicted_wire_seconds(2 * BASE.bits) == pytest.approx(0.9)
-    assert BASE.predicted_wire_seconds(32) == pytest.approx(0.4)
-    assert BASE.predicted_wire_seconds(BASE.bits) == BASE.wire_seconds
-
-
-def test_squared_cosine() -> None:
-    # One rank's gradient has ‖g‖² = 1 + 2·10 and noise 2·60/(6s²).
-    assert squared_cosine(BASE, 2) == pytest.approx(21 / 41)
-    assert squared_cosine(BASE, 3) == pytest.approx(21 / (21 + 20 / 9))
-    assert squared_cosine(BASE, 32) == 1.0
-    assert squared_cosine(statistics(gradient_signal=0.0, gradient_noise=0.0, peak_energy=0.0), 2) == 1.0
-
-
-def test_gravac_searches_falls_back_and_freezes_the_best() -> None:
-    """δ is 1.000, 0.999, 0.981, 0.904, 0.512 at 8, 6, 4, 3, 2 bits.
-
-    The candidates 4 and 3 are good enough, 2 and 1 are not and leave the safe 6; 3 has the best δ·throughput.
-    """
-    controller = make_controller("gravac:window=1,keep=0")
-    widths = [controller.initial_bits]
-    for _ in range(8):
-        seconds = 0.05 + 0.025 * widths[-1]
-        widths.append(controller.decide(statistics(bits=widths[-1], step_seconds=seconds)))
-    assert widths == [8, 4, 3, 6, 6, 3, 3, 3, 3]
-
-
-def test_gravac_sends_dense_when_nothing_else_is_good_enough() -> None:
-    assert widths_of("gravac", {"peak_energy": 1e7}) == [8, 32]
-
-
-# The ceiling of time-only schedules.
-
-
-def test_saving_ceiling() -> None:
-    assert saving_ceiling_bits([3.0] * 7) == pytest.approx(0)
-    assert saving_ceiling_bits([1.0, 16.0]) == pytest.approx(0.5 * math.log2(8.5 / 4))
-    decay = [10 ** (-2 * n / 10_000) for n in range(10_000)]
-    assert saving_ceiling_bits(decay) == pytest.approx(0.55, abs=0.01)
-    assert saving_ceiling_bits([1e300, 1e300]) == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize("norms_sq", [[], [1.0, 0.0], [1.0, math.nan], [math.inf]])
-def test_saving_ceiling_needs_positive_norms(norms_sq: list[float]) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        saving_ceiling_bits(norms_sq)
 
 
 # What holds for all of them.

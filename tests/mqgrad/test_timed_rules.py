@@ -1,0 +1,80 @@
+"""Rules that weigh seconds against noise: each formula on statistics made by hand."""
+
+import dataclasses
+
+import pytest
+from intervals import BASE, statistics, widths_of
+
+import mqgrad
+from mqgrad.controllers import make_controller
+from mqgrad.controllers.goodput import relative_goodput
+from mqgrad.controllers.gravac import squared_cosine
+
+
+def test_goodput_maximises_efficiency_per_second() -> None:
+    # 1/(1 + 10 + 60/(6s²)) ÷ (0.1 + 0.0125·b): 0.381 at 2 bits, 0.601 at 3, 0.595 at 4, 0.519 at 6.
+    assert [relative_goodput(BASE, bits) for bits in (2, 3, 4, 6)] == pytest.approx(
+        [1 / 21 / 0.125, 1 / (11 + 10 / 9) / 0.1375, 1 / (11 + 10 / 49) / 0.15, 1 / (11 + 10 / 961) / 0.175]
+    )
+    assert widths_of("goodput:start=4", {}) == [4, 3]
+    # The same 0.05 s at 8 bits are half as long per bit: 0.695 at 3 bits, 0.714 at 4, 0.661 at 6.
+    assert widths_of("goodput", {}) == [8, 4]
+
+
+@pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
+def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str) -> None:
+    def last_width(seconds_per_bit: float) -> int:
+        controller = make_controller(spec)
+        bits = controller.initial_bits
+        for _ in range(20):
+            bits = controller.decide(statistics(bits=bits, wire_seconds=seconds_per_bit * bits))
+        return bits
+
+    assert [last_width(seconds) for seconds in (1.0, 1e-2, 1e-5)] == [3, 4, 8]
+    assert last_width(0.0) >= 16
+
+
+def test_goodput_decides_when_the_signal_is_lost_in_the_noise() -> None:
+    assert widths_of("goodput:start=4", {"gradient_signal": 0.0}) == [4, 3]
+    nothing = {"gradient_signal": 0.0, "gradient_noise": 0.0, "peak_energy": 0.0}
+    assert widths_of("goodput:start=4", nothing) == [4, 4]
+
+
+def test_goodput_smooths_the_gradient_and_not_the_link() -> None:
+    controller = mqgrad.Goodput(keep=0.9)
+    controller.decide(BASE)
+    controller.decide(statistics(gradient_signal=11.0))
+    assert controller.signal == pytest.approx(2.0)
+    assert controller.decide(statistics(bits=8, wire_seconds=100.0)) <= 3
+
+
+def test_predicted_wire_seconds_scale_with_the_width_but_for_the_fixed_part() -> None:
+    slow = dataclasses.replace(BASE, wire_seconds=0.5, fixed_wire_seconds=0.1)
+    assert slow.predicted_wire_seconds(2 * BASE.bits) == pytest.approx(0.9)
+    assert BASE.predicted_wire_seconds(32) == pytest.approx(0.4)
+    assert BASE.predicted_wire_seconds(BASE.bits) == BASE.wire_seconds
+
+
+def test_squared_cosine() -> None:
+    # One rank's gradient has ‖g‖² = 1 + 2·10 and noise 2·60/(6s²).
+    assert squared_cosine(BASE, 2) == pytest.approx(21 / 41)
+    assert squared_cosine(BASE, 3) == pytest.approx(21 / (21 + 20 / 9))
+    assert squared_cosine(BASE, 32) == 1.0
+    assert squared_cosine(statistics(gradient_signal=0.0, gradient_noise=0.0, peak_energy=0.0), 2) == 1.0
+
+
+def test_gravac_searches_falls_back_and_freezes_the_best() -> None:
+    """δ is 1.000, 0.999, 0.981, 0.904, 0.512 at 8, 6, 4, 3, 2 bits.
+
+    The candidates 4 and 3 are good enough, 2 and 1 are not and leave the safe 6; 3 has the best δ·throughput.
+    """
+    controller = make_controller("gravac:window=1,keep=0")
+    widths = [controller.initial_bits]
+    for _ in range(8):
+        seconds = 0.05 + 0.025 * widths[-1]
+        widths.append(controller.decide(statistics(bits=widths[-1], step_seconds=seconds)))
+    assert widths == [8, 4, 3, 6, 6, 3, 3, 3, 3]
+
+
+def test_gravac_sends_dense_when_nothing_else_is_good_enough() -> None:
+    assert widths_of("gravac", {"peak_energy": 1e7}) == [8, 32]
