@@ -5,7 +5,8 @@
 Writes ``rate_distortion.json`` and ``.png`` into the folder, and prints what size of scale bucket and what precision
 of its scale cost. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖², of one encoding without error feedback; bits are 8 × payload
 bytes / elements, with scales, indices, headers and padding. Our codes go through the layout of the hook, shard by
-shard; the peers get each parameter as one tensor. Nothing is timed. It takes a minute; peers: ``bench_peers.py``.
+shard; the peers get each parameter as one tensor. Nothing is timed, and all but pi-quant's
+stochastic rounding, which takes no seed, repeats exactly. It takes a minute; peers: ``bench_peers.py``.
 """
 
 import json
