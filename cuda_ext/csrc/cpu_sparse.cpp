@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "clones.h"
@@ -61,45 +60,61 @@ MQ_CLONES int64_t offsets_from(const float* v, int64_t n, uint32_t lowest, uint3
   return found;
 }
 
-// What is coded, v = x, or x + alpha * residual: x itself where that is all there is to it.
+// x[first .. first + n) as floats, in `scratch` where they are not.
+const float* block_of_x(const SparseArguments& a, int64_t first, int64_t n, float* scratch) {
+  if (a.dtype == ScalarType::Float) return static_cast<const float*>(a.x) + first;
+  load_floats(a.x, a.dtype, first, n, scratch);
+  return scratch;
+}
+
+// What is coded, v = x, or x + alpha * residual, a block at a time: computed anew in each pass, which is cheaper than
+// memory for all of it.
 class Vector {
  public:
-  explicit Vector(const SparseArguments& a) : a_(a) {
-    v = static_cast<const float*>(a.x);
-    if (a.dtype == ScalarType::Float && !a.residual) return;
-    computed_.reset(new float[a.layout.numel]);
-    v = computed_.get();
-    for_blocks(a.layout.numel, [&](int64_t, int64_t first, int64_t n) { fill(first, n, computed_.get() + first); });
+  explicit Vector(const SparseArguments& a) : a_(a) {}
+
+  // v[first .. first + n), in `scratch` where it has to be computed.
+  const float* block(int64_t first, int64_t n, float* scratch) const {
+    const float* x = block_of_x(a_, first, n, scratch);
+    if (!a_.residual) return x;
+    const float* residual = a_.residual + first;
+    if (a_.alpha == 1) {  // the float sum is the double sum, rounded: 53 >= 2 * 24 + 2
+      add(x, residual, n, scratch);
+    } else {
+      for (int64_t i = 0; i < n; ++i) scratch[i] = compensated(x[i], residual[i], a_.alpha);
+    }
+    return scratch;
   }
 
-  const float* v;
+  float at(int64_t index) const {
+    float scratch;
+    return *block(index, 1, &scratch);
+  }
+
+  int64_t numel() const { return a_.layout.numel; }
 
  private:
-  void fill(int64_t first, int64_t n, float* out) const {
-    load_floats(a_.x, a_.dtype, first, n, out);
-    if (!a_.residual) return;
-    const float* residual = a_.residual + first;
-    if (a_.alpha == 1) return add(out, residual, n, out);  // the float sum is the double sum, rounded: 53 >= 2 * 24 + 2
-    for (int64_t i = 0; i < n; ++i) out[i] = compensated(out[i], residual[i], a_.alpha);
-  }
-
   const SparseArguments& a_;
-  std::unique_ptr<float[]> computed_;
 };
 
-uint32_t top_key(const float* v, int64_t n) {
-  std::vector<uint32_t> keys((n + kBlock - 1) / kBlock);
-  for_blocks(n, [&](int64_t b, int64_t first, int64_t length) { keys[b] = max_key(v + first, length); });
+uint32_t top_key(const Vector& vector) {
+  std::vector<uint32_t> keys((vector.numel() + kBlock - 1) / kBlock);
+  for_blocks(vector.numel(), [&](int64_t b, int64_t first, int64_t n) {
+    float scratch[kBlock];
+    keys[b] = max_key(vector.block(first, n, scratch), n);
+  });
   return *std::max_element(keys.begin(), keys.end());
 }
 
-std::vector<Kept> collect(const float* v, int64_t n, uint32_t lowest) {
-  std::vector<std::vector<Kept>> parts((n + kBlock - 1) / kBlock);
-  for_blocks(n, [&](int64_t b, int64_t first, int64_t length) {
+std::vector<Kept> collect(const Vector& vector, uint32_t lowest) {
+  std::vector<std::vector<Kept>> parts((vector.numel() + kBlock - 1) / kBlock);
+  for_blocks(vector.numel(), [&](int64_t b, int64_t first, int64_t n) {
+    float scratch[kBlock];
     uint32_t offsets[kBlock];
-    const int64_t found = offsets_from(v + first, length, lowest, offsets);
+    const float* v = vector.block(first, n, scratch);
+    const int64_t found = offsets_from(v, n, lowest, offsets);
     parts[b].reserve(found);
-    for (int64_t i = 0; i < found; ++i) parts[b].push_back({first + offsets[i], v[first + offsets[i]]});
+    for (int64_t i = 0; i < found; ++i) parts[b].push_back({first + offsets[i], v[offsets[i]]});
   });
   std::vector<Kept> all;
   for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
@@ -112,11 +127,11 @@ uint32_t nth_largest(std::vector<uint32_t>& keys, int64_t n) {
 }
 
 // A key below which the `count` largest hardly ever reach, from a sample. It saves time and does not show in the result.
-uint32_t sampled_bound(const float* v, const SparseLayout& layout, uint32_t lowest) {
+uint32_t sampled_bound(const Vector& vector, const SparseLayout& layout, uint32_t lowest) {
   if (layout.numel < 4 * kSamples) return lowest;
   const int64_t stride = layout.numel / kSamples | 1;  // odd: not in step with the rows of a matrix
   std::vector<uint32_t> keys;
-  for (int64_t i = 0; i < layout.numel; i += stride) keys.push_back(abs_bits(v[i]));
+  for (int64_t i = 0; i < layout.numel; i += stride) keys.push_back(abs_bits(vector.at(i)));
   const double expected = static_cast<double>(layout.count) / layout.numel * keys.size();
   const int64_t rank = static_cast<int64_t>(expected + 5 * std::sqrt(expected)) + 8;
   if (rank >= static_cast<int64_t>(keys.size())) return lowest;
@@ -124,11 +139,11 @@ uint32_t sampled_bound(const float* v, const SparseLayout& layout, uint32_t lowe
 }
 
 // The `count` largest magnitudes from `lowest` on, by index; of equal ones, the first.
-std::vector<Kept> largest(const float* v, const SparseLayout& layout, uint32_t lowest) {
-  const uint32_t bound = sampled_bound(v, layout, lowest);
-  std::vector<Kept> found = collect(v, layout.numel, bound);
+std::vector<Kept> largest(const Vector& vector, const SparseLayout& layout, uint32_t lowest) {
+  const uint32_t bound = sampled_bound(vector, layout, lowest);
+  std::vector<Kept> found = collect(vector, bound);
   const auto count = static_cast<size_t>(layout.count);
-  if (found.size() < count && bound > lowest) found = collect(v, layout.numel, lowest);
+  if (found.size() < count && bound > lowest) found = collect(vector, lowest);
   if (found.size() <= count) return found;
   std::vector<uint32_t> keys;
   keys.reserve(found.size());
@@ -177,24 +192,19 @@ void write_entries(const SparseLayout& layout, std::vector<Kept>& kept, uint32_t
   }
 }
 
-float load_float(const SparseArguments& a, int64_t index) {
-  float x;
-  load_floats(a.x, a.dtype, index, 1, &x);
-  return x;
-}
-
-void keep_error(const SparseArguments& a, const float* v, const std::vector<Kept>& sent) {
+void keep_error(const SparseArguments& a, const std::vector<Kept>& sent) {
   std::vector<float> owed;  // computed before the residuals are overwritten
   owed.reserve(sent.size());
-  for (const Kept& s : sent) owed.push_back(next_residual(load_float(a, s.index), a.residual[s.index], s.value, a.beta));
+  for (const Kept& s : sent) {
+    float scratch;
+    const float x = *block_of_x(a, s.index, 1, &scratch);
+    owed.push_back(next_residual(x, a.residual[s.index], s.value, a.beta));
+  }
   for_blocks(a.layout.numel, [&](int64_t, int64_t first, int64_t n) {
     float* residual = a.residual + first;
-    if (a.alpha == 1 && a.beta == 1) {
-      std::memcpy(residual, v + first, 4 * n);
-      return;
-    }
-    float x[kBlock];
-    load_floats(a.x, a.dtype, first, n, x);
+    float scratch[kBlock];
+    const float* x = block_of_x(a, first, n, scratch);
+    if (a.beta == 1) return add(x, residual, n, residual);
     for (int64_t i = 0; i < n; ++i) residual[i] = next_residual(x[i], residual[i], 0.0f, a.beta);
   });
   for (size_t i = 0; i < sent.size(); ++i) a.residual[sent[i].index] = owed[i];
@@ -207,17 +217,17 @@ void encode_sparse(const SparseArguments& arguments, uint8_t* payload) {
   std::memset(payload, 0, layout.payload_bytes());
   if (layout.numel == 0) return;
   const Vector vector(arguments);
-  const uint32_t top = top_key(vector.v, layout.numel);
+  const uint32_t top = top_key(vector);
   if (top >= kInfinityBits) return store_header(payload, kNanBits, kNanBits);  // and what is owed stays owed
   std::vector<Kept> kept;
   if (top > 0) {
-    kept = largest(vector.v, layout, lowest_key(top));
+    kept = largest(vector, layout, lowest_key(top));
     uint32_t floor = top;
     for (const Kept& k : kept) floor = std::min(floor, abs_bits(k.value));
     store_header(payload, floor, top);
     write_entries(layout, kept, floor, top, payload);
   }
-  if (arguments.residual) keep_error(arguments, vector.v, kept);
+  if (arguments.residual) keep_error(arguments, kept);
 }
 
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out) {
