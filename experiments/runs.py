@@ -142,4 +142,4 @@ def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[R
             parts=parts,
             gradient_norm_sq=statistics.gradient_signal + statistics.gradient_noise,
         )
-        yield point, round(statistics.mean_bits * count)
+        yield point, statistics.mean_bits * count
