@@ -1,19 +1,21 @@
 """Gradients to bytes and back at any width, behind one small object."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from mqgrad import cuda_ext
 
+from .vector_codec import VectorCodec
 from .widths import Width, check_width
 
 Rounding = Literal["nearest", "stochastic"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Codec:
+class Codec(VectorCodec):
     """How a flat vector is coded. All ranks of a collective must use equal codecs.
 
     Below one bit the largest magnitudes of the whole vector are sent, whatever bucket size and rounding are;
@@ -102,6 +104,51 @@ class Codec:
         if bits < 16:
             return cuda_ext.decode(payload, numel, int(bits), self.bucket_size)
         return _cast_from_bytes(payload, numel, bits)
+
+    def encode_mean(
+        self,
+        payloads: Sequence[torch.Tensor],
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]; 1-8 bits in one pass."""
+        if not 1 <= check_width(bits) <= 8:
+            return VectorCodec.encode_mean(
+                self,
+                payloads,
+                numel,
+                bits,
+                residual,
+                alpha=alpha,
+                beta=beta,
+                seed=seed,
+                bucket_ids=bucket_ids,
+            )
+        return cuda_ext.reduce_encode(
+            torch.stack(list(payloads)),
+            numel,
+            int(bits),
+            self.bucket_size,
+            self.rounding == "stochastic",
+            seed,
+            bucket_ids,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+        )
+
+    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite the float32 ``out`` [N] with a decoded payload."""
+        if 1 <= check_width(bits) <= 8:
+            cuda_ext.decode(payload, out.numel(), int(bits), self.bucket_size, out=out)
+        else:
+            VectorCodec.decode_into_(self, out, payload, bits)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""

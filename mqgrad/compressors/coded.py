@@ -4,8 +4,8 @@ import abc
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -16,38 +16,11 @@ from ..seeding import stream_seed
 from ..statistics import Costs
 from ..trace import trace_range
 from ..transport import Transport
+from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
 from .runs import Run, join, shard_runs, split
 from .topology import TopologyName, make_topology
-
-
-class VectorCodec(Protocol):
-    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments."""
-
-    def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
-    ) -> torch.Tensor: ...
-
-    def encode_with_feedback(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None: ...
-
-    def is_contractive(self, bits: Width) -> bool:
-        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
-        ...
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -156,21 +129,16 @@ class CodedMean(abc.ABC):
         # 2.
         received = topology.push(transport, payloads)
         coded = []
+        # 3. and 4.
         for r, versions in zip(topology.owned(transport), received, strict=True):
-            # 3.
-            with add_seconds(step.costs, "decode_seconds"):
-                mean = flat[shards[r][0].part.start : shards[r][-1].part.stop].zero_()
-                for payload in versions:
-                    for run, piece in zip(shards[r], split(payload, pieces[r]), strict=True):
-                        codec.decode_add_(flat[run.part], piece, run.bits)
-                mean.div_(transport.world_size)
-            # 4.
             with add_seconds(step.costs, "encode_seconds"):
                 seed = stream_seed(step.seed, step.iteration, transport.world_size)
-                encoded = [
-                    self._encode(flat, pull, run, layout, step, seed, self.pull_gain) for run in shards[r]
+                pieces_of_ranks = zip(*(split(payload, pieces[r]) for payload in versions), strict=True)
+                means = [
+                    self._encode_mean(flat, pull, run, run_pieces, layout, step, seed)
+                    for run, run_pieces in zip(shards[r], pieces_of_ranks, strict=True)
                 ]
-                coded.append(join(encoded))
+                coded.append(join(means))
         _clear_padding(pull, layout)
         # 5.
         pulled = topology.pull(transport, coded, payloads)
@@ -178,7 +146,7 @@ class CodedMean(abc.ABC):
         with add_seconds(step.costs, "decode_seconds"):
             for runs, payload, shard_pieces in zip(shards, pulled, pieces, strict=True):
                 for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
-                    flat[run.part] = codec.decode(piece, run.numel, run.bits)
+                    codec.decode_into_(flat[run.part], piece, run.bits)
             layout.unpack(flat, work.gradients)
 
     @property
@@ -211,7 +179,7 @@ class CodedMean(abc.ABC):
     ) -> torch.Tensor:
         """Encode a run of ``flat``, through the same run of ``residual`` where there is feedback."""
         part, bits = run
-        ids = layout.bucket_ids[part.start // self.bucket_size : part.stop // self.bucket_size]
+        ids = self._ids(layout, run)
         x = flat[part]
         if residual is None:
             return self.codec.encode(x, bits, seed, ids)
@@ -224,6 +192,32 @@ class CodedMean(abc.ABC):
         if learns:
             self._learn(gain, bits, payload, value)
         return payload
+
+    def _encode_mean(
+        self,
+        flat: torch.Tensor,
+        pull: torch.Tensor | None,
+        run: Run,
+        pieces: Sequence[torch.Tensor],
+        layout: Layout,
+        step: Step,
+        seed: int,
+    ) -> torch.Tensor:
+        """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
+        if step.measure and not self.codec.is_contractive(
+            run.bits
+        ):  # the code's error is learned from the mean
+            flat[run.part] = self.codec.decode_mean(pieces, run.numel, run.bits)
+            return self._encode(flat, pull, run, layout, step, seed, self.pull_gain)
+        alpha, beta = self.coefficients(self.pull_gain, run.bits)
+        residual = pull[run.part] if pull is not None else None
+        ids = self._ids(layout, run)
+        return self.codec.encode_mean(
+            pieces, run.numel, run.bits, residual, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
+        )
+
+    def _ids(self, layout: Layout, run: Run) -> torch.Tensor:
+        return layout.bucket_ids[run.part.start // self.bucket_size : run.part.stop // self.bucket_size]
 
     def _learn(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor

@@ -5,12 +5,13 @@ import dataclasses
 import torch
 
 from ..bit_planes import pack, unpack
+from ..vector_codec import VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OneBitCodec:
+class OneBitCodec(VectorCodec):
     """Decodes an element to the mean of its bucket's negative elements or to that of the others, by its sign.
 
     A payload is the two means of each of B buckets as float32 [2, B], then one bit an element, as uint8. A bucket

@@ -6,6 +6,7 @@ import torch
 
 from mqgrad import cuda_ext
 
+from ..vector_codec import VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 
@@ -13,7 +14,7 @@ ROTATED_WIDTHS = (1, 2, 3, 4)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RotationCodec:
+class RotationCodec(VectorCodec):
     """A randomized Hadamard transform of every bucket, then Lloyd-Max levels (DRIVE, EDEN; Vargaftik et al.)."""
 
     bucket_size: int

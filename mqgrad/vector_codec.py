@@ -1,0 +1,73 @@
+"""What a codec of flat vectors is."""
+
+import abc
+from collections.abc import Sequence
+
+import torch
+
+from .widths import Width
+
+
+class VectorCodec(abc.ABC):
+    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def encode(
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: Width,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None: ...
+
+    @abc.abstractmethod
+    def is_contractive(self, bits: Width) -> bool:
+        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
+
+    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite the float32 ``out`` [N] with a decoded payload."""
+        out.copy_(self.decode(payload, out.numel(), bits))
+
+    def decode_mean(self, payloads: Sequence[torch.Tensor], numel: int, bits: Width) -> torch.Tensor:
+        """Mean of W payloads [P], float32 [numel]."""
+        mean = torch.zeros(numel, dtype=torch.float32, device=payloads[0].device)
+        for payload in payloads:
+            self.decode_add_(mean, payload, bits)
+        return mean.div_(len(payloads))
+
+    def encode_mean(
+        self,
+        payloads: Sequence[torch.Tensor],
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]."""
+        mean = self.decode_mean(payloads, numel, bits)
+        if residual is None:
+            return self.encode(mean, bits, seed, bucket_ids)
+        return self.encode_with_feedback(
+            mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
+        )
