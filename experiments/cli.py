@@ -212,7 +212,7 @@ def run(
         "iterations": result.final.iteration,
         "seconds": f"{result.final.elapsed_seconds:.2f}",
         "held-out loss": f"{result.final.heldout['loss']:.4f}",
-        "mean bits": f"{result.mean_bits:.2f}",
+        "mean bits": f"{result.mean_bits:.3g}",
         "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
     }
     for name, value in rows.items():

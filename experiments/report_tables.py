@@ -87,7 +87,7 @@ def group_table(group: GroupSummary) -> Table:
             *_learned(each),
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
-            _number(each.mean_bits, ".1f"),
+            _number(each.mean_bits, ".2g"),
             ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items()),
         ]
         for each in group.systems

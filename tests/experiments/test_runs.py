@@ -20,8 +20,9 @@ class TinyCluster:
     world_size = 2
     workload: Any = None
 
-    def __init__(self, diverge_at: float = math.inf) -> None:
+    def __init__(self, diverge_at: float = math.inf, bits: float = 4) -> None:
         self.iteration = 0
+        self.bits = bits
         self.diverge_at = diverge_at
 
     def reset(self, seed: int, **arguments: Any) -> None:
@@ -32,7 +33,7 @@ class TinyCluster:
         loss = 0.5 ** (self.iteration / 5) if self.iteration < self.diverge_at else math.nan
         return IntervalStatistics(
             iteration=self.iteration,
-            bits=4,
+            bits=self.bits,
             world_size=2,
             losses=(loss,) * iterations,
             step_seconds=1.0,
@@ -51,6 +52,10 @@ class TinyCluster:
 
     def close(self) -> None:
         pass
+
+
+def test_fractions_of_a_bit_are_counted() -> None:
+    assert run_training(TinyCluster(bits=1 / 64), "fixed:1/64", 0, iterations=12).mean_bits == 1 / 64
 
 
 def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
