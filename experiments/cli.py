@@ -14,7 +14,7 @@ from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.trainers.workload import workload_names
-from mqgrad.widths import format_width
+from mqgrad.widths import Width, format_width, parse_width
 
 from . import bench_command, compare_command, netlab_command
 
@@ -73,6 +73,9 @@ def train(
     link_latency_ms: Latency = 0.0,
     interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="'authors': the setting of the MQGrad paper.")] = None,
     algo: Annotated[str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")] = "ppo",
     total_steps: Annotated[int | None, typer.Option(help="Stop after this many decisions.")] = None,
@@ -100,6 +103,7 @@ def train(
         "link_latency_ms": link_latency_ms,
         "interval": interval,
         "budget_seconds": budget_seconds,
+        "widths": parse_widths(widths),
         "preset": preset,
     }
     if resume:
@@ -269,6 +273,14 @@ def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
     from mqgrad.trainers.link import parse_emulation
 
     return None if text is None else parse_emulation(text, latency_ms)
+
+
+def parse_widths(text: str | None) -> tuple[Width, ...] | None:
+    """``"1/4+2+32"`` → (0.25, 2, 32)."""
+    try:
+        return None if text is None else tuple(parse_width(part) for part in text.split("+"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None
 
 
 def parse_settings(items: list[str], data_root: Path | None = None) -> dict[str, Any]:

@@ -15,18 +15,29 @@ from mqgrad.agents.export import export
 from mqgrad.agents.train import train
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.widths import Width
 
 from .plots import plot_runs
 from .runs import RunRecord, run_training
 
-LINK = LinkEmulation(mbit_per_s=50.0, latency_ms=0.5)
+LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0
 TRAINED_ON: dict[str, Any] = {}
 """Workload settings while the policy learns: the defaults."""
 TESTED_ON: dict[str, Any] = {"width": 40, "batch_size": 24, "learning_rate": 0.04}
 """Workload settings of the runs that it is tested on: another model size, batch size and learning rate."""
+WIDTHS: tuple[Width, ...] = (1 / 4, 1 / 2, 2, 3, 4, 6, 8, 16, 32)
+"""What the policy chooses from. One bit is left out: it does not train with momentum."""
+INTERVAL = 10
+"""Iterations per decision."""
 TEST_SEEDS = (101, 102, 103)
-FIXED = {"2 bits": "fixed:2", "4 bits": "fixed:4", "8 bits": "fixed:8", "fp32 DDP": "fixed:32"}
+FIXED = {
+    "½ bit": "fixed:1/2",
+    "2 bits": "fixed:2",
+    "4 bits": "fixed:4",
+    "8 bits": "fixed:8",
+    "fp32 DDP": "fixed:32",
+}
 
 
 def run_demo(output: Path, train_seconds: float, console: Console) -> None:
@@ -61,6 +72,8 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
             "link_mbit_per_s": LINK.mbit_per_s,
             "link_latency_ms": LINK.latency_ms,
             "budget_seconds": BUDGET_SECONDS,
+            "widths": WIDTHS,
+            "interval": INTERVAL,
         },
     )
     console.print(f"digits-cnn on 2 workers, {LINK}; episodes of {BUDGET_SECONDS:g} s, {seconds:g} s in all")

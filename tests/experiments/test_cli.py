@@ -61,6 +61,8 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--link-mbit-per-s", "1:2"], "100/1000@10"),
         (["train", "/proc/here", "--total-steps", "1"], "/proc/here"),
         (["train", "nowhere", "--resume"], "no run to resume"),
+        (["train", "run", "--widths", "2+few"], "'2+few': 'few' is not a number"),
+        (["train", "run", "--widths", "4+1/4"], "increasing"),
         (["export", "nowhere.zip", "p.mqg"], "nowhere.zip"),
     ],
 )
@@ -87,7 +89,7 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     """The three uses, each as small as it can be and each real."""
     folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p.mqg"), tmp_path / "record.json"
     workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
-    short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5"]
+    short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
     assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
     assert invoke("train", folder, "--resume", "--total-steps", "60")[0] == 0
     assert "DQN after 60 decisions" in invoke("export", folder, policy)[1]
@@ -99,7 +101,8 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     assert "(emulated)" in output
     points = json.loads(record.read_text())["points"]
     assert [p["iteration"] for p in points] == list(range(5, 31, 5))
-    assert {p["bits"] for p in points} <= set(mqgrad.load_policy(policy).schema.widths)
+    assert mqgrad.load_policy(policy).schema.widths == (1 / 4, 2, 4, 8, 32)
+    assert {p["bits"] for p in points} <= {1 / 4, 2, 4, 8, 32}
     assert any(logs.iterdir())
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
