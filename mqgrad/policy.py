@@ -180,11 +180,6 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
     """
     if path == "default":
         path = _PACKAGED / "default.mqg"
-        if not path.exists():
-            raise PolicyFileError(
-                "this build of mqgrad comes without a default policy; train one with `mqgrad train` and "
-                "`mqgrad export`, and give load_policy the path of its file"
-            )
     if budget_seconds is not None:
         _check_number("budget_seconds", budget_seconds)
     document, arrays = read_policy_file(path)

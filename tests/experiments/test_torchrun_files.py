@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-POLICY = Path(__file__).parents[2] / "experiments" / "results" / "demo-policy.mqg"
+POLICY = Path(__file__).parents[2] / "mqgrad" / "policies" / "default.mqg"
 SCRIPT = """
 import os
 import sys
