@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mqgrad.agents.config import TrainConfig
     from mqgrad.trainers.link import LinkEmulation
 
+    from .runs import RunRecord
+
 app = typer.Typer(
     help="Choose the bit width of quantized gradients by reinforcement learning.",
     no_args_is_help=True,
@@ -207,22 +209,7 @@ def run(
             record=record,
         )
     on_link = f", {link}" if link else ""
-    table = Table(title=f"{workload}, {world_size} workers{on_link}, seed {seed}", show_header=False)
-    rows = {
-        "method": method,
-        "compressor": compressor if method == DEFAULT_METHOD else "",
-        "controller": controller or "",
-        "outcome": result.outcome,
-        "iterations": result.final.iteration,
-        "seconds": f"{result.final.elapsed_seconds:.2f}",
-        "held-out loss": f"{result.final.heldout['loss']:.4f}",
-        "mean bits": f"{result.mean_bits:.3g}",
-        "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
-    }
-    for name, value in rows.items():
-        if value != "":
-            table.add_row(name, str(value))
-    console.print(table)
+    console.print(_run_table(result, f"{workload}, {world_size} workers{on_link}, seed {seed}"))
 
 
 @app.command()
@@ -236,6 +223,26 @@ def demo(
     from .demo import run_demo
 
     run_demo(output, train_seconds, console)
+
+
+def _run_table(result: "RunRecord", title: str) -> Table:
+    """What one run was and what came of it; figures that do not apply are left out."""
+    table = Table(title=title, show_header=False)
+    rows = {
+        "method": result.method,
+        "compressor": result.compressor if result.method == DEFAULT_METHOD else "",
+        "controller": result.controller,
+        "outcome": result.outcome,
+        "iterations": result.final.iteration,
+        "seconds": f"{result.final.elapsed_seconds:.2f}",
+        "held-out loss": f"{result.final.heldout['loss']:.4f}",
+        "mean bits": f"{result.mean_bits:.3g}",
+        "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
+    }
+    for name, value in rows.items():
+        if value != "":
+            table.add_row(name, str(value))
+    return table
 
 
 def _train(config: "TrainConfig", *, resume: bool) -> None:

@@ -1,5 +1,6 @@
 """``cifar10-cnn``, ``cifar10-resnet18`` and ``cifar100-resnet34``: CIFAR's images, from ``data_root``."""
 
+import abc
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from .workload import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CIFAR:
+class CIFAR(abc.ABC):
     """Settings and everything but the model. Subclasses give ``name``, ``build_model`` and the constants.
 
     Training images are cropped at random and mirrored; channels are standardised.
@@ -56,8 +57,9 @@ class CIFAR:
         self._folder()  # fails here, before any worker has started
 
     @property
+    @abc.abstractmethod
     def name(self) -> str:
-        raise NotImplementedError
+        """Name in tables and logs."""
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         return SGD(
