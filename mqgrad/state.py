@@ -90,6 +90,7 @@ class CompressionState:
         self._losses: list[torch.Tensor | float] = []
         self._is_open = False  # between the first and the last bucket of an iteration
         self._step_time: float | None = None
+        self._step_seconds = 0.0  # of the last iteration; 0 if not known
         self._last_bucket: stopwatch.Mark = 0.0
         self._waited_seconds = 0.0  # from the last bucket's gradients to all buckets' means
         self._thread = CommThread(self._transport.device)
@@ -120,7 +121,7 @@ class CompressionState:
         now = time.perf_counter()
         if self._step_time is not None:
             self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
-            seconds = now - self._step_time
+            self._step_seconds = seconds = now - self._step_time
             self._account(Costs(step_seconds=seconds, compute_seconds=seconds - self._waited_seconds))
         else:
             self._statistics = RankStatistics()  # it holds the costs of an iteration whose time is not known
@@ -200,6 +201,7 @@ class CompressionState:
             seed=self._seed,
             costs=self._iteration_costs,
             measure=measure,
+            seconds=self._step_seconds,
         )
 
     def _open_iteration(self) -> None:
@@ -297,3 +299,4 @@ class CompressionState:
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
         self._step_time = time.perf_counter()
+        self._step_seconds = 0.0

@@ -3,6 +3,7 @@
 from .base import Compressor
 from .dgc import DGC
 from .ecq import ECQSGD
+from .gravac import GraVAC
 from .minmax import MinMax
 from .onebit import OneBit
 from .plain import FP16, NoCommunication
@@ -21,6 +22,7 @@ __all__ = [
     "FP16",
     "QSGD",
     "Compressor",
+    "GraVAC",
     "MinMax",
     "NoCommunication",
     "OneBit",

@@ -39,6 +39,8 @@ class Step(NamedTuple):
 
     Also where those of this bucket are equal: what is sent for a parameter must not depend on its neighbours.
     """
+    seconds: float = 0.0
+    """What the iteration before took this rank, by the clock; 0 if that is not known."""
 
 
 @runtime_checkable

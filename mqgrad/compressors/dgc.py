@@ -6,19 +6,18 @@ from typing import Any
 import torch
 
 from ..feedback import ErrorFeedback
-from ..widths import Width
-from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
-from .top_k import average_elements, check_ratio, largest_indices
+from .base import BucketWork
+from .sparsified import Accumulated, Sparsified
 
 _WARMUP_STAGES = 4  # 75 %, 93.75 %, 98.4 % and 99.6 % sparse, then the final ratio
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class DGC(Stateless):
+class DGC(Sparsified):
     """Deep Gradient Compression (Lin, Han, Mao, Wang and Dally, ICLR 2018).
 
-    Momentum is applied here, before the selection: give the optimizer none.
+    Momentum is applied here, before the selection: give the optimizer none. Both u and v are zeroed where they were
+    sent ("momentum factor masking").
 
     Raises:
         ValueError: for a ratio outside 0..1, a momentum outside 0..1 or a negative number elsewhere.
@@ -38,18 +37,13 @@ class DGC(Stateless):
     """State: v, the sum of u since it was sent last."""
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
+        super(DGC, self).__post_init__()  # slots make a new class, which super() alone does not find
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum {self.momentum!r} must be at least 0 and less than 1")
         if not self.clip >= 0:
             raise ValueError(f"clip {self.clip!r} must not be negative")
         if self.warmup_iterations < 0:
             raise ValueError(f"warmup_iterations {self.warmup_iterations!r} must not be negative")
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: values travel in fp32."""
-        return (32,)
 
     @property
     def num_residuals(self) -> int:
@@ -62,32 +56,13 @@ class DGC(Stateless):
         stage = _WARMUP_STAGES * iteration // self.warmup_iterations
         return max(0.25 ** (stage + 1), self.ratio)
 
-    def average_(self, work: BucketWork, step: Step) -> None:
-        """Average through the largest accumulated elements (algorithm 4 of the paper).
-
-        1. Clip the gradient; u ← m·u + g; v ← v + u.
-        2. Exchange the largest elements of v in each parameter and average them.
-        3. Zero u and v where they were sent; where an element of any rank is not finite, both stay as they were.
-        """
-        # 1.
-        with add_seconds(step.costs, "encode_seconds"):
-            gradient = self._clipped(
-                work.layout.pack(work.gradients, fill_padding=False), step.transport.world_size
-            )
-            velocity, accumulated = self.velocity.flat(work.layout), self.accumulated.flat(work.layout)
-            u = self.momentum * velocity + gradient
-            v = accumulated + u
-            indices = largest_indices(v, work.layout, self.ratio_at(step.iteration))
-        # 2.
-        mean = average_elements(v, indices, step.transport)
-        with add_seconds(step.costs, "decode_seconds"):
-            work.layout.unpack(mean, work.gradients)
-            # 3.
-            if bool(mean.isfinite().all()):
-                u[indices] = 0.0
-                v[indices] = 0.0
-                velocity.copy_(u)
-                accumulated.copy_(v)
+    def accumulate(self, work: BucketWork, world_size: int) -> Accumulated:
+        """u ← m·u + g with g clipped; v ← v + u (algorithm 4 of the paper)."""
+        gradient = self._clipped(work.layout.pack(work.gradients, fill_padding=False), world_size)
+        velocity, accumulated = self.velocity.flat(work.layout), self.accumulated.flat(work.layout)
+        u = self.momentum * velocity + gradient
+        v = accumulated + u
+        return Accumulated(v, ((u, velocity), (v, accumulated)))
 
     def _clipped(self, gradient: torch.Tensor, world_size: int) -> torch.Tensor:
         if not self.clip:

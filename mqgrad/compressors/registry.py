@@ -6,6 +6,7 @@ from ..spec import build
 from .base import Compressor
 from .dgc import DGC
 from .ecq import ECQSGD
+from .gravac import GraVAC
 from .minmax import MinMax
 from .onebit import OneBit
 from .plain import FP16, NoCommunication
@@ -21,6 +22,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "dgc": DGC,
     "ecq-sgd": ECQSGD,
     "fp16": FP16,
+    "gravac": GraVAC,
     "minmax": MinMax,
     "none": NoCommunication,
     "onebit": OneBit,

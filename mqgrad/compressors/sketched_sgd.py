@@ -12,7 +12,7 @@ from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
 from .coded import add_seconds
-from .top_k import check_ratio, num_largest
+from .sparsified import check_ratio, num_largest
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

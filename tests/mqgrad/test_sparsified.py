@@ -96,7 +96,7 @@ def test_sketched_sgd_applies_exact_sums_of_heavy_hitters() -> None:
         velocity[where] = accumulated[where] = 0.0
 
 
-@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "sketched-sgd:0.05"])
+@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "gravac:least_gain=0.1", "sketched-sgd:0.05"])
 def test_an_overflow_is_seen_by_all_and_remembered_by_none(spec: str) -> None:
     bad = {(1, 1): float("inf")}
     results = applied(spec, 4, bad)

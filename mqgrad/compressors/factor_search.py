@@ -1,0 +1,146 @@
+"""GraVAC's online search of the compression factor, apart from how gradients travel."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+DENSE = 1.0
+"""The factor of an iteration in which everything is sent."""
+
+
+class Energies(NamedTuple):
+    """Squared norms of an iteration, summed over ranks."""
+
+    full: float
+    """Of what there was to send, feedback included: ‖g_ef‖²."""
+    safe: float
+    """Of what the safe factor would send of it."""
+    candidate: float
+    """Of what the candidate would send of it: ‖g_c‖²."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class FactorSearch:
+    """The rule of Tyagi & Swany 2023, given each iteration's energies and seconds, equal on all ranks.
+
+    With the gain δ(θ) = E‖g_c‖²/E‖g_ef‖², the safe factor θ_min and the candidate θ_s·θ_min:
+
+    1. Send the candidate if its δ ≥ ε, else the safe factor if its δ ≥ ε, else everything. The gain of a factor
+       that was never measured counts as too small.
+    2. Every ``window`` iterations: if |δ_min − δ_c|/δ_min ≤ ω, the candidate becomes the safe factor.
+    3. If the two best δ·throughput of the factors sent so far differ by ≤ ω, or no candidate is left, freeze the best.
+       From then on it is sent where its δ ≥ ε.
+    4. Else the candidate becomes ``growth`` times as large.
+
+    Raises:
+        ValueError: for a setting out of its range.
+    """
+
+    least_factor: float = 10.0
+    """The first safe factor: elements for each that is sent."""
+    largest_factor: float = 1000.0
+    """No candidate is larger; the paper ends at 1000 or 2000."""
+    growth: float = 2.0
+    """By which the candidate grows after a window."""
+    least_gain: float = 0.7
+    """ε; the paper uses 0.7 and 0.9."""
+    tolerance: float = 0.01
+    """ω."""
+    window: int = 500
+    """Iterations between two steps of the search; the paper uses 500 to 2000."""
+    keep: float = 0.9
+    """Share of the old value in the averages of gain and throughput."""
+    safe: float = dataclasses.field(init=False, repr=False)
+    """State: θ_min."""
+    candidate: float = dataclasses.field(init=False, repr=False)
+    """State: θ_s·θ_min."""
+    sent: float = dataclasses.field(init=False, repr=False, default=DENSE)
+    """State: the factor in use."""
+    is_frozen: bool = dataclasses.field(init=False, repr=False, default=False)
+    """State: whether the search is over."""
+    observed: int = dataclasses.field(init=False, repr=False, default=0)
+    """State: iterations learned from."""
+    gains: dict[float, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """State: EWMA of δ by factor."""
+    throughputs: dict[float, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """State: EWMA of the iterations per second by factor, of those that were sent."""
+
+    def __post_init__(self) -> None:
+        if not 1 < self.least_factor <= self.largest_factor:
+            raise ValueError(
+                f"least_factor {self.least_factor!r} must be more than 1 and at most largest_factor, "
+                f"{self.largest_factor!r}"
+            )
+        if not self.growth > 1:
+            raise ValueError(f"growth {self.growth!r} must be more than 1")
+        for name, value in (("least_gain", self.least_gain), ("tolerance", self.tolerance)):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name} {value!r} must lie in 0..1")
+        if not 0 <= self.keep < 1:
+            raise ValueError(f"keep {self.keep!r} must be at least 0 and less than 1")
+        if self.window < 1:
+            raise ValueError(f"window {self.window!r} must be at least 1")
+        self.safe = self.least_factor
+        self.candidate = self._next(self.safe)
+
+    def observe(self, energies: Energies, seconds: float) -> None:
+        """Learn from an iteration; at the end of a window, take a step of the search.
+
+        Args:
+            energies: of ``safe`` and ``candidate`` as they are now. Values that are not finite teach nothing.
+            seconds: what the iteration took; 0 if that is not known.
+        """
+        if not all(map(math.isfinite, energies)):
+            return
+        self.gains[self.safe] = self._average(self.gains, self.safe, _gain(energies.safe, energies))
+        if self.candidate != self.safe:
+            gain = _gain(energies.candidate, energies)
+            self.gains[self.candidate] = self._average(self.gains, self.candidate, gain)
+        if seconds > 0 and self.sent != DENSE:
+            self.throughputs[self.sent] = self._average(self.throughputs, self.sent, 1 / seconds)
+        self.observed += 1
+        if not self.is_frozen and self.observed % self.window == 0:
+            self._search()
+
+    def choose(self) -> float:
+        """The factor of the next iteration; ``DENSE`` if none is good enough."""
+        good = (f for f in (self.candidate, self.safe) if self.gains.get(f, 0.0) >= self.least_gain)
+        self.sent = next(good, DENSE)
+        return self.sent
+
+    def search_state(self) -> dict[str, Any]:
+        """All that the search has learned, as plain types."""
+        state = {name: getattr(self, name) for name in _STATE}
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in state.items()}
+
+    def load_search_state(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`search_state` returned."""
+        for name in _STATE:
+            value = state[name]
+            setattr(self, name, dict(value) if isinstance(value, dict) else value)
+
+    def _search(self) -> None:
+        gain_lost = abs(self.gains[self.safe] - self.gains[self.candidate])
+        if gain_lost <= self.tolerance * self.gains[self.safe]:
+            self.safe = self.candidate
+        rates = {factor: rate * self.gains[factor] for factor, rate in self.throughputs.items()}
+        best = sorted(rates.values(), reverse=True)[:2]
+        is_level = len(best) == 2 and best[0] - best[1] <= self.tolerance * best[0]
+        if is_level or (rates and self.candidate == self.largest_factor):
+            self.is_frozen = True
+            self.safe = self.candidate = max(rates, key=lambda factor: rates[factor])
+        else:
+            self.candidate = self._next(self.candidate)
+
+    def _next(self, factor: float) -> float:
+        return min(factor * self.growth, self.largest_factor)
+
+    def _average(self, averages: dict[float, float], factor: float, value: float) -> float:
+        return self.keep * averages.get(factor, value) + (1 - self.keep) * value
+
+
+_STATE = ("safe", "candidate", "sent", "is_frozen", "observed", "gains", "throughputs")
+
+
+def _gain(sent: float, energies: Energies) -> float:
+    return sent / energies.full if energies.full > 0 else 1.0

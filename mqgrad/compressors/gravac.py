@@ -1,0 +1,137 @@
+"""GraVAC as published: top-k or DGC with a compression factor that is searched while training."""
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+import torch
+
+from ..layout import Layout
+from ..widths import Width
+from .base import BucketWork, Stateless, Step
+from .coded import add_seconds
+from .dgc import DGC
+from .factor_search import DENSE, Energies, FactorSearch
+from .sparsified import Sparsified, average_elements, largest_indices, num_largest
+from .top_k import TopK
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class GraVAC(FactorSearch, Stateless):
+    """GraVAC (Tyagi & Swany 2023) over the factors 1/ratio of a sparse compressor; see :class:`FactorSearch`.
+
+    Gains are measured every iteration on what the rank has accumulated, feedback included. DDP hands out one bucket
+    at a time and all of them take the same factor, so an iteration's factor follows from the iterations before it:
+    the very first sends everything. Seconds are measured, under a modelled clock, too.
+
+    Raises:
+        ValueError: for an unknown base, or a setting out of its range.
+    """
+
+    base: Literal["top-k", "dgc"] = "top-k"
+    """What selects the elements and keeps the others."""
+    momentum: float = 0.9
+    """Of ``dgc``, which applies it: give the optimizer none. Not used by ``top-k``."""
+    sparsifier: Sparsified = dataclasses.field(init=False, repr=False)
+    energies: dict[int, tuple[float, float, float]] = dataclasses.field(
+        init=False, repr=False, default_factory=dict
+    )
+    """State: this rank's ``Energies`` of each parameter in the last iteration. By parameter, so that their sum does
+    not depend on DDP's buckets."""
+    iteration: int = dataclasses.field(init=False, repr=False, default=-1)
+    """State: the iteration that the factor was chosen for."""
+
+    def __post_init__(self) -> None:
+        super(GraVAC, self).__post_init__()  # slots make a new class, which super() alone does not find
+        if self.base not in ("top-k", "dgc"):
+            raise ValueError(f"base {self.base!r} is unknown; choose one of top-k, dgc")
+        self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """32: values travel in fp32."""
+        return (32,)
+
+    @property
+    def num_residuals(self) -> int:
+        return self.sparsifier.num_residuals
+
+    def average_(self, work: BucketWork, step: Step) -> None:
+        """Average through as many elements as the search allows.
+
+        1. At the first bucket of an iteration, exchange the energies of the last one and choose the factor.
+        2. Add what was not sent before to the gradient, and measure what both factors would send of it.
+        3. Exchange the largest elements and average them; or all of them, in a plain all-reduce.
+        4. Remember the others; where an element of any rank is not finite, the memory stays as it was.
+        """
+        # 1.
+        if step.iteration != self.iteration:
+            self._begin_iteration(step)
+        # 2.
+        with add_seconds(step.costs, "encode_seconds"):
+            accumulated = self.sparsifier.accumulate(work, step.transport.world_size)
+            values = accumulated.values
+            largest = largest_indices(values, work.layout, 1 / self.safe, is_sorted=True)
+            self._measure(values, largest, work.layout)
+        # 3.
+        if self.sent == DENSE:
+            sent: torch.Tensor | slice = slice(None)
+            work.layout.unpack(values, work.gradients)
+            step.transport.all_reduce_(work.buffer)
+            work.buffer.div_(step.transport.world_size)
+        else:
+            sent = torch.cat(_first(largest, work.layout, self.sent))
+            mean = average_elements(values, sent, step.transport)
+            work.layout.unpack(mean, work.gradients)
+        # 4.
+        with add_seconds(step.costs, "decode_seconds"):
+            if bool(work.buffer.isfinite().all()):
+                accumulated.remember_all_but(sent)
+
+    def _begin_iteration(self, step: Step) -> None:
+        self.iteration = step.iteration
+        if self.energies:
+            sums = [math.fsum(column) for column in zip(*self.energies.values(), strict=True)]
+            row = torch.tensor([*sums, step.seconds], dtype=torch.float64, device=step.transport.device)
+            rows = step.transport.all_gather(row).tolist()
+            *energies, seconds = (sum(column) for column in zip(*rows, strict=True))
+            self.observe(Energies(*energies), seconds / step.transport.world_size)
+        self.energies = {}
+        self.choose()
+
+    def _measure(self, values: torch.Tensor, largest: list[torch.Tensor], layout: Layout) -> None:
+        """Note each parameter's energies. What the candidate sends is part of what the safe factor sends."""
+        candidate = _first(largest, layout, self.candidate)
+        rows = torch.stack(
+            [
+                torch.stack([_norm_sq(view), _norm_sq(values[safe]), _norm_sq(values[few])])
+                for view, safe, few in zip(layout.views(values), largest, candidate, strict=True)
+            ]
+        ).tolist()
+        self.energies.update(
+            {key: (row[0], row[1], row[2]) for key, row in zip(layout.keys, rows, strict=True)}
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "search": self.search_state(),
+            "sparsifier": self.sparsifier.state_dict(),
+            "energies": dict(self.energies),
+            "iteration": self.iteration,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.load_search_state(state["search"])
+        self.sparsifier.load_state_dict(state["sparsifier"])
+        self.energies = dict(state["energies"])
+        self.iteration = state["iteration"]
+
+
+def _first(largest: list[torch.Tensor], layout: Layout, factor: float) -> list[torch.Tensor]:
+    """Of each parameter's largest elements, sorted, those that are left at a larger factor."""
+    counts = [num_largest(numel, 1 / factor) for numel in layout.numels]
+    return [indices[:count] for indices, count in zip(largest, counts, strict=True)]
+
+
+def _norm_sq(x: torch.Tensor) -> torch.Tensor:
+    return x.double().square().sum()
