@@ -73,8 +73,9 @@ class BitWidthSettings:
             small = [bits for bits in self.widths if bits <= 4]
             object.__setattr__(self, "initial_bits", small[-1] if small else self.widths[0])
         check_width(self.first_bits, self.widths)
+        sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
-            check_width(bits, make_compressor(self.compressor).widths)
+            check_width(bits, sendable)
         for name in ("num_workers", "interval", "max_steps"):
             _check_count(name, getattr(self, name))
         for name in ("budget_seconds", "timeout_seconds"):

@@ -24,7 +24,6 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int | None: (int, "a whole number"),
     float: (float, "a number"),
     float | None: (float, "a number"),
-    float | None: (float, "a number"),
     bool: (_read_flag, "true or false"),
     Width: (parse_width, "a number of bits, such as 4 or 1/4"),
     tuple[Width, ...]: (_read_widths, "numbers of bits joined by +, such as 1/4+2+8"),
