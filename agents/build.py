@@ -121,12 +121,8 @@ def starts_warm(config: TrainConfig, schema: ObservationSchema) -> bool:
 
 def _registered(config: TrainConfig) -> MakeEnv:
     import mqgrad.envs  # noqa: F401  (registers the environment)
-    from mqgrad.trainers.clock import ModelClock
 
-    arguments = dict(config.env)
-    if isinstance(arguments.get("clock"), dict):
-        arguments["clock"] = ModelClock(**arguments["clock"])
-    return lambda: gymnasium.make("mqgrad/BitWidth-v0", **arguments)
+    return lambda: gymnasium.make("mqgrad/BitWidth-v0", **config.env_arguments())
 
 
 def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
 
-from .config import plain
+from .config import plain, with_clock
 from .wrappers import TimePrice, find_wrapper
 
 KEEP = 2
@@ -64,9 +64,18 @@ def save_settings(run: Path, settings: BitWidthSettings) -> None:
 
 
 def load_settings(run: Path) -> BitWidthSettings | None:
-    """Read what :func:`save_settings` wrote, without the clock; None if there is nothing."""
+    """Read what :func:`save_settings` wrote; None if there is nothing.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     path = run / "environment.json"
-    return BitWidthSettings(**{**json.loads(path.read_text()), "clock": None}) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return BitWidthSettings(**with_clock(json.loads(path.read_text())))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} holds no settings of an environment ({error})") from error
 
 
 def load_model(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv | None = None) -> BaseAlgorithm:

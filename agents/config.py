@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mqgrad.trainers.clock import ModelClock
+
 WARM_STARTS = ("auto", "goodput", "none")
 
 
@@ -62,6 +64,10 @@ class TrainConfig:
         """Where TensorBoard logs go."""
         return self.tensorboard or self.output / "tensorboard"
 
+    def env_arguments(self) -> dict[str, Any]:
+        """``env`` as the environment takes it."""
+        return with_clock(self.env)
+
     @classmethod
     def authors(cls, output: Path, **settings: Any) -> "TrainConfig":
         """MQGrad's own setting (Cui et al., ICTIR 2018): SARSA, 400 decisions in one run of 2000 iterations."""
@@ -99,6 +105,12 @@ class TrainConfig:
             return cls(**json.loads(path.read_text()))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no configuration of a training ({error})") from error
+
+
+def with_clock(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The environment's arguments as JSON holds them, with the clock made a ``ModelClock`` again."""
+    clock = arguments.get("clock")
+    return {**arguments, "clock": ModelClock(**clock)} if isinstance(clock, dict) else dict(arguments)
 
 
 def plain(value: Any) -> Any:

@@ -1,9 +1,7 @@
 """From a Stable-Baselines3 model to a frozen policy file that needs no SB3 to run."""
 
 import datetime
-import importlib.metadata
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import nn
 from mqgrad.envs import BitWidthSettings
 from mqgrad.envs.settings import make_settings
 from mqgrad.policy import FrozenPolicy, Normalization
+from mqgrad.trainers.versions import git_revision, package_versions
 
 from .build import algorithm_class
 from .checkpoint import load_model, load_settings
@@ -58,7 +57,7 @@ def export(
     """
     if not isinstance(model, BaseAlgorithm):
         run = _run_folder(Path(model))
-        config = config or TrainConfig.load(run / "config.json")
+        config = config or _saved_config(run)
         settings = settings or load_settings(run)
         model = load_model(Path(model), algorithm_class(config.algo))
     settings = settings or _settings_of(model, config)
@@ -112,8 +111,8 @@ def provenance(
         "seed": model.seed,
         "config": _without_paths(config) if config else None,
         "environment": {name: getattr(settings, name) for name in _ENVIRONMENT},
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "git_revision": _git_revision(),
+        "versions": package_versions(_PACKAGES),
+        "git_revision": git_revision(),
         "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     return json.loads(json.dumps(facts, default=str))
@@ -164,7 +163,7 @@ def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSe
     if model.env is not None:
         return model.env.get_attr("settings")[0]
     if config is not None:
-        arguments = {name: value for name, value in config.env.items() if name != "clock"}
+        arguments = config.env_arguments()
         return make_settings(arguments.pop("preset", None), arguments)
     raise FileNotFoundError("nothing says what environment the model was made for; give config or settings")
 
@@ -177,23 +176,15 @@ def _run_folder(zip_path: Path) -> Path:
     return next((folder for folder in candidates if (folder / "config.json").exists()), zip_path.parent)
 
 
+def _saved_config(run: Path) -> TrainConfig:
+    path = run / "config.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path}, which says how the model was trained: export from the run folder of `mqgrad train`"
+        )
+    return TrainConfig.load(path)
+
+
 def _without_paths(config: TrainConfig) -> dict[str, Any]:
     # A policy file travels; where its run lay on this machine does not concern anyone.
     return {k: v for k, v in config.to_dict().items() if k not in ("output", "tensorboard", "progress_bar")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _git_revision() -> str | None:
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() if found.returncode == 0 else None

@@ -3,13 +3,11 @@
 import hashlib
 import os
 import platform
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import mqgrad
 from mqgrad import cuda_ext
+from mqgrad.trainers.versions import git_revision, package_versions
 
 _PACKAGES = ("mqgrad", "torch", "numpy", "scikit-learn")
 
@@ -20,7 +18,7 @@ def provenance() -> dict[str, Any]:
         "revision": git_revision(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in _PACKAGES},
+            **package_versions(_PACKAGES),
             "codec": cuda_ext.IMPLEMENTATION,
         },
         "machine": {
@@ -29,17 +27,6 @@ def provenance() -> dict[str, Any]:
             "kernel": f"{platform.system()} {platform.release()}",
         },
     }
-
-
-def git_revision() -> str | None:
-    """Commit of the source that is running, with ``+changes`` if files differ from it; None outside a checkout."""
-    folder = Path(mqgrad.__file__).resolve().parent
-    commit = _git(folder, "rev-parse", "--short=12", "HEAD")
-    # An installed copy may lie inside a stranger's checkout (a virtual environment in a project's folder).
-    if not commit or not _git(folder, "ls-files", "--", "__init__.py"):
-        return None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit}+changes" if changed else commit
 
 
 def cpu_model() -> str:
@@ -55,20 +42,3 @@ def cpu_model() -> str:
 def file_digest(path: Path) -> str:
     """The first 16 hexadecimal digits of a file's SHA-256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    try:
-        result = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return result.stdout.strip()

@@ -9,6 +9,7 @@ Nothing in it can execute: there is no pickle, and object arrays are refused. Si
 before anything is read, and stored entries cannot expand, so a zip bomb is refused and not unpacked.
 """
 
+import errno
 import io
 import json
 import os
@@ -45,12 +46,18 @@ def file_error(path: Path, problem: str, remedy: str = _REMEDY) -> PolicyFileErr
 
 
 def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    """Write ``document`` and ``arrays``: complete or not at all, and equal input gives equal bytes."""
+    """Write ``document`` and ``arrays``: complete or not at all, and equal input gives equal bytes.
+
+    Raises:
+        OSError: the folder does not exist, or the file cannot be written.
+    """
     text = json.dumps({"format": FORMAT, "version": VERSION, **document}, indent=2, allow_nan=False)
     entries = {DOCUMENT: text.encode()} | {
         f"{name}.npy": _array_bytes(array) for name, array in arrays.items()
     }
     folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):  # else the error would name the temporary file
+        raise FileNotFoundError(errno.ENOENT, "the folder of the policy file does not exist", folder)
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".mqg.part", delete=False) as file:
         try:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:

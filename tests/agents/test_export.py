@@ -13,6 +13,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from toy_link import toy_env
 
+from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.export import export
 from mqgrad.agents.sarsa import Sarsa, WithWidth
@@ -69,7 +70,7 @@ def test_normalization_is_carried(tmp_path: Path) -> None:
 def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
     env = toy_env(preset="authors", max_steps=60)
     model = Sarsa(env=DummyVecEnv([lambda: WithWidth(env)]), seed=3, zero_init=False).learn(100)
-    frozen = export(model, tmp_path / "policy.mqg")
+    export(model, tmp_path / "policy.mqg")
     frozen = load_policy(tmp_path / "policy.mqg")
     for observation in np.random.default_rng(0).uniform(0.5, 2.5, (500, 5)).astype(np.float32):
         for index, bits in enumerate(env.settings.widths):
@@ -90,6 +91,38 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
     assert facts["config"]["env"] == {"workload": "digits-mlp"}
     assert facts["versions"]["torch"] == torch.__version__
     assert str(tmp_path) not in str(facts)
+
+
+def test_a_policy_that_learned_in_simulation_is_exported_like_any_other(tmp_path: Path) -> None:
+    env = {
+        "workload": "digits-mlp",
+        "workload_settings": {"width": 16},
+        "simulated": True,
+        "clock": {"compute_seconds": 0.01, "mbit_per_s": 10.0},
+    }
+    config = TrainConfig(
+        output=tmp_path, total_steps=3, warm_start="none", env=env, progress_bar=False, algo="dqn"
+    )
+    model_zip = train(config)
+    assert export(model_zip, tmp_path / "policy.mqg").budget_seconds == 5.0
+    (tmp_path / "environment.json").unlink()  # the configuration alone is enough
+    assert export(model_zip, tmp_path / "policy.mqg").provenance["config"]["env"] == env
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"interval": 0}', '{"colour": 1}', '{"clock": {"rate": 1}}'])
+def test_damaged_settings_of_a_run_are_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "environment.json").write_text(text)
+    with pytest.raises(ValueError, match=r"environment\.json holds no settings"):
+        load_settings(tmp_path)
+
+
+def test_a_model_without_its_run_folder_and_a_missing_folder_are_named(tmp_path: Path) -> None:
+    model = PPO("MlpPolicy", toy_env(), device="cpu")
+    model.save(tmp_path / "model.zip")
+    with pytest.raises(FileNotFoundError, match=r"config\.json, which says how"):
+        export(tmp_path / "model.zip", tmp_path / "policy.mqg")
+    with pytest.raises(FileNotFoundError, match=f"folder of the policy file does not exist: '{tmp_path}/no'"):
+        export(model, tmp_path / "no" / "policy.mqg")
 
 
 class OtherEnv(gymnasium.Env):
