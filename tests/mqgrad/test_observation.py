@@ -8,25 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from intervals import statistics
 
 from mqgrad.observation import KINDS, ObservationSchema, Observer, SmoothedLosses, log_loss
 from mqgrad.statistics import IntervalStatistics
 
-BASE = IntervalStatistics(
-    iteration=5,
-    bits=4,
-    world_size=2,
-    losses=(2.0,) * 5,
-    step_seconds=0.2,
-    compute_seconds=0.1,
-    encode_seconds=0.01,
-    wire_seconds=0.05,
-    decode_seconds=0.01,
-    wire_bytes=1e6,
-    gradient_signal=1.0,
-    gradient_noise=10.0,
-    peak_energy=600.0,
-)
+BASE = statistics(losses=(2.0,) * 5, peak_energy=600.0)
 
 any_float = st.floats(allow_nan=True, allow_infinity=True)
 FIGURES = (
