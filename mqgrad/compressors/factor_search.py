@@ -28,8 +28,8 @@ class FactorSearch:
     1. Send the candidate if its δ ≥ ε, else the safe factor if its δ ≥ ε, else everything. The gain of a factor
        that was never measured counts as too small.
     2. Every ``window`` iterations: if |δ_min − δ_c|/δ_min ≤ ω, the candidate becomes the safe factor.
-    3. If the two best δ·throughput of the factors sent so far differ by ≤ ω, or no candidate is left, freeze the best.
-       From then on it is sent where its δ ≥ ε.
+    3. If the two best δ·throughput of the factors sent so far differ by ≤ ω, or no candidate is left, freeze the
+       best: from then on it is sent where its δ ≥ ε.
     4. Else the candidate becomes ``growth`` times as large.
 
     Raises:

@@ -92,9 +92,9 @@ def num_largest(numel: int, ratio: float) -> int:
 def largest_indices(
     flat: torch.Tensor, layout: Layout, ratio: float, *, is_sorted: bool = False
 ) -> list[torch.Tensor]:
-    """Where the largest magnitudes of each parameter lie in ``flat`` [N]: int64 [K] each. A NaN counts as the largest.
+    """Where the largest magnitudes of each parameter lie in ``flat`` [N]: int64 [K] each.
 
-    Chosen parameter by parameter, so that the buckets into which DDP groups them change nothing.
+    A NaN counts as the largest. Chosen parameter by parameter, so that the buckets into which DDP groups them change nothing.
 
     Args:
         is_sorted: the largest comes first.
