@@ -13,6 +13,7 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorch
 from stable_baselines3.common.utils import safe_mean
 from torch import nn
 
+from mqgrad.controllers.sarsa import HIDDEN, prefers_next, q_network, sarsa_step
 from mqgrad.widths import Width
 
 KEEP, INCREASE = 0, 1
@@ -64,18 +65,17 @@ class SarsaPolicy(BasePolicy):
         action_space: spaces.Discrete,
         lr_schedule: Schedule,
         *,
-        hidden: int = 30,
+        hidden: int = HIDDEN,
         zero_init: bool = True,
         **_: Any,
     ) -> None:
         super().__init__(observation_space, action_space)
         num_losses = observation_space.shape[0] - 1
         self.num_widths = round(float(observation_space.high[-1])) + 1
-        last = nn.Linear(hidden, self.num_widths)
+        self.net = q_network(num_losses, self.num_widths, hidden)
         if zero_init:
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
-        self.net = nn.Sequential(nn.Linear(num_losses, hidden), nn.Tanh(), last)
+            for parameter in self.net[2].parameters():
+                nn.init.zeros_(parameter)
         self.register_buffer("loss_mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("loss_std", torch.ones((), dtype=torch.float64))
         self.loss_mean: torch.Tensor
@@ -92,11 +92,7 @@ class SarsaPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:
         assert isinstance(observation, torch.Tensor)
-        q = self.q_values(observation)
-        keep = torch.full((len(q),), KEEP)
-        q_keep = q.gather(1, self.width_index(observation, keep)[:, None])
-        q_increase = q.gather(1, self.width_index(observation, keep + 1)[:, None])
-        return (q_increase > q_keep).long().squeeze(1)
+        return prefers_next(self.q_values(observation), observation[:, -1].long()).long()
 
 
 class Sarsa(BaseAlgorithm):
@@ -119,7 +115,9 @@ class Sarsa(BaseAlgorithm):
     quantizer without error feedback (``compressor="minmax"``). "Few bits, then many" is built into the actions:
     compare with ``random-ramp``, which has it too and learns nothing.
 
-    Deviation: a probe is not taken back after its interval, as the environment's keep/+1 actions cannot.
+    Deviation: a probe is not taken back after its interval, as the environment's keep/+1 actions cannot. The
+    controller ``mqgrad-authors``, which learns within one run as the paper does, takes it back; both share
+    :mod:`mqgrad.controllers.sarsa`.
 
     Args:
         learning_rate: α.
@@ -230,16 +228,9 @@ class Sarsa(BaseAlgorithm):
         """One semi-gradient step for one transition (leading dimension 1); returns the TD error before it."""
         with torch.no_grad():
             bootstrap = 0.0 if done[0] else float(self._q(next_observation, next_action))
-        q = self._q(observation, action)
-        error = float(reward[0]) + self.gamma * bootstrap - q.item()
-        self.policy.zero_grad()
-        q.backward()
+        target = float(reward[0]) + self.gamma * bootstrap
         learning_rate = self.lr_schedule(self._current_progress_remaining)
-        with torch.no_grad():
-            for parameter in self.policy.net.parameters():
-                assert parameter.grad is not None
-                parameter.add_(parameter.grad, alpha=learning_rate * error)
-        return error
+        return sarsa_step(self.policy.net, self._q(observation, action), target, learning_rate)
 
     def _q(self, observation: npt.NDArray[np.float32], action: npt.NDArray[np.int64]) -> torch.Tensor:
         states = torch.as_tensor(observation)

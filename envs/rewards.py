@@ -1,10 +1,8 @@
 """What a step of the environment is worth."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
+from mqgrad.controllers.sarsa import slope_reward
 from mqgrad.observation import SmoothedLosses, log_loss
 from mqgrad.statistics import IntervalStatistics
 
@@ -57,8 +55,7 @@ class LogLossReward:
 class AuthorsReward:
     """MQGrad's reward, −300 · slope / (5 + 5·b) (Cui et al., ICTIR 2018).
 
-    ``slope`` is the least-squares slope of the last 5 smoothed losses; 5 + 5·b is the authors' model of the
-    time that an interval at b bits takes, and no measured second enters.
+    ``slope`` is that of the last 5 smoothed losses, see :func:`mqgrad.controllers.sarsa.slope_reward`.
     """
 
     def __init__(self, history: int = 5) -> None:
@@ -71,10 +68,4 @@ class AuthorsReward:
 
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
         self._smoothed.extend(statistics.losses)
-        return -300.0 * least_squares_slope(self._smoothed.values) / (5 + 5 * statistics.bits)
-
-
-def least_squares_slope(values: Sequence[float]) -> float:
-    """Slope of the least-squares line through (0, values[0]), (1, values[1]), …; 0 for one value."""
-    steps = np.arange(len(values)) - (len(values) - 1) / 2
-    return float(steps @ np.asarray(values) / max(steps @ steps, 1.0)) if len(values) > 1 else 0.0
+        return slope_reward(self._smoothed.values, statistics.bits)

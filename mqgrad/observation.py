@@ -136,8 +136,8 @@ def check_widths(widths: Sequence[Width]) -> tuple[Width, ...]:
 class SmoothedLosses:
     """The last ``length`` values of MQGrad's average of per-iteration losses, 0.9 old + 0.1 new."""
 
-    def __init__(self, length: int) -> None:
-        self.values: list[float] = []
+    def __init__(self, length: int, values: Sequence[float] = ()) -> None:
+        self.values = list(values)
         self._length = length
 
     def extend(self, losses: Sequence[float]) -> None:
@@ -146,6 +146,11 @@ class SmoothedLosses:
             loss = _clip(loss, -_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)
             self.values.append(_KEEP * self.values[-1] + (1 - _KEEP) * loss if self.values else loss)
         del self.values[: -self._length]
+
+    def window(self) -> list[float]:
+        """``length`` values; the oldest one stands for those before the run, and 0 before there is one."""
+        known = self.values or [0.0]
+        return [known[0]] * (self._length - len(known)) + known
 
 
 class Observer:
@@ -182,8 +187,7 @@ class Observer:
 
     def _loss_part(self) -> list[float]:
         if self.schema.kind == "authors":
-            known = self._smoothed.values or [0.0]
-            return [known[0]] * (self.schema.history - len(known)) + known
+            return self._smoothed.window()
         assert self._first_log_loss is not None
         drops = [a - b for a, b in itertools.pairwise(self._log_losses)]
         missing = self.schema.history - 1 - len(drops)

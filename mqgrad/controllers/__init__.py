@@ -1,6 +1,7 @@
 """Rules that choose the bit width."""
 
 from .accordion import Accordion
+from .authors import MQGradAuthors
 from .base import Controller
 from .ceiling import saving_ceiling_bits
 from .dq_sgd import DQSGD
@@ -25,6 +26,7 @@ __all__ = [
     "GraVAC",
     "LGreCo",
     "LinearRamp",
+    "MQGradAuthors",
     "RandomRamp",
     "SmoothnessLayers",
     "controller_names",

@@ -4,6 +4,7 @@ from typing import Any
 
 from ..spec import build
 from .accordion import Accordion
+from .authors import MQGradAuthors
 from .base import Controller
 from .dq_sgd import DQSGD
 from .federated import AdaQuantFL, DAdaQuant, FedDQ
@@ -25,6 +26,7 @@ _CONTROLLERS: dict[str, type[Any]] = {
     "gravac": GraVAC,
     "l-greco": LGreCo,
     "linear-ramp": LinearRamp,
+    "mqgrad-authors": MQGradAuthors,
     "random-ramp": RandomRamp,
     "smoothness-layers": SmoothnessLayers,
 }

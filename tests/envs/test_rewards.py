@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from mqgrad.envs.rewards import AuthorsReward, LogLossReward, least_squares_slope
+from mqgrad.controllers.sarsa import least_squares_slope
+from mqgrad.envs.rewards import AuthorsReward, LogLossReward
 from mqgrad.statistics import IntervalStatistics
 
 

@@ -27,6 +27,7 @@ SPECS = (
     "goodput",
     "gravac:window=1",
     "linear-ramp:decisions=5",
+    "mqgrad-authors:exploration=0.5",
     "random-ramp:decisions=6,seed=1",
 )
 RULES = tuple(spec for spec in SPECS if not spec.startswith("fixed"))
@@ -182,6 +183,9 @@ def test_arguments_reach_the_controller() -> None:
         ("goodput:keep=1", "keep 1.0"),
         ("goodput:interval=0", "interval 0"),
         ("gravac:least_gain=2", "least_gain 2.0"),
+        ("mqgrad-authors:exploration=2", "exploration 2.0 must be from 0 to 1"),
+        ("mqgrad-authors:discount=-1", "discount -1.0"),
+        ("mqgrad-authors:learning_rate=nan", "learning_rate nan"),
     ],
 )
 def test_wrong_specs_are_refused_by_name(spec: str, message: str) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from ranks import run_ranks
 
 from mqgrad.trainers import make_workload
 from mqgrad.trainers.agnews import PADDING, UNKNOWN, load_agnews
 from mqgrad.trainers.cifar import _augment
 from mqgrad.trainers.cifar_files import CIFAR10, CIFAR100, load_cifar
 from mqgrad.trainers.convnets import ResNet
+from mqgrad.trainers.session import TrainingSession
 
 TOPICS = ("war treaty border", "match goal team", "stocks profit shares", "software chip internet")
 
@@ -217,3 +220,26 @@ def test_a_damaged_line_of_agnews_is_named(line: str, message: str, tmp_path: Pa
     (folder / "train.csv").write_text('"1","a","b"\n' + line)
     with pytest.raises(ValueError, match=rf"train.csv', line 2: .*{message.removeprefix('line 2: ')}"):
         load_agnews(folder, vocabulary=10, length=4)
+
+
+def test_the_whole_of_mqgrad_as_published_runs(tmp_path: Path) -> None:
+    """Its model, agent, quantizer and single server, on two real ranks."""
+    settings = {"data_root": str(write_cifar10(tmp_path).parent), "batch_size": 2, "evaluation_images": 10}
+
+    def rank_main(rank: int) -> tuple[list[float], float, str]:
+        assert dist.group.WORLD is not None
+        session = TrainingSession(make_workload("cifar10-cnn", **settings), dist.group.WORLD)
+        session.reset(0, controller="mqgrad-authors:interval=1", compressor="minmax:topology=star")
+        intervals = [session.run(1) for _ in range(3)]
+        fingerprint = session.fingerprint()
+        session.close()
+        return [i.bits for i in intervals], intervals[0].statistics.wire_bytes, fingerprint
+
+    results = run_ranks(rank_main, timeout=120)
+    (widths, wire_bytes, _), (other_widths, _, _) = results
+    assert results[0][2] == results[1][2]
+    assert widths == other_widths
+    assert widths[0] == 2
+    assert set(widths) <= {2, 3, 4}
+    coded, others = 3136 * 2304 + 2304 * 3840, 3840 * 10 + 5 * 5 * 64 * (3 + 64)
+    assert wire_bytes == pytest.approx(coded * 2 / 8 + 4 * others, rel=0.03)
