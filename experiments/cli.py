@@ -9,14 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.trainers.workload import workload_names
-from mqgrad.widths import Width, format_width, parse_width
+from mqgrad.widths import Width, parse_width
 
-from . import bench_command, compare_command, netlab_command
+from . import bench_command, compare_command, netlab_command, run_server_command
 
 if TYPE_CHECKING:
     from mqgrad.agents.config import TrainConfig
@@ -34,6 +34,7 @@ console = Console()
 app.command(context_settings=netlab_command.SETTINGS)(netlab_command.netlab)
 app.command()(bench_command.bench)
 app.command()(compare_command.compare)
+app.command(hidden=True)(run_server_command.serve_runs)
 
 # Options that several commands share.
 WorkloadName = Annotated[
@@ -182,6 +183,7 @@ def run(
     ] = None,
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
+    from .runs import default_controller
     from .training import open_cluster, read_once, run_once
 
     if iterations is None and budget_seconds is None:
@@ -252,12 +254,6 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
     if model is not None:
         console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
         console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
-
-
-def default_controller(compressor: str) -> str:
-    """``fixed:4``, or the only width of a compressor that offers no choice."""
-    widths = make_compressor(compressor).widths
-    return f"fixed:{format_width(widths[0])}" if len(widths) == 1 else "fixed:4"
 
 
 def parse_rate(text: str | None) -> float | tuple[float, float] | None:

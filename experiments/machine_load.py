@@ -9,7 +9,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class OthersLoad:
-    """Measures from its construction on. Only what this process has waited for by then counts as its own."""
+    """Measures from its construction on. This process and all below it, living or ended, are its own."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -36,6 +36,23 @@ def busy_seconds() -> float | None:
 
 
 def own_seconds() -> float:
-    """CPU seconds of this process and of the processes below it that have ended."""
+    """CPU seconds of this process and of the processes below it, those that have ended and those that live."""
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + _living_seconds()
+
+
+def _living_seconds() -> float:
+    """CPU seconds of the living processes below this one, with those that they have waited for; 0 without /proc."""
+    children: dict[int, list[tuple[int, int]]] = {}  # process and ticks, by parent
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()  # a name may hold anything
+        except OSError:  # has ended
+            continue
+        children.setdefault(int(fields[1]), []).append((int(path.parent.name), sum(map(int, fields[11:15]))))
+    ticks, below = 0, [os.getpid()]
+    while below:
+        own = children.get(below.pop(), [])
+        ticks += sum(spent for _, spent in own)
+        below += [process for process, _ in own]
+    return ticks / _TICKS_PER_SECOND

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from .netlab import INTERFACE, Counters, NetLab
 
@@ -47,9 +48,17 @@ class Job:
         command: program and arguments.
         logs: an existing folder for their output.
         stack: closes the log files at its end.
+        stdin: standard input of rank 0, as ``subprocess.Popen`` takes it; the others have none.
     """
 
-    def __init__(self, lab: NetLab, command: Sequence[str], logs: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self,
+        lab: NetLab,
+        command: Sequence[str],
+        logs: Path,
+        stack: contextlib.ExitStack,
+        stdin: int = subprocess.DEVNULL,
+    ) -> None:
         self._lab = lab
         self._started = time.monotonic()
         self._ended_by_itself: dict[int, int] = {}  # return code by rank
@@ -58,7 +67,7 @@ class Job:
                 rank,
                 command,
                 env=host_environment(lab, rank),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin if rank == 0 else subprocess.DEVNULL,
                 stdout=stack.enter_context(log_path(logs, rank, "stdout").open("wb")),
                 stderr=stack.enter_context(log_path(logs, rank, "stderr").open("wb")),
             )
@@ -70,8 +79,7 @@ class Job:
         for rank, process in enumerate(self._processes):
             if rank not in self._ended_by_itself and process.poll() is not None:
                 self._ended_by_itself[rank] = process.returncode
-        failed = {rank: code for rank, code in self._ended_by_itself.items() if code != 0}
-        if failed:
+        if failed := self.failed:
             told = ", ".join(f"rank {rank} ({describe(code)})" for rank, code in failed.items())
             first = next(iter(failed.values()))
             return Stop(f"failed: {told}", first if first > 0 else 128 - first)
@@ -83,6 +91,16 @@ class Job:
             running = [r for r in range(len(self._processes)) if r not in self._ended_by_itself]
             return Stop(f"time limit of {timeout_seconds:g} s: ranks {running} still ran", _TIMEOUT_STATUS)
         return None
+
+    @property
+    def failed(self) -> dict[int, int]:
+        """Return codes, by rank, of the processes that failed by themselves, the first first."""
+        return {rank: code for rank, code in self._ended_by_itself.items() if code != 0}
+
+    @property
+    def stdin(self) -> IO[bytes] | None:
+        """Rank 0's standard input, if it is a pipe."""
+        return self._processes[0].stdin
 
     def stop(self) -> None:
         """Ask what still runs to end, wait for a bounded time, then kill it and whatever it has started."""

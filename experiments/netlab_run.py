@@ -54,7 +54,6 @@ def run_lab(
     logs: Path,
     *,
     schedule: Iterable[RateChange] = (),
-    schedule_after: Path | None = None,
     timeout_seconds: float | None = None,
     stream: bool = True,
     caught_signals: Sequence[int] = (),
@@ -71,7 +70,6 @@ def run_lab(
         command: program and arguments; no shell is involved.
         logs: folder for logs, made if need be.
         schedule: rates and when they come into force; may have no end.
-        schedule_after: its seconds count from the moment at which this file exists; None: from the start.
         timeout_seconds: stop the command after this time; None: never.
         stream: copy rank 0's output to this process's own.
         caught_signals: filled by a signal handler with the numbers of signals that ask to stop.
@@ -87,7 +85,7 @@ def run_lab(
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
         tails = _follow_rank_0(logs, stack) if stream else []
-        rates = _Rates(lab, schedule, schedule_after)
+        rates = RateSchedule(lab, schedule)
         try:
             while (stop := job.reason_to_stop(caught_signals, timeout_seconds)) is None:  # 2
                 rates.apply()
@@ -112,24 +110,20 @@ def run_lab(
     return result
 
 
-class _Rates:
-    """A schedule of rates that is carried out."""
+class RateSchedule:
+    """A schedule of rates that is carried out, in seconds since this was made."""
 
-    def __init__(self, lab: NetLab, schedule: Iterable[RateChange], after: Path | None) -> None:
+    def __init__(self, lab: NetLab, schedule: Iterable[RateChange]) -> None:
         self.applied: list[RateChange] = []
         self._lab = lab
         self._pending = iter(schedule)
         self._next = next(self._pending, None)
-        self._after = after
         self._started = time.monotonic()
 
     def apply(self) -> None:
         """Bring the next rate into force if it is due."""
         if self._next is None:
             return
-        if self._after is not None:  # not there yet
-            self._started = time.monotonic()
-            self._after = None if self._after.exists() else self._after
         seconds = time.monotonic() - self._started
         if seconds >= self._next.seconds:
             self._lab.set_rate(self._next.rate_mbit_per_s)

@@ -5,15 +5,18 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
-from mqgrad.widths import Width
+from mqgrad.widths import Width, format_width
 
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
+
+_CHUNK = 5  # iterations between two points of a run
+_RESOLUTION = 0.02  # of a budget: what the seconds between two points aim at
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +75,12 @@ class RunRecord:
         return next((p.elapsed_seconds for p in self.points if p.heldout["loss"] <= loss), None)
 
 
+def default_controller(compressor: str) -> str:
+    """``fixed:4``, or the only width of a compressor that offers no choice."""
+    widths = make_compressor(compressor).widths
+    return f"fixed:{format_width(widths[0])}" if len(widths) == 1 else "fixed:4"
+
+
 def run_training(
     cluster: Cluster,
     controller: str | None,
@@ -82,18 +91,19 @@ def run_training(
     link: LinkEmulation | None = None,
     iterations: int | None = None,
     budget_seconds: float | None = None,
-    chunk: int = 5,
     on_start: Callable[[RunRecord], None] = lambda record: None,
     on_point: Callable[[RunPoint], None] = lambda point: None,
 ) -> RunRecord:
-    """Train until the iterations or the seconds are spent, evaluating after every ``chunk`` iterations.
+    """Train until the iterations or the seconds are spent.
+
+    A point of the record, with an evaluation, is taken after every 5 iterations; in a run with a budget, after as many
+    as fit in 2 % of it at the run's slowest pace so far.
 
     Args:
         controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
         seed: of initial weights and data order.
         compressor: as :func:`mqgrad.make_compressor` takes it.
         method: as :func:`mqgrad.trainers.methods.make_method` takes it.
-        chunk: iterations between two points of the record.
         on_start: called with the empty record when training begins.
         on_point: called with every new point, for progress.
 
@@ -108,7 +118,7 @@ def run_training(
     cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
     record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)
-    for point, bit_iterations in _points(cluster, chunk, iterations or math.inf):
+    for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds):
         record.points.append(point)
         record.bit_iterations += bit_iterations
         on_point(point)
@@ -121,14 +131,19 @@ def run_training(
     return record
 
 
-def _points(cluster: Cluster, chunk: int, iterations: float) -> Iterator[tuple[RunPoint, float]]:
-    elapsed = wire_bytes = 0.0
+def _points(
+    cluster: Cluster, iterations: float, budget_seconds: float | None
+) -> Iterator[tuple[RunPoint, float]]:
+    elapsed = wire_bytes = slowest = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
-    done = 0
+    chunk, done = _CHUNK, 0
     while done < iterations:
         count = int(min(chunk, iterations - done))
         statistics = cluster.run(count)
         done += count
+        slowest = max(slowest, statistics.seconds / count)
+        if budget_seconds is not None and slowest > 0:
+            chunk = math.ceil(_RESOLUTION * budget_seconds / slowest)
         elapsed += statistics.seconds
         wire_bytes += statistics.wire_bytes * count
         parts = {part: parts[part] + getattr(statistics, f"{part}_seconds") * count for part in PARTS}

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .provenance import git_revision, provenance
+from .provenance import provenance
+from .run_server import replace_file
 from .signals import caught_signals
-from .sweep_cell import Place, default_program, run_cell
+from .sweep_cell import CellRunner, Place, default_program
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell
 from .sweep_result import CellResult
@@ -26,7 +27,7 @@ class Sweep:
     Args:
         folder: a new one, or one of an earlier sweep with the same configuration, which is then continued.
         config: what is compared.
-        program: the command of a run up to its options; ``mqgrad run`` by default.
+        program: the command that carries out runs, up to its options; ``mqgrad serve-runs`` by default.
 
     Raises:
         ValueError: an unknown name, or the folder belongs to another configuration.
@@ -42,7 +43,7 @@ class Sweep:
         if (folder / "config.json").exists():
             check_same_config(_load_json(folder), given, folder)
         else:
-            _replace(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
+            replace_file(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
 
     def pending(self, *, retry_failed: bool = False) -> list[Cell]:
         """Runs that have no result yet; on request, also those that crashed or timed out."""
@@ -69,13 +70,14 @@ class Sweep:
         """
         with _only_sweep_in(self.folder), caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
-            for cell in self.pending(retry_failed=retry_failed):
-                if caught:
-                    raise KeyboardInterrupt
-                on_start(cell)
-                result = run_cell(cell, self.config, place, git_revision())
-                _append(self.folder / "results.jsonl", result)
-                on_result(result)
+            with CellRunner(self.config, place) as runner:
+                for cell in self.pending(retry_failed=retry_failed):
+                    if caught:
+                        raise KeyboardInterrupt
+                    on_start(cell)
+                    result = runner.run(cell)
+                    _append(self.folder / "results.jsonl", result)
+                    on_result(result)
 
 
 def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:
@@ -142,18 +144,11 @@ def _append(path: Path, result: CellResult) -> None:
     line = json.dumps(dataclasses.asdict(result), allow_nan=False, separators=(",", ":"))
     complete = path.read_bytes() if path.exists() else b""
     if complete and not complete.endswith(b"\n"):  # cut short earlier: that cell has been run again
-        _replace(path, complete[: complete.rfind(b"\n") + 1].decode())
+        replace_file(path, complete[: complete.rfind(b"\n") + 1].decode())
     with path.open("a") as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)
 
 
 def _lab_name(folder: Path) -> str:

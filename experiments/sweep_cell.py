@@ -1,12 +1,9 @@
-"""One run of a sweep: ``mqgrad run`` on the hosts of a lab or in local processes, made into a row of results."""
+"""The runs of a sweep: each asked for, followed, and made into a row of results."""
 
 import contextlib
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -14,152 +11,176 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .machine_load import OthersLoad
-from .netlab import NetLab, clean_lab, list_labs
-from .netlab_job import describe, find_program, log_path, log_tail
-from .netlab_link import LinkShape
-from .netlab_run import run_lab
+from .netlab_job import find_program
+from .provenance import git_revision
+from .run_server import RunRequest
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell, Link, System
-from .sweep_result import REASON_CHARACTERS, CellResult, Ending, result_of
+from .sweep_result import CellResult, Ending, result_of
+from .sweep_server import LabServer, LocalServer, Server
 
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
+_SERVING = "serving"
 _RECORD = "record.json"
-_GRACE_SECONDS = 10.0  # between asking a local run to end and killing it
 
 
 class Place(NamedTuple):
     """Where and how the runs of a sweep are carried out."""
 
     logs: Path
-    """Folder for output of the run in progress and of those that failed."""
+    """Folder for the output of the processes at work and of those that failed."""
     lab_name: str
     program: Sequence[str]
-    """The command, up to its options: ``mqgrad run``."""
+    """The command, up to its options: ``mqgrad serve-runs``."""
     caught: Sequence[int]
     """Numbers of signals that ask to stop, filled by a handler."""
 
 
 def default_program() -> list[str]:
-    """``mqgrad run`` of this Python's own environment."""
+    """``mqgrad serve-runs`` of this Python's own environment."""
     beside = Path(sys.executable).with_name("mqgrad")
-    return [str(beside) if beside.exists() else find_program("mqgrad"), "run"]
+    return [str(beside) if beside.exists() else find_program("mqgrad"), "serve-runs"]
 
 
-def run_cell(cell: Cell, config: SweepConfig, place: Place, revision: str | None = None) -> CellResult:
-    """Carry out one run, whatever becomes of it. Logs are kept if it crashed or timed out.
+class CellRunner:
+    """Carries out runs in processes that live as long as workload, settings and link stay the same, and no run fails.
 
-    Raises:
-        KeyboardInterrupt: a signal asked to stop; the run's processes are gone.
-        NetLabError: no lab can be built here.
+    Close it by leaving its ``with`` block: then no process is left.
     """
-    logs = place.logs / re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
-    shutil.rmtree(logs, ignore_errors=True)
-    logs.mkdir(parents=True)
-    record = logs / _RECORD
-    link = Link.parse(cell.link)
-    command = [*place.program, *run_arguments(cell, config, link, record)]
-    started, others = time.monotonic(), OthersLoad()
-    run = _run_locally if link.emulated else _run_on_lab
-    ending = run(command, link, config.hosts, config.limit_of(cell), logs, place)
-    if place.caught:
-        raise KeyboardInterrupt
-    result = result_of(
-        cell,
-        ending,
-        record,
-        wall_seconds=round(time.monotonic() - started, 2),
-        others_cores=None if (cores := others.cores()) is None else round(cores, 2),
-        revision=revision,
-    )
-    if result.outcome in ("finished", "diverged"):
-        shutil.rmtree(logs)
-    return result
+
+    def __init__(self, config: SweepConfig, place: Place) -> None:
+        self._config = config
+        self._place = place
+        self._logs = place.logs / _SERVING
+        self._server: Server | None = None
+        self._options: list[str] = []
+        self._link = ""
+        self._revision: str | None = None
+
+    def __enter__(self) -> "CellRunner":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end_server(at_once=bool(self._place.caught))
+        shutil.rmtree(self._logs, ignore_errors=True)
+
+    def run(self, cell: Cell) -> CellResult:
+        """Carry out one run, whatever becomes of it. Logs are kept if it crashed or timed out.
+
+        Raises:
+            KeyboardInterrupt: a signal asked to stop.
+            NetLabError: no lab can be built here.
+        """
+        started, others = time.monotonic(), OthersLoad()
+        limit = self._config.limit_of(cell)
+        self._prepare_server(cell)
+        record = self._logs / _RECORD
+        record.unlink(missing_ok=True)
+        ending = self._follow(request_of(cell, self._config, record), limit - (time.monotonic() - started))
+        if self._place.caught:
+            raise KeyboardInterrupt
+        if ending.outcome == "timed out":
+            ending = Ending("timed out", f"time limit of {limit:g} s")
+        result = result_of(
+            cell,
+            ending,
+            record,
+            wall_seconds=round(time.monotonic() - started, 2),
+            others_cores=None if (cores := others.cores()) is None else round(cores, 2),
+            revision=self._revision,
+        )
+        if result.outcome not in ("finished", "diverged"):
+            self._end_server(at_once=True)
+            _move(self._logs, self._place.logs / _folder_name(cell))
+        return result
+
+    def _follow(self, request: RunRequest, seconds: float) -> Ending:
+        """Until the run's record is complete, its processes have ended, a signal came or the time is spent."""
+        assert self._server is not None
+        deadline = time.monotonic() + seconds
+        training = False
+        self._server.request(request)
+        while not self._place.caught:
+            ending, outcome = self._server.ending(), _outcome(Path(request.record))  # in this order
+            if outcome is not None and not training:
+                training = True
+                self._server.begin_training()
+            if outcome not in (None, "running"):
+                return Ending("ok", "")
+            if ending is not None:
+                return ending
+            if time.monotonic() > deadline:
+                return Ending("timed out", "")
+            time.sleep(_POLL_SECONDS)
+        return Ending("stopped", "")
+
+    def _prepare_server(self, cell: Cell) -> None:
+        """Keep the processes if they serve this cell, else start others."""
+        options = server_options(cell, self._config)
+        alive = self._server is not None and self._server.ending() is None
+        if alive and (self._options, self._link) == (options, cell.link):
+            return
+        self._end_server(at_once=False)
+        shutil.rmtree(self._logs, ignore_errors=True)
+        self._logs.mkdir(parents=True)
+        self._options, self._link, self._revision = options, cell.link, git_revision()
+        command, link, place = [*self._place.program, *options], Link.parse(cell.link), self._place
+        if link.emulated:
+            self._server = LocalServer(command, self._logs)
+        else:
+            self._server = LabServer(command, link.rates, self._config.hosts, self._logs, place.lab_name)
+
+    def _end_server(self, *, at_once: bool) -> None:
+        if self._server is not None:
+            self._server.close(at_once=at_once)
+            self._server = None
 
 
-def run_arguments(cell: Cell, config: SweepConfig, link: Link, record: Path) -> list[str]:
-    """The options of ``mqgrad run``."""
-    arguments = [
-        "--workload",
-        cell.workload,
-        "--seed",
-        str(cell.seed),
-        *System.parse(cell.system).arguments(),
-    ]
-    if cell.workload in config.budget_seconds:
-        arguments += ["--budget-seconds", str(config.budget_seconds[cell.workload])]
-    if config.iterations is not None:
-        arguments += ["--iterations", str(config.iterations)]
+def server_options(cell: Cell, config: SweepConfig) -> list[str]:
+    """The options of ``mqgrad serve-runs``."""
+    options = ["--workload", cell.workload]
     for name, value in config.workload_settings(cell.workload, cell.optimizer).items():
-        arguments += ["--set", f"{name}={json.dumps(value)}"]
-    if link.emulated:
-        arguments += ["--num-workers", str(config.hosts)]
-        if link.rates.mbit_per_s != (None,):
-            arguments += ["--link-mbit-per-s", emulation(link)]
-    return [*arguments, "--record", str(record)]
+        options += ["--set", f"{name}={json.dumps(value)}"]
+    if Link.parse(cell.link).emulated:
+        options += ["--num-workers", str(config.hosts)]
+    return options
 
 
-def emulation(link: Link) -> str:
-    """The link as ``mqgrad run --link-mbit-per-s`` takes it."""
+def request_of(cell: Cell, config: SweepConfig, record: Path) -> RunRequest:
+    """What the processes are asked for."""
+    system, link = System.parse(cell.system), Link.parse(cell.link)
+    return RunRequest(
+        seed=cell.seed,
+        record=str(record),
+        controller=system.controller_of_run(),
+        compressor=system.compressor,
+        method=system.method,
+        link=emulation(link) if link.emulated else None,
+        iterations=config.iterations,
+        budget_seconds=config.budget_seconds.get(cell.workload),
+    )
+
+
+def emulation(link: Link) -> str | None:
+    """The link as :func:`mqgrad.trainers.link.parse_emulation` reads it; None if it has no rate."""
+    if link.rates.mbit_per_s == (None,):
+        return None
     rates = "/".join(f"{rate:g}" for rate in link.rates.mbit_per_s if rate is not None)
     return rates if len(link.rates.mbit_per_s) == 1 else f"{rates}@{link.rates.switch_seconds:g}"
 
 
-def _run_on_lab(command: list[str], link: Link, hosts: int, limit: float, logs: Path, place: Place) -> Ending:
-    if place.lab_name in list_labs():  # left behind by a sweep of this folder that was killed
-        clean_lab(place.lab_name)
-    shape = LinkShape(rate_mbit_per_s=link.rates.mbit_per_s[0])
-    with NetLab(hosts, shape, name=place.lab_name) as lab:
-        result = run_lab(
-            lab,
-            command,
-            logs,
-            schedule=link.rates.changes(),
-            schedule_after=logs / _RECORD,  # which is there from when training begins
-            timeout_seconds=limit,
-            stream=False,
-            caught_signals=place.caught,
-        )
-    if result.outcome == "ok":
-        return Ending("ok", "")
-    failed = [host.rank for host in result.hosts if host.ending == "failed"]
-    if not failed:
-        return Ending("timed out", result.outcome)
-    return Ending("crashed", _reason(result.outcome, logs, failed[0]))
+def _outcome(record: Path) -> str | None:
+    """How a run stands according to its record; None while there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        outcome: str | None = json.loads(record.read_text()).get("outcome")
+        return outcome
+    return None
 
 
-def _run_locally(
-    command: list[str], link: Link, hosts: int, limit: float, logs: Path, place: Place
-) -> Ending:
-    deadline = time.monotonic() + limit
-    with log_path(logs, 0, "stdout").open("wb") as out, log_path(logs, 0, "stderr").open("wb") as err:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
-        )
-        try:
-            while process.poll() is None and not place.caught and time.monotonic() < deadline:
-                time.sleep(_POLL_SECONDS)
-        finally:
-            ended_by_itself = process.poll() is not None
-            _stop(process)
-    if not ended_by_itself:
-        return Ending("timed out", f"time limit of {limit:g} s")
-    if process.returncode != 0:
-        return Ending("crashed", _reason(f"failed: {describe(process.returncode)}", logs, 0))
-    return Ending("ok", "")
+def _folder_name(cell: Cell) -> str:
+    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a run to end, as Ctrl-C does, and then kill it with everything it has started."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGINT)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_SECONDS)
-        return
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _reason(outcome: str, logs: Path, rank: int) -> str:
-    last_words = " ".join(log_tail(logs, rank, lines=3).split())
-    return f"{outcome}: {last_words}"[:REASON_CHARACTERS]
+def _move(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    source.replace(target)

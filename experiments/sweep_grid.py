@@ -8,6 +8,7 @@ from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.widths import check_width
 
 from .netlab_link import LinkRates, parse_link_rates
+from .runs import default_controller
 
 DENSE = "fixed:32"
 """The system that sends fp32 by DDP's own all-reduce: targets refer to it."""
@@ -101,10 +102,11 @@ class System(NamedTuple):
             raise ValueError(f"{error}; or {others}") from None
         check_width(controller.initial_bits, compressor.widths)
 
-    def arguments(self) -> list[str]:
-        """The options of ``mqgrad run``."""
-        controller = [] if self.controller is None else ["--controller", self.controller]
-        return [*controller, "--compressor", self.compressor, "--method", self.method]
+    def controller_of_run(self) -> str | None:
+        """The controller, or the one that keeps the compressor at its own width; None where there is no width."""
+        if self.method != DEFAULT_METHOD:
+            return None
+        return self.controller or default_controller(self.compressor)
 
 
 class Group(NamedTuple):

@@ -29,7 +29,7 @@ class CellResult:
     reason: str = ""
     """One line; empty if the run finished."""
     wall_seconds: float
-    """Start-up and evaluations included."""
+    """Evaluations included, and the start of the processes in the first run that they carry out."""
     others_cores: float | None = None
     """Mean number of cores that other processes kept busy meanwhile; None if unknown."""
     revision: str | None = None
@@ -93,7 +93,7 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
     """The row of a run that ended so.
 
     Args:
-        record: the file that ``mqgrad run`` wrote.
+        record: the file that ``mqgrad serve-runs`` wrote.
         known: further fields of the row.
     """
     if ending.outcome != "ok":
@@ -102,7 +102,7 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
         run = RunRecord.from_dict(json.loads(record.read_text()))
         final = run.final
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
-        reason = f"exit status 0, but no record of a run: {error}"[:REASON_CHARACTERS]
+        reason = f"no record of a run: {error}"[:REASON_CHARACTERS]
         return CellResult(**cell._asdict(), outcome="crashed", reason=reason, **known)
     diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
     return CellResult(

@@ -95,10 +95,7 @@ def run_once(
     tensorboard: Path | None,
     record: Path | None,
 ) -> RunRecord:
-    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
-
-    The file is written when training begins, with no point in it, and anew when it has ended.
-    """
+    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -118,10 +115,6 @@ def run_once(
             progress.update(bar, completed=min(done, 1.0), status=status)
             write(point)
 
-        def write_record(state: RunRecord) -> None:
-            if record is not None:
-                record.write_text(json.dumps(state.to_dict(), indent=1) + "\n")
-
         result = run_training(
             cluster,
             controller,
@@ -131,10 +124,10 @@ def run_once(
             link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,
-            on_start=write_record,
             on_point=on_point,
         )
-        write_record(result)
+        if record is not None:
+            record.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
         return result
 
 

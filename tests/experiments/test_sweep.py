@@ -1,5 +1,6 @@
 """The comparison: its grid, its folder, and runs that fail."""
 
+import itertools
 import json
 import os
 import shlex
@@ -20,7 +21,7 @@ from mqgrad.experiments.compare_options import (
 from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import Sweep, load_config, load_results
-from mqgrad.experiments.sweep_cell import emulation, run_arguments
+from mqgrad.experiments.sweep_cell import emulation, request_of, server_options
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_grid import Cell, Link, System
 from mqgrad.experiments.sweep_result import CellResult
@@ -28,32 +29,34 @@ from mqgrad.trainers.link import parse_emulation
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
-# Stands in for `mqgrad run`: what it does depends on the controller it is given.
-FAKE_RUN = """
+# Stands in for `mqgrad serve-runs`: what it does depends on the controller it is asked for.
+FAKE_SERVER = """
 import json, os, pathlib, signal, sys, time
-options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-controller, seed = options["--controller"], int(options["--seed"])
-with open({calls!r}, "a") as file:
-    file.write(controller + "\\n")
-if controller == "fixed:1":
-    sys.exit("error: out of luck")
-if controller == "fixed:2":
-    time.sleep(60)
-if controller == "fixed:3":
-    sys.exit(0)  # without a record
-if controller == "fixed:6":
-    pathlib.Path({calls!r} + ".pid").write_text(str(os.getpid()))
-    os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, at a moment that is known
-    time.sleep(60)
-loss = [2.0, 1.0, float("nan") if controller == "fixed:5" else 0.5]
-points = [
-    dict(iteration=5 * i + 5, elapsed_seconds=i + 1.0, bits=4, train_loss=loss[i], heldout=dict(loss=loss[i]),
-         wire_bytes=2.0**20 * i)
-    for i in range(3)
-]
-outcome = "diverged" if controller == "fixed:5" else "finished"
-record = dict(controller=controller, seed=seed, points=points, outcome=outcome, bit_iterations=60)
-pathlib.Path(options["--record"]).write_text(json.dumps(record))
+for line in sys.stdin:
+    request = json.loads(line)
+    controller, seed = request["controller"], request["seed"]
+    with open({calls!r}, "a") as file:
+        file.write(f"{{os.getpid()}} {{controller}}\\n")
+    if controller == "fixed:1":
+        sys.exit("error: out of luck")
+    if controller == "fixed:2":
+        time.sleep(60)
+    if controller == "fixed:3":
+        sys.exit(0)  # without a record
+    if controller == "fixed:6":
+        os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, at a moment that is known
+        time.sleep(60)
+    loss = [2.0, 1.0, float("nan") if controller == "fixed:5" else 0.5]
+    points = [
+        dict(iteration=5 * i + 5, elapsed_seconds=i + 1.0, bits=4, train_loss=loss[i], heldout=dict(loss=loss[i]),
+             wire_bytes=2.0**20 * i)
+        for i in range(3)
+    ]
+    outcome = "diverged" if controller == "fixed:5" else "finished"
+    record = dict(controller=controller, seed=seed, points=points, outcome=outcome, bit_iterations=60)
+    partial = pathlib.Path(request["record"] + ".partial")
+    partial.write_text(json.dumps(record))
+    partial.replace(request["record"])
 """
 
 
@@ -70,9 +73,13 @@ def small_config(**changes: Any) -> SweepConfig:
 
 def fake_program(folder: Path) -> tuple[list[str], Path]:
     calls, script = folder / "calls", folder / "fake.py"
-    script.write_text(FAKE_RUN.format(calls=str(calls)))
+    script.write_text(FAKE_SERVER.format(calls=str(calls)))
     calls.touch()
     return [sys.executable, str(script)], calls
+
+
+def controllers(calls: Path) -> list[str]:
+    return [line.split()[1] for line in calls.read_text().splitlines()]
 
 
 def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResult]:
@@ -101,11 +108,13 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert System.parse("local-sgd:period=4") == (None, "quantized", "local-sgd:period=4")
     cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
     config = small_config(settings={"digits-mlp": {"width": 16}})
-    words = run_arguments(cell, config, Link.parse(cell.link), Path("r.json"))
-    options = list(zip(words[::2], words[1::2], strict=True))
-    assert {("--controller", "goodput"), ("--compressor", "qsgd"), ("--seed", "7")} <= set(options)
-    assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(options)
-    assert "--controller" not in System.parse("qsgd").arguments()
+    words = server_options(cell, config)
+    assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(itertools.pairwise(words))
+    asked = request_of(cell, config, Path("r.json"))
+    assert (asked.controller, asked.compressor, asked.seed, asked.link) == ("goodput", "qsgd", 7, None)
+    assert System.parse("qsgd").controller_of_run() == "fixed:4"
+    assert System.parse("fp16").controller_of_run() == "fixed:16"
+    assert System.parse("local-sgd").controller_of_run() is None
 
 
 def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
@@ -208,19 +217,23 @@ def test_the_report_names_the_command_that_makes_it() -> None:
 
 
 def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    systems = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5")
+    systems = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5", "fixed:4")
     config = small_config(systems=systems, seeds=(1,), time_limit_seconds=4.0)
     results = {result.system: result for result in run_fake(tmp_path, config)}
+    processes = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    assert len(set(processes)) == 4  # new ones after each run that failed
+    assert processes[4] == processes[5]
     assert {name: result.outcome for name, result in results.items()} == {
         "fixed:32": "finished",
         "fixed:1": "crashed",
         "fixed:2": "timed out",
         "fixed:3": "crashed",
         "fixed:5": "diverged",
+        "fixed:4": "finished",
     }
-    assert "exit status 1: error: out of luck" in results["fixed:1"].reason
+    assert "exit status 1 before the run was over: error: out of luck" in results["fixed:1"].reason
     assert "4 s" in results["fixed:2"].reason
-    assert "no record" in results["fixed:3"].reason
+    assert "exit status 0" in results["fixed:3"].reason
     assert results["fixed:5"].losses == [2.0, 1.0, None]
     assert results["fixed:32"].wire_bytes == 2.0**21
     assert results["fixed:32"].mean_bits == 4.0
@@ -237,9 +250,9 @@ def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path
     sweep = Sweep(tmp_path / "out", config, program=program)
     sweep.run()
     sweep.run()
-    assert calls.read_text().split() == ["fixed:32", "fixed:1"]
+    assert controllers(calls) == ["fixed:32", "fixed:1"]
     sweep.run(retry_failed=True)
-    assert calls.read_text().split() == ["fixed:32", "fixed:1", "fixed:1"]
+    assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
     assert len(load_results(tmp_path / "out")) == 2
 
 
@@ -272,9 +285,9 @@ def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> 
     sweep = Sweep(tmp_path / "out", config, program=program)
     with pytest.raises(KeyboardInterrupt):
         sweep.run()
-    assert calls.read_text().split() == ["fixed:32", "fixed:6"]
+    assert controllers(calls) == ["fixed:32", "fixed:6"]
     assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
-    assert not Path("/proc", calls.with_suffix(".pid").read_text()).exists()
+    assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
 
 
 @pytest.mark.timeout(200)

@@ -1,0 +1,138 @@
+"""The processes that carry out a sweep's runs, one after another: ``mqgrad serve-runs``, on a lab or locally."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Protocol
+
+from .netlab import NetLab, clean_lab, list_labs
+from .netlab_job import Job, describe, log_path, log_tail
+from .netlab_link import LinkRates, LinkShape
+from .netlab_run import RateSchedule
+from .run_server import RunRequest
+from .sweep_result import REASON_CHARACTERS, Ending
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 10.0  # between asking processes to end and killing them
+
+
+class Server(Protocol):
+    """Processes that wait for runs."""
+
+    def request(self, run: RunRequest) -> None:
+        """Ask for a run; the link is at its first rate from here on."""
+        ...
+
+    def begin_training(self) -> None:
+        """The requested run has begun to train: the seconds of the link's schedule count from now on."""
+        ...
+
+    def ending(self) -> Ending | None:
+        """How the processes have ended by themselves; None while they run. To be called often: rates change here."""
+        ...
+
+    def close(self, *, at_once: bool) -> None:
+        """End the processes, by force if they do not end by themselves, or ``at_once``."""
+        ...
+
+
+class LabServer:
+    """One process a host of a lab of its own.
+
+    Raises:
+        NetLabError: the lab cannot be built here.
+    """
+
+    def __init__(
+        self, command: Sequence[str], rates: LinkRates, hosts: int, logs: Path, lab_name: str
+    ) -> None:
+        if lab_name in list_labs():  # left behind by a sweep of this folder that was killed
+            clean_lab(lab_name)
+        self._rates = rates
+        self._logs = logs
+        self._schedule: RateSchedule | None = None
+        with contextlib.ExitStack() as stack:
+            shape = LinkShape(rate_mbit_per_s=rates.mbit_per_s[0])
+            self._lab = stack.enter_context(NetLab(hosts, shape, name=lab_name))
+            self._job = Job(self._lab, command, logs, stack, stdin=subprocess.PIPE)
+            stack.callback(self._job.stop)
+            self._stack = stack.pop_all()
+
+    def request(self, run: RunRequest) -> None:
+        self._schedule = None
+        if len(self._rates.mbit_per_s) > 1:
+            self._lab.set_rate(self._rates.mbit_per_s[0])
+        _send(self._job.stdin, run)
+
+    def begin_training(self) -> None:
+        self._schedule = RateSchedule(self._lab, self._rates.changes())
+
+    def ending(self) -> Ending | None:
+        if self._schedule is not None:
+            self._schedule.apply()
+        stop = self._job.reason_to_stop((), None)
+        if stop is None:
+            return None
+        told = stop.outcome if self._job.failed else describe(0)
+        return _crashed(told, self._logs, next(iter(self._job.failed), 0))
+
+    def close(self, *, at_once: bool) -> None:
+        with self._stack:
+            _end_input(self._job.stdin)
+            deadline = time.monotonic() + (0.0 if at_once else _GRACE_SECONDS)
+            while time.monotonic() < deadline and self._job.reason_to_stop((), None) is None:
+                time.sleep(_POLL_SECONDS)
+
+
+class LocalServer:
+    """One process, which starts those of the other ranks on this machine."""
+
+    def __init__(self, command: Sequence[str], logs: Path) -> None:
+        self._logs = logs
+        with log_path(logs, 0, "stdout").open("wb") as out, log_path(logs, 0, "stderr").open("wb") as err:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True
+            )
+
+    def request(self, run: RunRequest) -> None:
+        _send(self._process.stdin, run)
+
+    def begin_training(self) -> None:
+        """The ranks pace themselves."""
+
+    def ending(self) -> Ending | None:
+        code = self._process.poll()
+        return None if code is None else _crashed(describe(code), self._logs, 0)
+
+    def close(self, *, at_once: bool) -> None:
+        _end_input(self._process.stdin)
+        for number in (signal.SIGINT,) if at_once else (None, signal.SIGINT):
+            if number is not None and self._process.poll() is None:
+                self._process.send_signal(number)  # as Ctrl-C does
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_SECONDS)
+                return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _send(stdin: IO[bytes] | None, run: RunRequest) -> None:
+    assert stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # ended: how, is looked at next
+        stdin.write(run.to_line().encode())
+        stdin.flush()
+
+
+def _end_input(stdin: IO[bytes] | None) -> None:
+    assert stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        stdin.close()
+
+
+def _crashed(outcome: str, logs: Path, rank: int) -> Ending:
+    last_words = " ".join(log_tail(logs, rank, lines=3).split())
+    return Ending("crashed", f"{outcome} before the run was over: {last_words}"[:REASON_CHARACTERS])
