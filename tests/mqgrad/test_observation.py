@@ -98,8 +98,8 @@ def test_every_observation_is_inside_its_bounds(kind: str, intervals: list[Inter
     schema = ObservationSchema(kind=kind)
     observer = Observer(schema, budget_seconds=1.0)
     low, high = schema.bounds()
-    for statistics in intervals:
-        seen = observer.observe(statistics)
+    for interval in intervals:
+        seen = observer.observe(interval)
         assert seen.dtype == np.float32
         assert seen.shape == (schema.size,)
         assert np.isfinite(seen).all()
