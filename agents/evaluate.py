@@ -63,9 +63,7 @@ def evaluate(
     settings = env.get_wrapper_attr("settings")
     choosers = {name: chooser(contender, settings) for name, contender in contenders.items()}
     return [
-        _episode(env, name, choose, seed, settings.interval)
-        for seed in seeds
-        for name, choose in choosers.items()
+        _episode(env, name, choose, seed, settings) for seed in seeds for name, choose in choosers.items()
     ]
 
 
@@ -116,16 +114,18 @@ def _model_chooser(model: BaseAlgorithm, settings: BitWidthSettings) -> Chooser:
     return choose
 
 
-def _episode(env: gymnasium.Env, name: str, choose: Chooser, seed: int, interval: int) -> EpisodeResult:
+def _episode(
+    env: gymnasium.Env, name: str, choose: Chooser, seed: int, settings: BitWidthSettings
+) -> EpisodeResult:
     observation, info = env.reset(seed=seed)
-    wire_bytes, total, widths = info["wire_bytes"] * interval, 0.0, []
+    wire_bytes, total, widths = info["wire_bytes"] * settings.opening, 0.0, []
     terminated = truncated = False
     while not (terminated or truncated):
         action = np.int64(choose(observation, info["bits"]))
         observation, reward, terminated, truncated, info = env.step(action)
         total += float(reward)
         widths.append(info["bits"])
-        wire_bytes += info["wire_bytes"] * interval
+        wire_bytes += info["wire_bytes"] * settings.interval
     return EpisodeResult(
         controller=name,
         seed=seed,

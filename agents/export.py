@@ -68,6 +68,7 @@ def export(
         activation=activation,
         action=_action_mode(model.policy, settings),
         interval=settings.interval,
+        opening=settings.opening,
         initial_bits=settings.first_bits,
         normalization=_normalization(model),
         budget_seconds=settings.budget_seconds,

@@ -47,7 +47,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     Data-parallel training sends its gradients with a few bits per element: fewer are faster and noisier. The agent
     watches the training loss and chooses the bit width, as in MQGrad (Cui et al., ICTIR 2018). Behind the environment
     stands a real training run: worker processes, DistributedDataParallel, real data. One step is one interval of
-    `interval` training iterations.
+    `interval` training iterations; `opening` iterations come before the first.
 
     ## Action Space
 
@@ -88,7 +88,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     ## Starting State
 
     A fresh model, optimizer and data order, from a training seed drawn from the environment's generator. An opening
-    interval is run at `initial_bits`, so that the first observation is real; its seconds count.
+    interval of `opening` iterations is run at `initial_bits`, so that the first observation is real; its seconds count.
 
     ## Episode End
 
@@ -113,6 +113,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `link_mbit_per_s`     | **float**, **(float, float)**  | `None`             | rate of the emulated link; a range is sampled log-uniformly at each reset |
     | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective |
     | `interval`            | **int**                        | `5`                | iterations per step |
+    | `opening`             | **int**                        | `2`                | iterations before the first step |
     | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
     | `max_steps`           | **int**                        | `None`             | steps per episode at most |
     | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |
@@ -194,7 +195,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._guard(
             lambda: cluster.reset(training_seed, link=self._link, compressor=self.settings.compressor)
         )
-        opening = self._run()
+        opening = self._run(self.settings.opening)
         self._running = True
         self._reward.reset(opening)
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
@@ -214,7 +215,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"action {action!r} is not one of 0 to {self.action_space.n - 1}")
         settings = self.settings
         self._bits = apply_action(settings.action, int(action), self._bits, settings.widths)
-        statistics = self._run()
+        statistics = self._run(self.settings.interval)
         self._steps += 1
         observation = self._observer.observe(statistics)
         reward = self._reward(statistics, self._observer.elapsed_seconds)
@@ -256,10 +257,10 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._failed = False
         return self._cluster
 
-    def _run(self) -> IntervalStatistics:
+    def _run(self, iterations: int) -> IntervalStatistics:
         cluster = self._cluster
         assert cluster is not None
-        return self._guard(lambda: cluster.run(self.settings.interval, bits=self._bits))
+        return self._guard(lambda: cluster.run(iterations, bits=self._bits))
 
     def _guard(self, call: Callable[[], Result]) -> Result:
         """Call the cluster; if that fails or is interrupted, end the episode and have ``reset`` restart it."""

@@ -34,6 +34,8 @@ class BitWidthSettings:
     """Latency of the emulated link per collective, in milliseconds."""
     interval: int = 5
     """Training iterations per step."""
+    opening: int = 2
+    """Training iterations before the first action, at ``initial_bits``."""
     budget_seconds: float | None = 5.0
     """Seconds of training in an episode, the opening interval included; None needs ``max_steps``."""
     max_steps: int | None = None
@@ -76,7 +78,7 @@ class BitWidthSettings:
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
-        for name in ("num_workers", "interval", "max_steps"):
+        for name in ("num_workers", "interval", "opening", "max_steps"):
             _check_count(name, getattr(self, name))
         for name in ("budget_seconds", "timeout_seconds"):
             _check_number(name, getattr(self, name), above=0.0)
@@ -113,6 +115,7 @@ def authors() -> dict[str, Any]:
     """
     return {
         "interval": 5,
+        "opening": 5,
         "budget_seconds": None,
         "max_steps": 400,
         "widths": tuple(range(2, 9)),

@@ -70,6 +70,8 @@ class FrozenPolicy:
     where the next one's value is larger than the current one's."""
     interval: int = 5
     """Iterations between two decisions."""
+    opening: int | None = None
+    """Iterations before the first decision; None is a whole interval."""
     initial_bits: Width = 8
     normalization: Normalization | None = None
     budget_seconds: float | None = None
@@ -80,10 +82,9 @@ class FrozenPolicy:
     def __post_init__(self) -> None:
         _check_choice("activation", self.activation, tuple(_ACTIVATIONS))
         _check_choice("action mode", self.action, (*ACTIONS, COMPARE_WIDTHS))
-        if type(self.interval) is not int or not 1 <= self.interval <= 10**6:
-            raise ValueError(
-                f"interval {self.interval!r} must be a whole number of iterations from 1 to a million"
-            )
+        _check_iterations("interval", self.interval)
+        if self.opening is not None:
+            _check_iterations("opening", self.opening)
         self.initial_bits = check_width(self.initial_bits, self.schema.widths)
         if self.budget_seconds is not None:
             _check_number("budget_seconds", self.budget_seconds)
@@ -159,7 +160,15 @@ class FrozenPolicy:
         write_policy_file(path, self._document(), arrays)
 
     def _document(self) -> dict[str, Any]:
-        names = ("activation", "action", "interval", "initial_bits", "budget_seconds", "provenance")
+        names = (
+            "activation",
+            "action",
+            "interval",
+            "opening",
+            "initial_bits",
+            "budget_seconds",
+            "provenance",
+        )
         return {name: getattr(self, name) for name in names} | {
             "observation": self.schema.to_json(),
             "num_layers": len(self.layers),
@@ -193,6 +202,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
 def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:
     names = {field.name for field in dataclasses.fields(FrozenPolicy)} - {"schema", "layers", "normalization"}
     expected = names | {"observation", "num_layers", "normalization_clip"}
+    document = {"opening": None, **document}  # the first files lack it
     if set(document) != expected:
         raise ValueError(f"its fields are {sorted(document)} and not {sorted(expected)}")
     count, clip = document["num_layers"], document["normalization_clip"]
@@ -246,6 +256,11 @@ def _check_layers(layers: list[tuple[torch.Tensor, torch.Tensor]], inputs: int, 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
+
+
+def _check_iterations(name: str, value: object) -> None:
+    if type(value) is not int or not 1 <= value <= 10**6:
+        raise ValueError(f"{name} {value!r} must be a whole number of iterations from 1 to a million")
 
 
 def _check_number(name: str, value: object) -> None:

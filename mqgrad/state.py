@@ -13,7 +13,7 @@ from .agreement import Agreement
 from .comm_thread import CommThread
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork, Step
-from .controllers.base import Controller, wants_parameters
+from .controllers.base import Controller, opening_of, wants_parameters
 from .gradient_figures import GradientFigures
 from .layout import Layout, LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
@@ -37,7 +37,8 @@ class CompressionState:
     4. The last bucket closes it.
 
     Args:
-        controller: decides the width every ``controller.interval`` iterations; None leaves it to :meth:`set_width`.
+        controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
+            (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width`.
         process_group: ranks to average over; the default group if None.
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
@@ -66,7 +67,8 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         self.controller = controller
-        self.interval = controller.interval if controller is not None else interval
+        self.interval = opening_of(controller) if controller is not None else interval
+        """Iterations of the current interval."""
         self.totals = Totals()
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
@@ -76,7 +78,8 @@ class CompressionState:
         self._seed = seed
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         by_parameter = wants_parameters(controller)
-        decides = f"a controller decides={controller is not None}, interval={self.interval}, {by_parameter=}"
+        opening, interval = self.interval, controller.interval if controller is not None else interval
+        decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
         bucket_size = self.compressor.bucket_size
         self._layouts = LayoutTable(bucket_size=bucket_size, world_size=world_size)
@@ -230,6 +233,7 @@ class CompressionState:
         )
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         decision = self._checked(controller.decide(self.last_statistics))
+        self.interval = controller.interval
         self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
@@ -260,6 +264,7 @@ class CompressionState:
             "config": self._config,
             "requested_bits": self._requested_bits,
             "bits": self._closed_bits,
+            "interval": self.interval,
             "statistics": dataclasses.asdict(self._statistics),
             "losses": [float(loss) for loss in self._losses],
             "totals": dataclasses.asdict(self.totals),
@@ -292,6 +297,7 @@ class CompressionState:
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
         self._bits = self._requested_bits
         self._closed_bits = state["bits"]
+        self.interval = state["interval"]
         self._statistics = RankStatistics(**state["statistics"])
         self._losses = list(state["losses"])
         self.totals = Totals(**state["totals"])

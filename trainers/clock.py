@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from mqgrad.controllers.base import Controller, wants_parameters
+from mqgrad.controllers.base import Controller, opening_of, wants_parameters
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -62,6 +62,7 @@ class ModelledTime:
         self._controller = controller
         self._clock = clock
         self.interval = controller.interval
+        self.opening = opening_of(controller)
         self.wants_parameters = wants_parameters(controller)
 
     @property

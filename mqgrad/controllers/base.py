@@ -15,7 +15,8 @@ class Controller(Protocol):
     controller need not be bit-reproducible across machines. All its state is in ``state_dict``.
 
     One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``, which costs two more
-    passes over one gradient of each interval.
+    passes over one gradient of each interval. One with an attribute ``opening`` decides for the first time after so
+    many iterations, however long its intervals are.
     """
 
     interval: int
@@ -42,3 +43,9 @@ class Controller(Protocol):
 def wants_parameters(controller: Controller | None) -> bool:
     """Whether the controller asks for ``IntervalStatistics.parameters``."""
     return bool(getattr(controller, "wants_parameters", False))
+
+
+def opening_of(controller: Controller) -> int:
+    """Iterations until the controller's first decision: its ``opening``, else a whole interval."""
+    opening: int | None = getattr(controller, "opening", None)
+    return controller.interval if opening is None else opening

@@ -23,8 +23,8 @@ class Goodput(WidthRule):
 
     widths: tuple[Width, ...] = TIMED_WIDTHS
     """Widths to choose from, increasing."""
-    start: Width = 8
-    """Width until the first decision."""
+    opening: int | None = 2
+    """Iterations before the first decision: what it needs can be measured at once, and the start is a guess."""
     keep: float = 0.9
     """Share of the old value in the averages of S, V and q, per decision. Seconds are the last interval's alone,
     so that a link that changes is answered at once."""

@@ -34,6 +34,8 @@ class Rule(abc.ABC):
     """Width until the first decision; one of ``widths``."""
     interval: int = 10
     """Iterations between two decisions."""
+    opening: int | None = None
+    """Iterations before the first decision; None is a whole interval."""
     bits: Width = dataclasses.field(init=False, default=0)
     """State: the width decided last for the whole model."""
 
@@ -41,6 +43,8 @@ class Rule(abc.ABC):
         self.widths = check_widths(self.widths)
         self.bits = self.check_choice("start", self.start)
         check_count("interval", self.interval)
+        if self.opening is not None:
+            check_count("opening", self.opening)
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027 - most rules, not all, need it

@@ -18,7 +18,7 @@ import mqgrad.envs
 from mqgrad.envs import BitWidthEnv, authors
 from mqgrad.policy import FrozenPolicy
 from mqgrad.statistics import IntervalStatistics
-from mqgrad.trainers import Distributed, LinkEmulation, ModelClock, WorkerError
+from mqgrad.trainers import Distributed, LinkEmulation, ModelClock, Simulated, WorkerError
 
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=10.0)
 
@@ -143,7 +143,7 @@ def test_fewer_bits_get_further_when_they_cost_nothing(toy: ToyCluster) -> None:
 
 def test_spent_budget_truncates(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, budget_seconds=1.0, widths=(4, 8), initial_bits=8)
-    env.reset(seed=0)  # 5 iterations of 18 ms
+    env.reset(seed=0)  # 2 iterations of 18 ms
     ends = [env.step(np.int64(1))[2:4] for _ in range(11)]
     assert ends == [(False, False)] * 10 + [(False, True)]
 
@@ -228,8 +228,8 @@ def test_info_holds_plain_values(toy: ToyCluster) -> None:
     info = env.step(np.int64(0))[4]
     assert {type(value) for value in info.values()} <= {int, float, bool, str, type(None)}
     assert info["wire_bytes"] == 1000.0
-    assert info["iteration"] == 10
-    assert info["elapsed_seconds"] == pytest.approx(5 * 0.014 + 5 * 0.011)
+    assert info["iteration"] == 7
+    assert info["elapsed_seconds"] == pytest.approx(2 * 0.014 + 5 * 0.011)
 
 
 def test_modelled_seconds_are_labelled(toy: ToyCluster) -> None:
@@ -249,7 +249,7 @@ def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster) -> 
     other = ToyCluster()
     observation, _ = env.reset(seed=3)
     other.reset(toy.resets[-1][0])
-    bits = policy.decide(other.run(5, bits=8))
+    bits = policy.decide(other.run(2, bits=4))
     done, seen = False, set()
     while not done:
         observation, _, _, done, info = env.step(np.int64(policy.act(observation)))
@@ -257,6 +257,47 @@ def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster) -> 
         seen.add(bits)
         bits = policy.decide(other.run(5, bits=bits))
     assert seen == {1, 8, 16}
+
+
+class Recording(FrozenPolicy):
+    """Remembers what it observes."""
+
+    def act(self, observation: np.ndarray, bits: float | None = None) -> int:
+        _OBSERVED.append(observation)
+        return super().act(observation, bits)
+
+
+_OBSERVED: list[np.ndarray] = []  # each rank decides with a copy of the policy
+
+
+def test_the_first_decision_sees_what_the_first_step_of_an_episode_saw() -> None:
+    arguments = {"workload": "digits-mlp", "clock": CLOCK, "interval": 3, "budget_seconds": 0.5}
+    env = BitWidthEnv(simulated=True, **arguments)
+    schema, settings = env.settings.schema, env.settings
+    layer = torch.randn(len(schema.widths), schema.size, generator=torch.Generator().manual_seed(0))
+    policy = Recording(
+        schema=schema,
+        layers=[(layer, torch.zeros(len(schema.widths)))],
+        interval=settings.interval,
+        opening=settings.opening,
+        initial_bits=settings.first_bits,
+        budget_seconds=settings.budget_seconds,
+    )
+    trained, infos = [], []
+    observation, info = env.reset(seed=3)
+    for _ in range(3):
+        trained.append(observation)
+        observation, _, _, _, info = env.step(np.int64(policy.act(observation)))
+        infos.append(info)
+    training_seed = int(np.random.default_rng(3).integers(2**31))
+    env.close()
+    _OBSERVED.clear()
+    with Simulated("digits-mlp", clock=CLOCK) as cluster:
+        cluster.reset(training_seed, controller=policy)
+        assert [cluster.run(n).bits for n in (2, 3, 3, 3)] == [4, *(info["bits"] for info in infos)]
+    deployed = _OBSERVED[:6:2]  # of two ranks
+    np.testing.assert_array_equal(deployed[0], trained[0])
+    np.testing.assert_allclose(deployed, trained, atol=0.05)  # later ones count the bytes of deciding
 
 
 def test_lost_worker_is_reported_and_reset_restarts(toy: ToyCluster) -> None:
@@ -314,6 +355,7 @@ def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:
         ({"initial_bits": 5}, "5"),
         ({"num_workers": 0}, "num_workers 0"),
         ({"interval": 2.5}, r"interval 2\.5"),
+        ({"opening": 0}, "opening 0"),
         ({"budget_seconds": -1}, "budget_seconds -1"),
         ({"budget_seconds": None}, "max_steps"),
         ({"link_mbit_per_s": 0}, "link_mbit_per_s 0"),

@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mqgrad.controllers.base import Controller
+from mqgrad.controllers.base import Controller, opening_of
 from mqgrad.observation import ObservationSchema
 from mqgrad.policy import FrozenPolicy, Normalization, PolicyFileError, load_policy
 from mqgrad.statistics import IntervalStatistics
@@ -33,6 +33,7 @@ def make_policy(**changes: Any) -> FrozenPolicy:
     fields: dict[str, Any] = {
         "layers": [layer(size, 16), layer(16, outputs)],
         "normalization": Normalization(mean=np.full(size, 0.5), std=np.linspace(0.5, 2, size), clip=10.0),
+        "opening": 3,
         "budget_seconds": 30.0,
         "provenance": {"algorithm": "DQN", "timesteps": 1000, "note": "größer"},
     }
@@ -169,6 +170,7 @@ def test_budget_of_the_deployed_run_replaces_the_trained_one(saved: pathlib.Path
         ({"activation": "gelu"}, "activation 'gelu'"),
         ({"action": "up"}, "action mode 'up'"),
         ({"interval": 0}, "interval 0"),
+        ({"opening": 2.0}, r"opening 2\.0"),
         ({"initial_bits": 5}, "5"),
         ({"budget_seconds": float("inf")}, "budget_seconds inf"),
         ({"layers": []}, "0 layers"),
@@ -234,6 +236,19 @@ def test_wrong_document(saved: pathlib.Path, changes: dict[str, Any], message: s
     edit_document(saved, **changes)
     with pytest.raises(PolicyFileError, match=message):
         load_policy(saved)
+
+
+def test_a_file_without_an_opening_opens_with_a_whole_interval(saved: pathlib.Path) -> None:
+    assert opening_of(load_policy(saved)) == 3
+
+    def forget(entries: dict[str, bytes]) -> None:
+        document = json.loads(entries["policy.json"])
+        del document["opening"]
+        entries["policy.json"] = json.dumps(document).encode()
+
+    rewrite(saved, forget)
+    policy = load_policy(saved)
+    assert opening_of(policy) == policy.interval == 5
 
 
 def test_older_schema_names_the_version(saved: pathlib.Path) -> None:

@@ -77,6 +77,34 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert first.quantization_noise(2) > first.quantization_noise(4) > 0
 
 
+class EarlyScripted(Scripted):
+    """Decides after one iteration and then after every second."""
+
+    opening = 1
+
+
+def test_the_first_decision_may_come_before_a_whole_interval() -> None:
+    def rank_main(rank: int):
+        controller = EarlyScripted([2, 8, 32, 4])
+        model, optimizer, state = new_run(controller)
+        state.mark()
+        widths = []
+        for iteration in range(6):
+            models.train(model, optimizer, state, rank, [iteration])
+            widths.append(state.bits)
+        state.close()
+        return (
+            widths,
+            [len(s.losses) for s in controller.seen],
+            [s.gradient_noise > 0 for s in controller.seen],
+        )
+
+    for widths, lengths, measured in run_ranks(rank_main):
+        assert widths == [2, 8, 8, 32, 32, 4]
+        assert lengths == [1, 2, 2]
+        assert all(measured)
+
+
 def test_rank_zero_decides_when_controllers_differ() -> None:
     def rank_main(rank: int):
         class Opinionated(Scripted):
@@ -92,8 +120,18 @@ def test_rank_zero_decides_when_controllers_differ() -> None:
     assert run_ranks(rank_main) == [4, 4]
 
 
-@pytest.mark.parametrize(("world_size", "widths"), [(2, [2, 4, 32, 1, 16]), (2, [1]), (4, [2, 4, 8, 1, 16])])
-def test_interrupted_run_continues_with_the_same_bytes(world_size: int, widths: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("world_size", "widths", "controller"),
+    [
+        (2, [2, 4, 32, 1, 16], Scripted),
+        (2, [1], Scripted),
+        (4, [2, 4, 8, 1, 16], Scripted),
+        (2, [2, 4, 8, 1, 16], EarlyScripted),
+    ],
+)
+def test_interrupted_run_continues_with_the_same_bytes(
+    world_size: int, widths: list[int], controller: type[Scripted]
+) -> None:
     """Save in the middle of an interval, load into a fresh model, DDP and state: nothing may differ.
 
     DDP starts the resumed run with other buckets than the straight run has by then. Width 32 is DDP's own
@@ -101,7 +139,7 @@ def test_interrupted_run_continues_with_the_same_bytes(world_size: int, widths: 
     """
 
     def rank_main(rank: int):
-        model, optimizer, state = new_run(Scripted(widths))
+        model, optimizer, state = new_run(controller(widths))
         state.mark()
         models.train(model, optimizer, state, rank, range(5))
         file = io.BytesIO()
@@ -114,7 +152,7 @@ def test_interrupted_run_continues_with_the_same_bytes(world_size: int, widths: 
 
         file.seek(0)
         saved = torch.load(file)  # weights_only: tensors and plain types
-        model, optimizer, state = new_run(Scripted(widths))
+        model, optimizer, state = new_run(controller(widths))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state.load_state_dict(saved["mqgrad"])

@@ -18,7 +18,7 @@ def test_goodput_maximises_efficiency_per_second() -> None:
     )
     assert widths_of("goodput:start=4", {}) == [4, 3]
     # The same 0.05 s at 8 bits are half as long per bit: 0.695 at 3 bits, 0.714 at 4, 0.661 at 6.
-    assert widths_of("goodput", {}) == [8, 4]
+    assert widths_of("goodput:start=8", {}) == [8, 4]
 
 
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
