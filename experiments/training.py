@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,10 +14,14 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import train
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.torchrun_ranks import on_rank_0
 from mqgrad.widths import format_width
 
 from .runs import RunPoint, RunRecord, run_training
+
+if TYPE_CHECKING:
+    from .tensorboard_log import TensorBoardLog
 
 _T = TypeVar("_T")
 
@@ -95,7 +99,16 @@ def run_once(
     tensorboard: Path | None,
     record: Path | None,
 ) -> RunRecord:
-    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file."""
+    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
+
+    Raises:
+        OSError: a folder of theirs does not exist or cannot be written; nothing has been trained then.
+        ValueError: a budget that would never be spent.
+    """
+    if budget_seconds is not None:
+        check_positive(budget_seconds=budget_seconds)
+    if record is not None and not record.absolute().parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {record.absolute().parent} for the record")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -105,7 +118,7 @@ def run_once(
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(*columns))
         bar = progress.add_task(controller or method, total=1.0, status="")
-        write = _tensorboard_writer(tensorboard, stack)
+        log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
 
         def on_point(point: RunPoint) -> None:
             done = point.iteration / iterations if iterations else 0.0
@@ -113,7 +126,8 @@ def run_once(
                 done = max(done, point.elapsed_seconds / budget_seconds)
             status = f"loss {point.heldout['loss']:.4f}  {format_width(point.bits)} bits"
             progress.update(bar, completed=min(done, 1.0), status=status)
-            write(point)
+            if log is not None:
+                log.write(point)
 
         result = run_training(
             cluster,
@@ -131,21 +145,8 @@ def run_once(
         return result
 
 
-def _tensorboard_writer(folder: Path | None, stack: contextlib.ExitStack) -> Any:
-    if folder is None:
-        return lambda point: None
-    from torch.utils.tensorboard import SummaryWriter
+def open_log(folder: Path) -> "contextlib.closing[TensorBoardLog]":
+    """TensorBoard logs that are closed with the block; TensorBoard is imported here, for runs that use it."""
+    from .tensorboard_log import TensorBoardLog
 
-    from mqgrad.agents.train import check_writable
-
-    check_writable(folder)
-    writer = SummaryWriter(str(folder))
-    stack.callback(writer.close)
-
-    def write(point: RunPoint) -> None:
-        figures = {"bits": point.bits, "train_loss": point.train_loss, "wire_mib": point.wire_bytes / 2**20}
-        heldout = {f"heldout_{name}": value for name, value in point.heldout.items()}
-        for name, value in {**figures, **heldout, "elapsed_seconds": point.elapsed_seconds}.items():
-            writer.add_scalar(f"mqgrad/{name}", value, point.iteration)
-
-    return write
+    return contextlib.closing(TensorBoardLog(folder))

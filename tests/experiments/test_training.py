@@ -1,0 +1,54 @@
+"""What a run leaves behind besides its result."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mqgrad.experiments.runs import PARTS, RunPoint
+from mqgrad.experiments.tensorboard_log import TensorBoardLog
+from mqgrad.experiments.training import run_once
+
+
+def point(iteration: int, seconds: float, mebibytes: float) -> RunPoint:
+    return RunPoint(
+        iteration=iteration,
+        elapsed_seconds=seconds,
+        bits=4,
+        train_loss=1.0,
+        heldout={"loss": 2.0, "accuracy": 0.5},
+        wire_bytes=mebibytes * 2**20,
+        parts=dict.fromkeys(PARTS, seconds / 4),
+    )
+
+
+def test_tensorboard_shows_what_an_iteration_takes_under_the_tags_of_training(tmp_path: Path) -> None:
+    log = TensorBoardLog(tmp_path)
+    for each in (point(5, 10.0, 10.0), point(15, 30.0, 15.0)):
+        log.write(each)
+    log.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    found = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    assert found["mqgrad/wire_mib"] == [(5, 2.0), (15, 0.5)]
+    assert found["mqgrad/elapsed_seconds"] == [(5, 10.0), (15, 30.0)]
+    assert found["mqgrad/loss"] == [(5, 1.0), (15, 1.0)]
+    assert {f"mqgrad/heldout_{name}" for name in ("loss", "accuracy")} < set(found)
+    for part in PARTS:
+        assert found[f"mqgrad/{part}_seconds"] == [(5, 0.5), (15, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"record": Path("/nowhere/record.json")}, "there is no folder /nowhere"),
+        ({"budget_seconds": float("nan")}, "budget_seconds must be a finite number above 0, not nan"),
+        ({"budget_seconds": -1.0}, "budget_seconds must be a finite number above 0, not -1"),
+    ],
+)
+def test_a_mistake_is_named_before_training(options: dict[str, Any], message: str) -> None:
+    nobody: Any = None
+    defaults = dict.fromkeys(("link", "iterations", "budget_seconds", "tensorboard", "record"))
+    with pytest.raises((OSError, ValueError), match=message):
+        run_once(nobody, "fixed:4", 0, compressor="quantized", method="ddp", **{**defaults, **options})
