@@ -155,6 +155,7 @@ def run(
         str | None,
         typer.Option(
             help=f"A policy file, or one of: {', '.join(controller_names())}; e.g. fixed:4. "
+            "oracle, or oracle:widths=2+4+8: every fixed width in turn, and the best in hindsight. "
             "Default: fixed:4, or the compressor's only width."
         ),
     ] = None,
@@ -183,33 +184,46 @@ def run(
     ] = None,
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
+    from .oracle import oracle_trials, run_oracle, trials_table
     from .runs import default_controller
     from .training import open_cluster, read_once, run_once
 
     if iterations is None and budget_seconds is None:
         iterations = 200
     make_method(method)  # a mistake is found before any worker starts
-    parse_link(link_mbit_per_s, link_latency_ms)
-    if method == DEFAULT_METHOD:
+    link = parse_link(link_mbit_per_s, link_latency_ms)
+    trials = oracle_trials(controller, compressor)
+    if trials and method != DEFAULT_METHOD:
+        raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
+    if method == DEFAULT_METHOD and not trials:
         controller = chosen = controller or default_controller(compressor)
         read_once(lambda: make_controller(chosen).initial_bits)
     with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
         if cluster is None:
             return
-        link = parse_link(link_mbit_per_s, link_latency_ms)  # anew: one that switches counts from here
         world_size = cluster.world_size
-        result = run_once(
-            cluster,
-            controller,
-            seed,
-            compressor=compressor,
-            method=method,
-            link=link,
-            iterations=iterations,
-            budget_seconds=budget_seconds,
-            tensorboard=tensorboard,
-            record=record,
-        )
+
+        def train_once(name: str | None, logs: Path | None, file: Path | None) -> "RunRecord":
+            return run_once(
+                cluster,
+                name,
+                seed,
+                compressor=compressor,
+                method=method,
+                link=parse_link(link_mbit_per_s, link_latency_ms),  # anew: one that switches counts from here
+                iterations=iterations,
+                budget_seconds=budget_seconds,
+                tensorboard=logs,
+                record=file,
+            )
+
+        if trials:
+            result = run_oracle(
+                trials, lambda name: train_once(name, tensorboard and tensorboard / name, None), record
+            )
+            console.print(trials_table(result))
+        else:
+            result = train_once(controller, tensorboard, record)
     on_link = f", {link}" if link else ""
     console.print(_run_table(result, f"{workload}, {world_size} workers{on_link}, seed {seed}"))
 
@@ -240,6 +254,7 @@ def _run_table(result: "RunRecord", title: str) -> Table:
         "held-out loss": f"{result.final.heldout['loss']:.4f}",
         "mean bits": f"{result.mean_bits:.3g}",
         "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
+        "seconds of all trials": f"{result.trial_seconds:.2f}" if result.trials else "",
     }
     for name, value in rows.items():
         if value != "":

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .compare_options import (
     available_links,
     data_root_settings,
+    oracle_as_fixed_widths,
     parse_budgets,
     parse_workload_settings,
     split_list,
@@ -157,7 +158,7 @@ def make_config(
 
     names = split_list(chosen["workloads"])
     return SweepConfig(
-        systems=tuple(name for kind in _SYSTEMS for name in split_list(chosen[kind])),
+        systems=oracle_as_fixed_widths([name for kind in _SYSTEMS for name in split_list(chosen[kind])]),
         workloads=tuple(names),
         optimizers=tuple(split_list(chosen["optimizers"])),
         links=tuple(available_links(split_list(chosen["links"]), console)),

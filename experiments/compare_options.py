@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.workload import workload_settings
 
 
@@ -22,6 +23,20 @@ def split_list(text: str) -> list[str]:
         else:
             items.append(part)
     return items
+
+
+def oracle_as_fixed_widths(systems: list[str]) -> tuple[str, ...]:
+    """The systems, with each ``oracle[:widths=…]`` replaced by the fixed widths that it is the best of.
+
+    The report finds the oracle among the compared fixed widths, whether they were named so or not.
+    """
+    from .oracle import oracle_trials
+
+    compared: list[str] = []
+    for name in systems:
+        trials = oracle_trials(name, DEFAULT_COMPRESSOR)
+        compared += [trial for trial in trials if trial not in [*systems, *compared]] if trials else [name]
+    return tuple(compared)
 
 
 def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:

@@ -1,8 +1,10 @@
 """One training run under a controller, recorded: the unit of every comparison."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
@@ -51,6 +53,12 @@ class RunRecord:
     """``finished``, or ``diverged``."""
     bit_iterations: float = 0
     """Sum of the bit width over iterations."""
+    trials: list["RunRecord"] = dataclasses.field(default_factory=list)
+    """Of the oracle, which is known in hindsight: the runs of all fixed widths, of which this one is the best."""
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -59,7 +67,9 @@ class RunRecord:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "RunRecord":
         """The record that :meth:`to_dict` was called on."""
-        return cls(**{**fields, "points": [RunPoint(**point) for point in fields["points"]]})
+        points = [RunPoint(**point) for point in fields["points"]]
+        trials = [cls.from_dict(trial) for trial in fields.get("trials", [])]
+        return cls(**{**fields, "points": points, "trials": trials})
 
     @property
     def final(self) -> RunPoint:
@@ -69,6 +79,11 @@ class RunRecord:
     def mean_bits(self) -> float:
         """Mean bit width over iterations."""
         return self.bit_iterations / max(self.final.iteration, 1)
+
+    @property
+    def trial_seconds(self) -> float:
+        """Seconds of training in all trials."""
+        return sum(trial.final.elapsed_seconds for trial in self.trials)
 
     def seconds_to(self, loss: float) -> float | None:
         """Seconds until the held-out loss first was at or below ``loss``; None if it never was."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -141,7 +140,7 @@ def run_once(
             on_point=on_point,
         )
         if record is not None:
-            record.write_text(json.dumps(result.to_dict(), indent=1) + "\n")
+            result.write(record)
         return result
 
 

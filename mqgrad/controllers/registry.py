@@ -31,6 +31,9 @@ _CONTROLLERS: dict[str, type[Any]] = {
     "smoothness-layers": SmoothnessLayers,
 }
 
+HINDSIGHT = "oracle"
+"""The best fixed width. It is known after all have been run, which `mqgrad run` and `mqgrad compare` do."""
+
 
 def controller_names() -> tuple[str, ...]:
     """Names that :func:`make_controller` knows, besides policy files."""
@@ -60,7 +63,12 @@ def make_controller(spec: str, budget_seconds: float | None = None) -> Controlle
         from ..policy import load_policy  # here, because the policy is itself a controller
 
         return load_policy(spec, budget_seconds=budget_seconds)
+    if name == HINDSIGHT:
+        raise ValueError(
+            f"controller {spec!r}: the best fixed width is known in hindsight only and cannot decide during a run; "
+            "`mqgrad run --controller oracle` runs every width, `mqgrad compare` finds it among them"
+        )
+    known = ", ".join(sorted([*_CONTROLLERS, HINDSIGHT]))
     raise ValueError(
-        f"unknown controller {spec!r}; known: {', '.join(_CONTROLLERS)} (as name, or name:argument=value,…), or a "
-        "policy file *.mqg"
+        f"unknown controller {spec!r}; known: {known} (as name, or name:argument=value,…), or a policy file *.mqg"
     )

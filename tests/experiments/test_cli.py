@@ -13,6 +13,7 @@ import pytest
 
 import mqgrad
 from mqgrad.experiments.cli import main
+from mqgrad.experiments.runs import RunRecord
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 Invoke = Callable[..., tuple[int, str, str]]
@@ -53,7 +54,11 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--workload", "cifar10-cnn"], "data_batch_1.bin"),
         (["run", "--workload", "cifar10-cnn", "--data-root", "/nowhere"], "has no file"),
         (["run", "--controller", "magic"], "known: "),
+        (["run", "--controller", "magic"], "mqgrad-authors, oracle"),
         (["run", "--controller", "fixed:9"], "bit width 9"),
+        (["run", "--controller", "oracle:widths=2+9"], "'oracle:widths=2+9'"),
+        (["run", "--controller", "oracle:width=2"], "known: widths"),
+        (["run", "--controller", "oracle", "--method", "local-sgd"], "no width for the oracle"),
         (["run", "--controller", "missing.mqg"], "missing.mqg"),
         (["run", "--set", "batch_size=0"], "batch_size"),
         (["run", "--set", "batch_size"], "NAME=VALUE"),
@@ -82,6 +87,26 @@ def test_a_data_root_reaches_the_workers(tmp_path: Path, invoke: Invoke) -> None
     code, output, _ = invoke("run", *arguments, "--data-root", str(tmp_path), "--iterations", "3")
     assert code == 0
     assert "finished" in output
+
+
+def test_the_oracle_runs_every_fixed_width_and_reports_the_best(tmp_path: Path, invoke: Invoke) -> None:
+    record, logs = tmp_path / "record.json", tmp_path / "logs"
+    workload = ["--workload", "digits-mlp", "--set", "width=32", "--iterations", "20", "--seed", "3"]
+    oracle = ["--controller", "oracle:widths=1+8+32", "--record", str(record), "--tensorboard", str(logs)]
+    code, output, _ = invoke("run", *workload, *oracle)
+    assert code == 0
+    found = RunRecord.from_dict(json.loads(record.read_text()))
+    losses = {run.controller: run.final.heldout["loss"] for run in found.trials}
+    assert list(losses) == ["fixed:1", "fixed:8", "fixed:32"]
+    assert len(set(losses.values())) == 3
+    best = min(losses, key=lambda name: losses[name])
+    assert found.controller == f"oracle: {best} in hindsight"
+    assert found.controller in output
+    assert found.points == next(run for run in found.trials if run.controller == best).points
+    assert [len(run.points) for run in found.trials] == [len(found.points)] * 3
+    assert f"seconds of all trials │ {found.trial_seconds:.2f}" in output
+    assert found.trial_seconds > found.final.elapsed_seconds
+    assert sorted(path.name for path in logs.iterdir()) == ["fixed:1", "fixed:32", "fixed:8"]
 
 
 @pytest.mark.timeout(240)

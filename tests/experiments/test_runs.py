@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from mqgrad.experiments import demo
+from mqgrad.experiments.oracle import oracle_trials, run_oracle
 from mqgrad.experiments.plots import plot_runs
 from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
 from mqgrad.statistics import IntervalStatistics
@@ -94,6 +95,29 @@ def point(iteration: int, loss: float) -> RunPoint:
         heldout={"loss": loss, "accuracy": 0.9},
         wire_bytes=2.0**20 * iteration,
     )
+
+
+def test_the_oracle_is_the_best_of_the_runs_that_finished() -> None:
+    runs = {
+        "fixed:2": RunRecord(controller="fixed:2", seed=1, points=[point(5, 0.3)], outcome="finished"),
+        "fixed:4": RunRecord(controller="fixed:4", seed=1, points=[point(3, 0.2)], outcome="finished"),
+        "fixed:8": RunRecord(controller="fixed:8", seed=1, points=[point(1, 0.1)], outcome="diverged"),
+    }
+    result = run_oracle(oracle_trials("oracle:widths=2+4+8", "quantized"), runs.__getitem__, None)
+    assert result.controller == "oracle: fixed:4 in hindsight"
+    assert result.final == runs["fixed:4"].final
+    assert result.trials == list(runs.values())
+    assert result.trial_seconds == 9
+    assert RunRecord.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_the_oracle_tries_the_widths_of_the_compressor() -> None:
+    assert oracle_trials("goodput", "quantized") == oracle_trials(None, "quantized") == ()
+    assert oracle_trials("oracle", "quantized")[-3:] == ("fixed:8", "fixed:16", "fixed:32")
+    assert oracle_trials("oracle", "minmax") == tuple(f"fixed:{bits}" for bits in range(1, 9))
+    assert oracle_trials("oracle:widths=1/2+4", "quantized") == ("fixed:1/2", "fixed:4")
+    with pytest.raises(ValueError, match=r"'oracle:widths=4\+16': bit width 16 is not supported"):
+        oracle_trials("oracle:widths=4+16", "minmax")
 
 
 def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -> None:

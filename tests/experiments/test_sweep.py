@@ -14,6 +14,7 @@ import pytest
 from mqgrad.experiments.compare_command import with_defaults
 from mqgrad.experiments.compare_options import (
     data_root_settings,
+    oracle_as_fixed_widths,
     parse_budgets,
     parse_workload_settings,
     split_list,
@@ -128,6 +129,16 @@ def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
         "own",
     )
     assert "budget_seconds" not in given
+
+
+def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
+    named = ["fixed:32", "oracle:widths=4+32", "goodput", "fp16"]
+    assert oracle_as_fixed_widths(named) == ("fixed:32", "fixed:4", "goodput", "fp16")
+    assert oracle_as_fixed_widths(["goodput"]) == ("goodput",)
+    whole = oracle_as_fixed_widths(["oracle"])
+    assert whole == tuple(f"fixed:{bits}" for bits in (*range(1, 9), 16, 32))
+    with pytest.raises(ValueError, match="in hindsight only"):
+        System.parse("oracle on qsgd").check(None)
 
 
 @pytest.mark.parametrize(
