@@ -151,7 +151,7 @@ def require_sparse(numel: int, elements_per_bit: int) -> None:
     for name, value in (("elements_per_bit", elements_per_bit), ("numel", numel)):
         if not hasattr(value, "__index__"):
             raise TypeError(f"{name} must be an integer, got {value!r}")
-    if not 2 <= elements_per_bit <= 64:
-        raise ValueError(f"elements_per_bit must be in 2..64, got {elements_per_bit}")
+    if not 1 <= elements_per_bit <= 64:
+        raise ValueError(f"elements_per_bit must be in 1..64, got {elements_per_bit}")
     if not 0 <= numel < 2**40:
         raise ValueError(f"numel must be in 0..2^40, got {numel}")

@@ -13,8 +13,9 @@ from mqgrad.cuda_ext.reference import _pack, _unpack
 LEVELS = 8
 VALUE_BITS = 4
 HEADER_BYTES = 8
-KEY_RANGE = 12 << 23
 HALF_OCTAVE = 1 << 22
+HALF_OCTAVES = 24
+LEVEL_ERROR = 1 / 6394
 INFINITY_KEY = 0x7F800000
 
 
@@ -72,7 +73,8 @@ def _encode(x_N: Tensor, layout: SparseLayout) -> Tensor:
     if top >= INFINITY_KEY:
         nan = x_N.new_full((2,), torch.nan).view(torch.uint8)
         return torch.cat([nan, nan.new_zeros(layout.payload_bytes - HEADER_BYTES)])
-    index_K = _largest(key_N, layout.count, max(top - KEY_RANGE, 1))
+    index_K = _largest(key_N, layout.count, _key_below(top, HALF_OCTAVES))
+    index_K = index_K[key_N[index_K] >= _best_floor(key_N[index_K], top)]
     key_K = key_N[index_K]
     floor = int(key_K.min()) if len(key_K) else 0
     level_K = (key_K - floor) * LEVELS // (top - floor + 1)
@@ -91,6 +93,26 @@ def _largest(key_N: Tensor, count: int, lowest: int) -> Tensor:
     """Indices, ascending, of the ``count`` largest keys from ``lowest`` on; of equal ones, the first."""
     order = key_N.sort(descending=True, stable=True).indices[:count]
     return order[key_N[order] >= lowest].sort().values
+
+
+def _key_below(top: int, half_octaves: int) -> int:
+    return max(top - half_octaves * HALF_OCTAVE + 1, 1)
+
+
+def _best_floor(key_K: Tensor, top: int) -> int:
+    """The lowest key worth keeping, from counts by half octaves below the top."""
+    if top == 0:
+        return 1
+    counts = torch.bincount((top - key_K) // HALF_OCTAVE, minlength=HALF_OCTAVES).tolist()
+    energies = [count * 0.5**j for j, count in enumerate(counts)]
+    dropped, kept, errors = 0.0, 0.0, []
+    for energy in energies:
+        dropped += energy
+    for h, energy in enumerate(energies, start=1):
+        kept += energy
+        dropped -= energy
+        errors.append(dropped + kept * (h * h * LEVEL_ERROR))
+    return _key_below(top, errors.index(min(errors)) + 1)
 
 
 def _magnitudes(floor: int, top: int, device: torch.device) -> Tensor:

@@ -46,7 +46,8 @@ MQ_INLINE SparseLayout sparse_layout_of(int64_t numel, int64_t count) {
   return {numel, count, low_bits};
 }
 
-// As many entries as numel / elements_per_bit bits hold, but at least one.
+// As many entries as numel / elements_per_bit bits hold, but at least one. At 64 elements a bit that is one in 2^10, or the
+// only one of fewer than 2^13: low_bits is at most 12, entry_bits 16.
 MQ_INLINE SparseLayout sparse_layout(int64_t numel, int64_t elements_per_bit) {
   if (numel == 0) return {0, 0, 0};
   const int64_t budget = numel / (8 * elements_per_bit);
@@ -70,25 +71,53 @@ MQ_INLINE SparseLayout sparse_layout(int64_t numel, int64_t elements_per_bit) {
 // 1.5 at most: an element is never sent as twice itself or more, so that every kept one shrinks what is left out, however
 // wide the range (the code is contractive).
 //
-// Elements more than 12 octaves below the top are not kept: eight levels do not describe them.
-constexpr uint32_t kKeyRange = 12u << 23;
-constexpr uint32_t kHalfOctave = 1u << 22;
+// Eight levels describe a few octaves well, or many badly. The range is cut off below the top where that errs least: what is
+// dropped costs its square, and what is kept, at levels h / 16 octaves apart, (h / 16 * ln 2)^2 / 12 of its square. Sums
+// are over counts of half octaves, whose squares fall by a factor of 2 each; 12 octaves is the most.
+constexpr uint32_t kHalfOctave = 1u << 22;  // in keys
+constexpr int kHalfOctaves = 24;
+constexpr double kLevelError = 1.0 / 6394;  // (ln 2 / 16)^2 / 12
+
+MQ_INLINE uint32_t key_below(uint32_t top, int half_octaves) {
+  const uint32_t range = static_cast<uint32_t>(half_octaves) * kHalfOctave;
+  return top > range ? top - range + 1 : 1;
+}
 
 MQ_INLINE uint32_t lowest_key(uint32_t top) {
-  return top > kKeyRange ? top - kKeyRange : 1;
+  return key_below(top, kHalfOctaves);
 }
 
-MQ_INLINE uint32_t sparse_level(uint32_t key, uint32_t floor, uint32_t top) {
+// The lowest key worth keeping, of counts[j] keys that are j to j + 1 half octaves below the top.
+inline uint32_t best_floor(const int64_t* counts, uint32_t top) {
+  double dropped = 0, square = 1;
+  for (int j = 0; j < kHalfOctaves; ++j, square /= 2) dropped += static_cast<double>(counts[j]) * square;
+  double kept = 0, least = 0;
+  int best = 0;
+  square = 1;
+  for (int h = 1; h <= kHalfOctaves; ++h, square /= 2) {
+    const double energy = static_cast<double>(counts[h - 1]) * square;
+    kept += energy;
+    dropped -= energy;
+    const double error = dropped + kept * (static_cast<double>(h * h) * kLevelError);
+    if (best == 0 || error < least) {
+      least = error;
+      best = h;
+    }
+  }
+  return key_below(top, best);
+}
+
+// The lowest key of a level. Needs floor <= top.
+MQ_INLINE uint32_t sparse_lowest(uint32_t level, uint32_t floor, uint32_t top) {
   const uint64_t range = static_cast<uint64_t>(top) - floor + 1;
-  return static_cast<uint32_t>((static_cast<uint64_t>(key - floor) << kLevelBits) / range);
+  return floor + static_cast<uint32_t>((level * range + (1 << kLevelBits) - 1) >> kLevelBits);
 }
 
-// Needs floor <= top.
 MQ_INLINE float sparse_magnitude(uint32_t level, uint32_t floor, uint32_t top) {
   const uint64_t range = static_cast<uint64_t>(top) - floor + 1;
   const uint32_t middle = floor + static_cast<uint32_t>(((2 * level + 1) * range) >> (kLevelBits + 1));
-  const uint32_t lowest = floor + static_cast<uint32_t>((level * range + (1 << kLevelBits) - 1) >> kLevelBits);
-  return float_from_bits(middle < lowest + kHalfOctave ? middle : lowest + kHalfOctave);
+  const uint32_t limit = sparse_lowest(level, floor, top) + kHalfOctave;
+  return float_from_bits(middle < limit ? middle : limit);
 }
 
 MQ_INLINE float with_sign(float magnitude, uint32_t negative) {

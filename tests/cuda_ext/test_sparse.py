@@ -13,7 +13,7 @@ from torch import Tensor
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import checks, reference_sparse
 
-WIDTHS = (2, 4, 8, 16, 32, 64)  # elements per bit
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # elements per bit
 NUMELS = (1, 2, 7, 63, 64, 512, 4100, 40_001, 200_003)
 
 needs_extension = pytest.mark.skipif(
@@ -189,6 +189,14 @@ def test_bytes_do_not_depend_on_threads() -> None:
         assert_same(residual, results[0][1])
 
 
+def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2**18, generator=generator) * (torch.rand(2**18, generator=generator) < 0.01)
+    errors = [float((roundtrip(x, width) - x).square().sum() / x.square().sum()) for width in WIDTHS]
+    assert errors == sorted(errors)
+    assert errors[0] < 0.02  # with levels down to the smallest element it was 0.07
+
+
 X = torch.linspace(-1, 1, 400)
 PAYLOAD = reference_sparse.sparse_encode(X, 4)
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -209,7 +217,7 @@ def test_opcheck(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("sparse_encode", (X, 1)),
+        ("sparse_encode", (X, 0)),
         ("sparse_encode", (X[::2], 4)),
         ("sparse_encode", (X.int(), 4)),
         ("sparse_encode_with_feedback", (X, torch.zeros(399), 4, 1.0, 1.0)),
@@ -224,7 +232,7 @@ def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[Any, ...]) -
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ValueError, match=r"elements_per_bit must be in 2\.\.64, got 65"):
+    with pytest.raises(ValueError, match=r"elements_per_bit must be in 1\.\.64, got 65"):
         cuda_ext.sparse_encode(X, 65)
     with pytest.raises(TypeError, match=r"elements_per_bit must be an integer, got 2\.5"):
         cuda_ext.sparse_bytes(10, 2.5)  # type: ignore[arg-type]
