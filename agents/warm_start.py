@@ -8,7 +8,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from mqgrad.observation import ObservationSchema
-from mqgrad.statistics import sparse_noise
+from mqgrad.quantization_noise import sparse_noise
 
 Array = npt.NDArray[np.float64]
 

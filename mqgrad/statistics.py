@@ -1,13 +1,11 @@
 """What one interval of training showed: the input of every controller and observation."""
 
 import dataclasses
-import functools
 import math
 
 import torch
 
-from mqgrad import cuda_ext
-
+from .quantization_noise import sparse_noise, uniform_noise
 from .sketch import SKETCH_SIZE
 from .widths import Width
 
@@ -125,18 +123,6 @@ class ParameterStatistics:
     def quantization_noise(self, bits: Width) -> float:
         """This parameter's part of :meth:`IntervalStatistics.quantization_noise`."""
         return uniform_noise(self.peak_energy, bits)
-
-
-def uniform_noise(peak_energy: float, bits: Width) -> float:
-    """Expected squared error of a uniform stochastic quantizer.
-
-    With s = 2^(b−1) − 1 levels it is d/(6s²)·max² per bucket (DQ-SGD, Yan et al. 2021, with p = ∞); at one bit
-    it is at most d·max². 16 and 32 bits count as none.
-    """
-    if bits >= 16:
-        return 0.0
-    levels = 2 ** (bits - 1) - 1
-    return peak_energy / (6 * levels**2) if levels else peak_energy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,20 +243,6 @@ class IntervalStatistics:
             peak_energy=means["peak_energy"] / world_size,
             bit_iterations=bit_iterations,
         )
-
-
-@functools.lru_cache
-def sparse_noise(bits: Width) -> float:
-    """Noise of a width below one bit, relative to ‖g‖²: ω = 1/κ − 1, for the share κ of the energy that is sent.
-
-    κ is that of the largest magnitudes of a Laplace law, ρ·(1 + t + t²/2) with t = ln(1/ρ), ρ the share of elements
-    that the width has room for. A contraction of 1 − κ is that of an unbiased code of variance ω scaled by 1/(1 + ω)
-    (Beznosikov et al. 2020). Derived for this project: real gradients have heavier tails, hence less noise.
-    """
-    numel = 2**24  # large enough for the share not to depend on it
-    share = cuda_ext.sparse_count(numel, round(1 / bits)) / numel
-    t = math.log(1 / share)
-    return 1 / (share * (1 + t + t * t / 2)) - 1
 
 
 def _signal(sketches_WS: torch.Tensor, local_norm_sq: float) -> float:

@@ -19,7 +19,8 @@ from ranks import run_ranks
 import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.l_greco import knapsack
-from mqgrad.statistics import IntervalStatistics, ParameterStatistics, uniform_noise
+from mqgrad.quantization_noise import uniform_noise
+from mqgrad.statistics import IntervalStatistics, ParameterStatistics
 
 SPECS = ("l-greco:reference=3", "smoothness-layers:budget=3")
 

@@ -10,7 +10,8 @@ from ranks import run_ranks
 import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.observation import ObservationSchema, Observer
-from mqgrad.statistics import IntervalStatistics, sparse_noise
+from mqgrad.quantization_noise import sparse_noise
+from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import SPARSE_WIDTHS, check_width
 
 
