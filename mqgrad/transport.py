@@ -109,6 +109,10 @@ class Transport:
             2 * tensor.nbytes * (self.world_size - 1) / self.world_size,
         )
 
+    def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
+        """Run somebody else's all-reduce of ``nbytes`` bytes on this group; count and pace it like our own."""
+        return self._timed(all_reduce, 2 * nbytes * (self.world_size - 1) / self.world_size)
+
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Overwrite with the tensor of the group's rank 0."""
         self._timed(

@@ -94,7 +94,8 @@ def largest_indices(
 ) -> list[torch.Tensor]:
     """Where the largest magnitudes of each parameter lie in ``flat`` [N]: int64 [K] each.
 
-    A NaN counts as the largest. Chosen parameter by parameter, so that the buckets into which DDP groups them change nothing.
+    A NaN counts as the largest. Chosen parameter by parameter, so that the buckets into which DDP groups them change
+    nothing.
 
     Args:
         is_sorted: the largest comes first.

@@ -44,6 +44,27 @@ def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed,
     cluster.verify_replicas()
 
 
+def test_post_local_sgd_is_ddp_at_first_and_local_sgd_then(cluster: Distributed) -> None:
+    """As PyTorch has it, parameters are averaged after the first local iteration and every ``period`` from there."""
+    cluster.reset(seed=5)
+    ddp = cluster.run(6, bits=32)
+    cluster.reset(seed=5, method="post-local-sgd:warmup=6,period=3")
+    start = cluster.run(6)
+    assert start.losses == pytest.approx(ddp.losses, rel=1e-3)
+    # A gradient and a vector of parameters are as large; DDP's own ranks send their agreement, too.
+    assert ddp.wire_bytes - 200 < start.wire_bytes < ddp.wire_bytes
+    cluster.verify_replicas()
+    cluster.run(1)
+    cluster.verify_replicas()
+    apart = cluster.run(2)
+    assert apart.wire_bytes == 0
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
+    met = cluster.run(1)
+    cluster.verify_replicas()
+    assert met.wire_bytes == pytest.approx(start.wire_bytes)
+
+
 def test_averaging_every_iteration_is_synchronous_sgd() -> None:
     """Averaging parameters after plain SGD steps equals averaging gradients."""
     with Distributed("logreg", {"batch_size": 32}, num_workers=2) as cluster:
@@ -78,6 +99,10 @@ def test_backup_workers_without_backups_is_ddp(cluster: Distributed) -> None:
 
 def test_fewer_averages_are_fewer_bytes_and_the_link_is_paced(cluster: Distributed) -> None:
     link = LinkEmulation(mbit_per_s=20, latency_ms=0)
+    cluster.reset(seed=0, method="post-local-sgd:warmup=2", link=link)
+    synchronous = cluster.run(2)
+    assert synchronous.wire_seconds >= 8 * synchronous.wire_bytes / 20e6
+    assert synchronous.compute_seconds < synchronous.step_seconds - 0.5 * synchronous.wire_seconds
     wire = {}
     for period in (2, 8):
         cluster.reset(seed=0, method=f"local-sgd:period={period}", link=link)

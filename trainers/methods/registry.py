@@ -9,12 +9,14 @@ from .backup import BackupWorkers
 from .base import TrainingMethod
 from .hook import DDP
 from .overlap import OverlapLocalSGD
+from .post_local import PostLocalSGD
 
 _METHODS: dict[str, type[Any]] = {
     "backup-workers": BackupWorkers,
     "ddp": DDP,
     "local-sgd": LocalSGD,
     "overlap-local-sgd": OverlapLocalSGD,
+    "post-local-sgd": PostLocalSGD,
     "slowmo": SlowMo,
 }
 

@@ -1,0 +1,89 @@
+"""Post-local SGD: synchronous at first, local from then on, with PyTorch's own parts."""
+
+import dataclasses
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.parallel import DistributedDataParallel
+
+from mqgrad.comm_thread import CommThread
+
+from ..settings import check_positive_ints
+from .averaging import LocalSGD
+from .base import Setup
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class PostLocalSGD(LocalSGD):
+    """Post-local SGD (Lin, Stich, Patel and Jaggi, ICLR 2020): ``warmup`` iterations of DDP, then local SGD.
+
+    PyTorch's ``post_localSGD_hook`` averages gradients in the first phase, its ``PeriodicModelAverager`` parameters
+    in the second: after its first iteration and every ``period`` iterations from there. Both run on our transport's
+    group and clock, so that their bytes are counted and an emulated link paces them.
+
+    Raises:
+        ValueError: for a setting that is not positive.
+    """
+
+    warmup: int = 50
+    """Iterations in which gradients are averaged."""
+    _averager: PeriodicModelAverager = dataclasses.field(init=False, repr=False)
+    _thread: CommThread = dataclasses.field(init=False, repr=False, default_factory=CommThread)
+    _waited: float = dataclasses.field(init=False, repr=False, default=0.0)
+    """Seconds of the iteration that backward has waited for gradients."""
+
+    def __post_init__(self) -> None:
+        check_positive_ints(period=self.period, warmup=self.warmup)
+
+    def start(self, setup: Setup) -> nn.Module:
+        model = LocalSGD.start(self, setup)
+        group = self._transport.group
+        self._averager = PeriodicModelAverager(self.period, self.warmup, process_group=group)
+        ddp = DistributedDataParallel(model, process_group=setup.group, broadcast_buffers=False)
+        state = PostLocalSGDState(group, None, self.warmup, post_local_gradient_allreduce=False)
+        ddp.register_comm_hook(state, self._average_gradients)
+        return ddp
+
+    def step(self, loss: torch.Tensor) -> None:
+        self._setup.optimizer.step()
+        start = time.perf_counter()
+        self._average_parameters()
+        self._totals.iterations += 1
+        self._count(loss, self._waited + time.perf_counter() - start)
+        self._waited = 0.0
+
+    def _average_parameters(self) -> None:
+        parameters = list(self._setup.model.parameters())
+        local = self._averager.step - self.warmup
+        if local < 0 or local % self.period:
+            self._averager.average_parameters(parameters)  # only counts the iteration
+            return
+        nbytes = sum(parameter.nbytes for parameter in parameters)
+        self._transport.counted_all_reduce(lambda: self._averager.average_parameters(parameters), nbytes)
+
+    def _average_gradients(
+        self, state: PostLocalSGDState, bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        """The comm hook. Our thread waits for PyTorch's own all-reduce, to count it and to pace it."""
+        is_local = state.iter >= state.start_localSGD_iter
+        mean = post_localSGD_hook(state, bucket)
+        if is_local:
+            return mean
+        buffer, ready = bucket.buffer(), time.perf_counter()
+
+        def wait() -> None:
+            self._transport.counted_all_reduce(mean.wait, buffer.nbytes)
+            self._waited = time.perf_counter() - ready  # that of the last bucket stays
+
+        return self._thread.submit(wait, buffer)
+
+    def close(self) -> None:
+        self._thread.close()
+        LocalSGD.close(self)
