@@ -1,0 +1,119 @@
+"""Every controller, compressor and method by name, as ``mqgrad run`` trains with it, on real ranks."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from mqgrad.compressors import compressor_names, make_compressor
+from mqgrad.controllers import controller_names
+from mqgrad.experiments.cli import default_controller
+from mqgrad.experiments.runs import RunRecord, run_training
+from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
+
+ITERATIONS = 4  # two decisions, and the iterations after them
+ARGUMENTS = {
+    "gravac": "least_factor=4,least_gain=0.3,window=2",
+    "minmax": "min_numel=1000",
+    "post-local-sgd": "warmup=1,period=2",
+    "sketched-sgd": "0.05,sketch_ratio=0.5",
+    "backup-workers": "mean_delay_ms=1",
+    "local-sgd": "period=2",
+    "overlap-local-sgd": "period=2",
+    "slowmo": "period=2",
+}
+"""Arguments of compressors and methods, where the defaults would do nothing in so few iterations."""
+CONTROLLER_ARGUMENTS = {"fixed": "4", "accordion": "window=1", "gravac": "window=1"}
+APART = ("none", "overlap-local-sgd")
+"""Whose replicas are not meant to be equal."""
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Distributed]:
+    with Distributed("digits-mlp", {"width": 32}, num_workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def two_convex() -> Iterator[Distributed]:
+    with Distributed("logreg", num_workers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Distributed]:
+    with Distributed("digits-mlp", {"width": 32}, num_workers=4) as cluster:
+        yield cluster
+
+
+def checked(cluster: Distributed, controller: str | None, compressor: str, method: str) -> RunRecord:
+    """Run it; fail unless it trains, counts what it sends and leaves equal replicas."""
+    record = run_training(
+        cluster, controller, 0, compressor=compressor, method=method, iterations=ITERATIONS, chunk=2
+    )
+    assert record.outcome == "finished"
+    assert all(math.isfinite(p.train_loss) and math.isfinite(p.heldout["loss"]) for p in record.points)
+    assert 0 < record.mean_bits <= 32
+    names = {compressor.partition(":")[0], method.partition(":")[0]}
+    if "none" not in names:
+        sent = [point.wire_bytes for point in record.points]
+        assert sent[-1] > 0
+        assert sent == sorted(sent)
+    if not names & set(APART):
+        cluster.verify_replicas()
+    return record
+
+
+def spec(name: str, arguments: dict[str, str]) -> str:
+    return f"{name}:{arguments[name]}" if name in arguments else name
+
+
+def with_interval(name: str) -> str:
+    """The controller, deciding every other iteration."""
+    return f"{spec(name, CONTROLLER_ARGUMENTS)}{',' if name in CONTROLLER_ARGUMENTS else ':'}interval=2"
+
+
+@pytest.mark.parametrize("controller", controller_names())
+def test_every_controller(two: Distributed, controller: str) -> None:
+    record = checked(two, with_interval(controller), "quantized", DEFAULT_METHOD)
+    assert record.final.gradient_norm_sq > 0  # it was given statistics
+
+
+@pytest.mark.parametrize("compressor", compressor_names())
+def test_every_compressor(two: Distributed, two_convex: Distributed, compressor: str) -> None:
+    cluster = two_convex if compressor == "smoothness" else two
+    compressor = spec(compressor, ARGUMENTS)
+    checked(cluster, f"{default_controller(compressor)},interval=2", compressor, DEFAULT_METHOD)
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if name != DEFAULT_METHOD])
+def test_every_method(two: Distributed, method: str) -> None:
+    checked(two, None, "quantized", spec(method, ARGUMENTS))
+
+
+@pytest.mark.parametrize(
+    ("controller", "compressor"),
+    [
+        ("l-greco:interval=2", "quantized"),
+        ("dq-sgd:interval=2", "qsgd:topology=star"),
+        ("fixed:32", "gravac:least_factor=4,least_gain=0.3,window=2"),
+        ("fixed:32", "powersgd:rank=2"),
+        ("fixed:2", "terngrad"),
+    ],
+)
+def test_some_systems_on_four_ranks(four: Distributed, controller: str, compressor: str) -> None:
+    checked(four, controller, compressor, DEFAULT_METHOD)
+
+
+def test_what_a_compressor_measures_of_itself_is_recorded(two: Distributed) -> None:
+    ecq = checked(two, "fixed:2,interval=2", "ecq-sgd", DEFAULT_METHOD).final.figures
+    assert 0 < ecq["feedback_growth"] < 1
+    assert 0 < ecq["entropy_coded_share"] < 1
+    gravac = spec("gravac", ARGUMENTS)
+    record = checked(two, "fixed:32,interval=2", gravac, DEFAULT_METHOD)
+    assert record.points[-1].figures["compression_factor"] in (1, 4, 8, 16)
+    assert 0.3 <= record.points[-1].figures["gain"] <= 1
+    assert RunRecord.from_dict(dataclasses.asdict(record)) == record
+    assert make_compressor("qsgd").figures() == {}
