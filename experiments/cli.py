@@ -256,6 +256,7 @@ def _run_table(result: "RunRecord", title: str) -> Table:
         "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
         "seconds of all trials": f"{result.trial_seconds:.2f}" if result.trials else "",
     }
+    rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in result.final.figures.items()}
     for name, value in rows.items():
         if value != "":
             table.add_row(name, str(value))

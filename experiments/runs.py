@@ -38,6 +38,8 @@ class RunPoint:
     """Seconds of one rank so far by ``PARTS``. All but ``compute`` are the communication thread's, and overlap it."""
     gradient_norm_sq: float = 0.0
     """‖ḡ‖² of the mean gradient when it was measured last; 0 if it never was."""
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the compressor reports of itself; see ``Compressor.figures``."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -171,5 +173,6 @@ def _points(
             wire_bytes=wire_bytes,
             parts=parts,
             gradient_norm_sq=statistics.gradient_signal + statistics.gradient_noise,
+            figures=statistics.figures,
         )
         yield point, statistics.mean_bits * count

@@ -26,6 +26,7 @@ class TensorBoardLog:
         """Log one point."""
         figures = {"bits": point.bits, "loss": point.train_loss, "elapsed_seconds": point.elapsed_seconds}
         figures |= {f"heldout_{name}": value for name, value in point.heldout.items()}
+        figures |= {f"compressor_{name}": value for name, value in point.figures.items()}
         figures |= self._per_iteration(point)
         for name, value in figures.items():
             self._writer.add_scalar(f"mqgrad/{name}", value, point.iteration)

@@ -157,6 +157,8 @@ class IntervalStatistics:
     """Combining statistics and asking the controller."""
     bit_iterations: float | None = None
     """Sum of the width over the iterations, where a controller may have changed it among them."""
+    figures: dict[str, float] = dataclasses.field(default_factory=dict, hash=False)
+    """What the compressor reports of itself, mean over ranks (``Compressor.figures``); controllers do not get it."""
     parameters: tuple[ParameterStatistics, ...] = ()
     """In the order of the layout's keys, for a controller with ``wants_parameters``; else empty."""
 

@@ -78,6 +78,10 @@ class Compressor(Protocol):
         """
         ...
 
+    def figures(self) -> dict[str, float]:
+        """What this rank measured of the run so far, by name, for its record; empty where there is nothing."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """What this rank remembers of the run, as tensors and plain types."""
         ...
@@ -101,6 +105,9 @@ class Stateless:
     @property
     def num_residuals(self) -> int:
         return 0
+
+    def figures(self) -> dict[str, float]:
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         return {}

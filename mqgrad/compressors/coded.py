@@ -154,6 +154,10 @@ class CodedMean(abc.ABC):
         """Parameters that have error feedback now; equal on all ranks."""
         return len(self.push_feedback) if self.push_feedback is not None else 0
 
+    def figures(self) -> dict[str, float]:
+        """Nothing; see :meth:`Compressor.figures`."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
         return {name: getattr(self, name).state_dict() for name in self._stateful()}

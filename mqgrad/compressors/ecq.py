@@ -33,6 +33,8 @@ class ECQSGD(QSGD):
     """How much of the residual is remembered; above 1 nothing is stable for long."""
     stability: dict[Width, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """Measured: λ by width."""
+    growth: float = dataclasses.field(init=False, repr=False, default=math.nan)
+    """Measured: λ at the width where it was measured last."""
     measured_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
     """Measured: payload bytes of the vectors that were looked at."""
     entropy_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
@@ -44,6 +46,15 @@ class ECQSGD(QSGD):
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} {value!r} must be a finite number, not negative")
+
+    def figures(self) -> dict[str, float]:
+        """λ where it was measured last, and the share of the payload that an ideal entropy code would need."""
+        if not self.measured_bytes:
+            return {}
+        return {
+            "feedback_growth": self.growth,
+            "entropy_coded_share": self.entropy_bytes / self.measured_bytes,
+        }
 
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
@@ -59,7 +70,7 @@ class ECQSGD(QSGD):
         return decoded
 
     def _watch_stability(self, gamma: float, bits: Width, alpha: float) -> None:
-        growth = self.stability[bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
+        growth = self.growth = self.stability[bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
         ratio = self.measured_bytes / self.entropy_bytes if self.entropy_bytes else math.nan
         _log.info("ecq-sgd at %s bits: λ = %.3f; bytes are %.2f × their entropy", bits, growth, ratio)
         if growth >= 1 and not self.warned:

@@ -56,6 +56,11 @@ class GraVAC(FactorSearch, Stateless):
     def num_residuals(self) -> int:
         return self.sparsifier.num_residuals
 
+    def figures(self) -> dict[str, float]:
+        """The factor in use, 1 where everything is sent, and its gain."""
+        gain = 1.0 if self.sent == DENSE else self.gains[self.sent]
+        return {"compression_factor": self.sent, "gain": gain}
+
     def average_(self, work: BucketWork, step: Step) -> None:
         """Average through as many elements as the search allows.
 

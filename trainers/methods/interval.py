@@ -1,6 +1,7 @@
 """Intervals of a run through the compression hook: of one rank, and of all of them."""
 
 import dataclasses
+from statistics import mean
 
 import torch
 
@@ -40,6 +41,7 @@ class CompressedInterval:
             bits=self._compression.bits,
             iteration=self._compression.totals.iterations,
             bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations,
+            figures=self._compression.compressor.figures(),
             decided_on=self._compression.last_statistics,
         )
 
@@ -59,5 +61,12 @@ def combine(intervals: list[RankInterval], iterations: int) -> IntervalStatistic
         bits=intervals[0].bits,
         bit_iterations=intervals[0].bit_iterations,
     )
+    statistics = dataclasses.replace(statistics, figures=_means([interval.figures for interval in intervals]))
     seen = intervals[0].decided_on
     return statistics if seen is None else statistics.with_gradient_of(seen)
+
+
+def _means(figures: list[dict[str, float]]) -> dict[str, float]:
+    """Mean over the ranks that report a figure."""
+    names = dict.fromkeys(name for rank in figures for name in rank)
+    return {name: mean(rank[name] for rank in figures if name in rank) for name in names}
