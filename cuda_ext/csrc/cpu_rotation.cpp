@@ -1,38 +1,16 @@
-// Randomly rotated buckets on the CPU: the transform, the codes, and the ops.
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-
+// Randomly rotated buckets on the CPU: the transform and the codes.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "clones.h"
-#include "op_checks.h"
-#include "rotation.h"
+#include "kernels.h"
+#include "rotation_kernels.h"
 
 namespace mqgrad {
 namespace {
 
-constexpr int64_t kSeedBytes = 8;
-constexpr int64_t kMaxBucket = 65536;
-
-struct RotationLayout {
-  int64_t numel;
-  int bits;
-  int64_t bucket_size;
-
-  int64_t buckets() const { return ceil_divide(numel, bucket_size); }
-  int64_t bucket_bytes() const { return bucket_size / 8 * bits; }
-  int64_t codes_at() const { return kSeedBytes + 4 * buckets(); }
-  int64_t payload_bytes() const { return codes_at() + buckets() * bucket_bytes(); }
-};
-
-RotationLayout rotation_layout(int64_t numel, int64_t bits, int64_t bucket_size) {
-  STD_TORCH_CHECK(numel >= 0, "mqgrad: numel must not be negative, got ", numel);
-  STD_TORCH_CHECK(bits >= 1 && bits <= kMaxRotationBits, "mqgrad: bits must be in 1..4, got ", bits);
-  STD_TORCH_CHECK(bucket_size >= 8 && bucket_size <= kMaxBucket && (bucket_size & (bucket_size - 1)) == 0,
-                  "mqgrad: bucket_size must be a power of two in 8..65536, got ", bucket_size);
-  return {numel, static_cast<int>(bits), bucket_size};
-}
+using torch::headeronly::ScalarType;
 
 // Transforms the columns of a matrix of `rows` rows, a power of two.
 MQ_CLONES void transform_columns(float* v, int64_t rows, int64_t columns) {
@@ -144,7 +122,7 @@ class Rotation {
   void decode(const uint8_t* packed, float scale, int64_t n, bool add, float* out) {
     const int64_t size = layout_.bucket_size;
     unpack(layout_.bits, packed, size, codes_.data());
-    look_up(codes_.data(), size, table_, abs_bits(scale) < kInfinityBits ? scale : float_from_bits(kNanBits), y_.data());
+    look_up(codes_.data(), size, table_, scale, y_.data());
     transform_columns(y_.data(), columns_, rows_);
     transpose(y_.data(), columns_, rows_, x_.data());
     transform_columns(x_.data(), rows_, columns_);
@@ -180,73 +158,29 @@ class Rotation {
   const float normalise_;
 };
 
-int64_t grain(const RotationLayout& layout) {
-  return std::max<int64_t>(1, 16384 / layout.bucket_size);
-}
-
-Tensor encode_rotated(const Tensor& x, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed) {
-  check_input(x, 1);
-  const RotationLayout layout = rotation_layout(x.numel(), bits, bucket_size);
-  Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
-  std::memcpy(bytes, &seed, kSeedBytes);
-  const void* data = x.const_data_ptr();
-  const ScalarType dtype = x.scalar_type();
-  torch::stable::parallel_for(0, layout.buckets(), grain(layout), [&](int64_t begin, int64_t end) {
-    Rotation rotation(layout, static_cast<uint64_t>(seed));
-    for (int64_t k = begin; k < end; ++k) {
-      const int64_t first = k * bucket_size;
-      const float scale = rotation.encode(data, dtype, first, std::min(bucket_size, layout.numel - first), unbiased,
-                                          bytes + layout.codes_at() + k * layout.bucket_bytes());
-      std::memcpy(bytes + kSeedBytes + 4 * k, &scale, 4);
-    }
-  });
-  return payload;
-}
-
-void run_decode(const Tensor& payload, const RotationLayout& layout, bool add, const Tensor& out) {
-  check_payload(payload, layout.payload_bytes());
-  const uint8_t* bytes = static_cast<const uint8_t*>(payload.const_data_ptr());
-  float* values = static_cast<float*>(out.mutable_data_ptr());
-  uint64_t seed;
-  std::memcpy(&seed, bytes, kSeedBytes);
-  torch::stable::parallel_for(0, layout.buckets(), grain(layout), [&](int64_t begin, int64_t end) {
-    Rotation rotation(layout, seed);
-    for (int64_t k = begin; k < end; ++k) {
-      const int64_t first = k * layout.bucket_size;
-      float scale;
-      std::memcpy(&scale, bytes + kSeedBytes + 4 * k, 4);
-      rotation.decode(bytes + layout.codes_at() + k * layout.bucket_bytes(), scale,
-                      std::min(layout.bucket_size, layout.numel - first), add, values + first);
-    }
-  });
-}
-
-Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
-  const RotationLayout layout = rotation_layout(numel, bits, bucket_size);
-  check_payload(payload, layout.payload_bytes());
-  Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
-  run_decode(payload, layout, false, out);
-  return out;
-}
-
-void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
-  run_decode(payload, rotation_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
-}
-
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
-  m.def("encode_rotated(Tensor x, int bits, int bucket_size, bool unbiased, int seed) -> Tensor");
-  m.def("decode_rotated(Tensor payload, int numel, int bits, int bucket_size) -> Tensor");
-  m.def("decode_rotated_add_(Tensor(a!) accumulator, Tensor payload, int bits, int bucket_size) -> ()");
+void encode_rotated_buckets(const void* x, ScalarType dtype, const RotationLayout& layout, bool unbiased, uint64_t seed,
+                            int64_t begin, int64_t end, uint8_t* payload) {
+  Rotation rotation(layout, seed);
+  for (int64_t k = begin; k < end; ++k) {
+    const int64_t first = k * layout.bucket_size;
+    const float scale = rotation.encode(x, dtype, first, std::min(layout.bucket_size, layout.numel - first), unbiased,
+                                        payload + layout.codes_at() + k * layout.bucket_bytes());
+    store_scale(payload + kSeedBytes, k, scale);
+  }
 }
 
-STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
-  m.impl("encode_rotated", TORCH_BOX(&encode_rotated));
-  m.impl("decode_rotated", TORCH_BOX(&decode_rotated));
-  m.impl("decode_rotated_add_", TORCH_BOX(&decode_rotated_add_));
+void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,
+                            float* out) {
+  uint64_t seed;
+  std::memcpy(&seed, payload, kSeedBytes);
+  Rotation rotation(layout, seed);
+  for (int64_t k = begin; k < end; ++k) {
+    const int64_t first = k * layout.bucket_size;
+    rotation.decode(payload + layout.codes_at() + k * layout.bucket_bytes(), load_scale(payload + kSeedBytes, k),
+                    std::min(layout.bucket_size, layout.numel - first), add, out + first);
+  }
 }
 
 }  // namespace mqgrad

@@ -3,6 +3,7 @@
 //
 // `make fuzz` links this to libFuzzer; `make sanitize` compiles it with MQGRAD_RANDOM_INPUTS and any compiler, and feeds
 // it inputs from a generator.
+#include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
@@ -13,9 +14,19 @@
 #include <memory>
 
 #include "kernels.h"
+#include "rotation_kernels.h"
+#include "sparse.h"
 
 using namespace mqgrad;
 using torch::headeronly::ScalarType;
+
+// Of torch's library, which is not linked: two parts, one after the other.
+extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t, ParallelFunc f, void* context) {
+  const int64_t middle = begin + (end - begin) / 2;
+  if (begin < middle) f(begin, middle, context);
+  if (middle < end) f(middle, end, context);
+  return 0;
+}
 
 namespace {
 
@@ -132,15 +143,78 @@ void fuzz_minmax(Input& input) {
   encode_minmax_chunks(x.get(), kTypes[type], shape, bits, 0, chunks, minimums.get(), ranges.get(), packed.get());
 }
 
+// Whether all of out is NaN, or all of it finite.
+bool is_finite_or_nan(const float* out, int64_t n) {
+  const bool expected = n > 0 && std::isfinite(out[0]);
+  return std::all_of(out, out + n, [=](float y) { return expected ? std::isfinite(y) : std::isnan(y); });
+}
+
+SparseLayout take_sparse_layout(Input& input) {
+  const int64_t numel = input.take_in(0, 1) ? input.take_in(0, kMaxElements) : input.take_in(60000, 80000);
+  return sparse_layout(numel, input.take_in(1, 64));
+}
+
+void fuzz_sparse_decode(Input& input) {
+  const SparseLayout layout = take_sparse_layout(input);
+  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  decode_add_sparse(payload.get(), layout, out.get());
+  require(is_finite_or_nan(out.get(), layout.numel), "a sparse payload decodes to numbers, or to NaN throughout");
+}
+
+void fuzz_sparse_encode(Input& input) {
+  const SparseLayout layout = take_sparse_layout(input);
+  const int type = static_cast<int>(input.take_in(0, 3));
+  const bool feedback = input.take_in(0, 1);
+  const double coefficient = input.take_in(0, 1) ? 1.0 : 0.9;
+  const auto x = input.take_array<uint8_t>(layout.numel * kTypeBytes[type]);
+  const auto residual = input.take_array<float>(layout.numel);
+  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]);
+  encode_sparse({x.get(), kTypes[type], layout, feedback ? residual.get() : nullptr, coefficient, coefficient},
+                payload.get());
+  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  decode_add_sparse(payload.get(), layout, out.get());
+  require(is_finite_or_nan(out.get(), layout.numel), "what was encoded decodes to numbers, or to NaN throughout");
+}
+
+RotationLayout take_rotation_layout(Input& input) {
+  const int64_t numel = input.take_in(0, kMaxElements);
+  return {numel, static_cast<int>(input.take_in(1, kMaxRotationBits)), int64_t{8} << input.take_in(0, 8)};
+}
+
+void fuzz_rotation_decode(Input& input) {
+  const RotationLayout layout = take_rotation_layout(input);
+  const bool add = input.take_in(0, 1);
+  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const int64_t middle = input.take_in(0, layout.buckets());
+  decode_rotated_buckets(payload.get(), layout, 0, middle, add, out.get());
+  decode_rotated_buckets(payload.get(), layout, middle, layout.buckets(), add, out.get());
+}
+
+void fuzz_rotation_encode(Input& input) {
+  const RotationLayout layout = take_rotation_layout(input);
+  const int type = static_cast<int>(input.take_in(0, 3));
+  const bool unbiased = input.take_in(0, 1);
+  const auto x = input.take_array<uint8_t>(layout.numel * kTypeBytes[type]);
+  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]());
+  encode_rotated_buckets(x.get(), kTypes[type], layout, unbiased, input.take<uint64_t>(), 0, layout.buckets(),
+                         payload.get());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 5)) {
+  switch (input.take_in(0, 9)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
     case 3: fuzz_encode(input, true); break;
+    case 4: fuzz_sparse_encode(input); break;
+    case 5: fuzz_sparse_decode(input); break;
+    case 6: fuzz_rotation_encode(input); break;
+    case 7: fuzz_rotation_decode(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

@@ -11,9 +11,7 @@ from torch.utils.cpp_extension import include_paths
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "cuda_ext" / "csrc"
 SOURCES = [Path(__file__).with_suffix(".cpp")]
-SOURCES += [
-    KERNELS / name for name in ("cpu_kernels.cpp", "cpu_packing.cpp", "cpu_minmax.cpp")
-]  # of kernels.h
+SOURCES += sorted(KERNELS.glob("cpu_*.cpp"))
 FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]
 FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
 SANITIZERS = "address,undefined"
