@@ -43,7 +43,7 @@ def bench(
 
     from .bench_break_even import break_even_rates
     from .bench_tables import machine_line, print_codec, print_transport
-    from .cli import parse_settings
+    from .settings import parse_settings
 
     if only not in (None, "codec", "transport"):
         raise typer.BadParameter(f"{only!r} is neither codec nor transport", param_hint="--only")

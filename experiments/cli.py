@@ -1,6 +1,5 @@
 """The ``mqgrad`` command."""
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from mqgrad.trainers.workload import workload_names
 from mqgrad.widths import Width, parse_width
 
 from . import bench_command, compare_command, netlab_command, run_server_command
+from .settings import parse_settings
 
 if TYPE_CHECKING:
     from mqgrad.agents.config import TrainConfig
@@ -300,20 +300,6 @@ def parse_widths(text: str | None) -> tuple[Width, ...] | None:
         return None if text is None else tuple(parse_width(part) for part in text.split("+"))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None
-
-
-def parse_settings(items: list[str], data_root: Path | None = None) -> dict[str, Any]:
-    """``["width=32", "learning_rate=0.1"]`` → values read as JSON where they are JSON, else as text."""
-    settings: dict[str, Any] = {} if data_root is None else {"data_root": str(data_root.absolute())}
-    for item in items:
-        name, separator, value = item.partition("=")
-        if not separator:
-            raise typer.BadParameter(f"{item!r} is not NAME=VALUE", param_hint="--set")
-        try:
-            settings[name] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name] = value
-    return settings
 
 
 def main() -> None:

@@ -2,13 +2,70 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.workload import workload_settings
+
+from .compare_grids import GRIDS
+from .settings import parse_settings
+
+if TYPE_CHECKING:
+    from .sweep_config import SweepConfig
+
+_FIRST_SEED = 101  # seeds that no policy has been trained on unless someone chose to
+_SYSTEMS = ("controllers", "compressors", "methods")
+
+
+def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
+    """What was given, and for the rest what the grid says.
+
+    Raises:
+        ValueError: an unknown grid.
+    """
+    if grid not in GRIDS:
+        raise ValueError(f"unknown grid {grid!r}; known: {', '.join(GRIDS)}")
+    defaults = {"methods": (), "optimizers": ("own",), "settings": (), **GRIDS[grid]}
+    if "iterations" in given:
+        del defaults["budget_seconds"]
+    if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
+        defaults |= dict.fromkeys(_SYSTEMS, ())
+    if "workloads" in given:
+        defaults |= {"optimizers": ("own",), "settings": ()}
+        if "=" in defaults.get("budget_seconds", ""):  # by workload: of others
+            del defaults["budget_seconds"]
+    return {**defaults, **given}
+
+
+def make_config(
+    chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
+) -> "SweepConfig":
+    """The grid, out of what :func:`with_defaults` gave."""
+    from .sweep_config import SweepConfig
+
+    names = list(chosen["workloads"])
+    return SweepConfig(
+        systems=oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]]),
+        workloads=tuple(names),
+        optimizers=tuple(chosen["optimizers"]),
+        links=tuple(available_links(list(chosen["links"]), console)),
+        seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + chosen["seeds"])),
+        hosts=chosen["hosts"],
+        budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
+        iterations=chosen.get("iterations"),
+        settings=parse_workload_settings(settings, names),
+        time_limit_seconds=time_limit_seconds,
+    )
+
+
+def system_name(kind: str, name: str) -> str:
+    """What an option of this kind names: a controller whose name a compressor has too says what it is on."""
+    from .sweep_grid import System
+
+    return f"{name} on {DEFAULT_COMPRESSOR}" if kind == "controllers" != System.parse(name).kind else name
 
 
 def split_list(text: str) -> list[str]:
@@ -63,8 +120,6 @@ def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str
 
 def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:
     """``["bytes-gpt:width=64", "batch_size=8"]`` → settings by workload."""
-    from .cli import parse_settings
-
     settings: dict[str, dict[str, Any]] = {}
     for item in items:
         name, separator, value = item.partition("=")

@@ -33,11 +33,16 @@ def system_label(system: str) -> str:
         return "fp32 (fixed:32)"
     if system == SILENT:
         return "none (sends nothing)"
-    controller, compressor, _ = System.parse(system)
-    if controller is None or not controller.endswith(".mqg"):
+    controller, compressor, *_ = System.parse(system)
+    if controller is None or not is_policy(controller):
         return system
     on = "" if compressor == DEFAULT_COMPRESSOR else f" on {compressor}"
     return f"policy {Path(controller).stem}{on}"
+
+
+def is_policy(controller: str) -> bool:
+    """Whether this is a policy file, or the one that comes with the package."""
+    return controller == "default" or controller.endswith(".mqg")
 
 
 def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -16,8 +16,8 @@ def serve_runs(
     ] = 2,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
-    from .cli import parse_settings
     from .run_server import serve_runs as serve
+    from .settings import parse_settings
     from .training import open_cluster
 
     with open_cluster(workload, parse_settings(settings), num_workers) as cluster:

@@ -139,7 +139,7 @@ class CellRunner:
 def server_options(cell: Cell, config: SweepConfig) -> list[str]:
     """The options of ``mqgrad serve-runs``."""
     options = ["--workload", cell.workload]
-    for name, value in config.workload_settings(cell.workload, cell.optimizer).items():
+    for name, value in config.workload_settings(cell.workload, cell.optimizer, cell.system).items():
         options += ["--set", f"{name}={json.dumps(value)}"]
     if Link.parse(cell.link).emulated:
         options += ["--num-workers", str(config.hosts)]

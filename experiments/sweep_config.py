@@ -12,6 +12,7 @@ from mqgrad.trainers.workload import make_workload, workload_settings
 
 from .netlab import MAX_HOSTS
 from .provenance import file_digest
+from .settings import parse_settings
 from .sweep_grid import DENSE, OWN_OPTIMIZER, Cell, Group, Link, System
 
 
@@ -51,20 +52,20 @@ class SweepConfig:
 
     def check_names(self) -> None:
         """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones."""
-        for workload in self.workloads:
-            for optimizer in self.optimizers_of(workload):
-                make_workload(workload, **self.workload_settings(workload, optimizer))
         for workload, system in itertools.product(self.workloads, self.systems):
             System.parse(system).check(self.budget_seconds.get(workload))
+            for optimizer in self.optimizers_of(workload):
+                make_workload(workload, **self.workload_settings(workload, optimizer, system))
 
     def optimizers_of(self, workload: str) -> tuple[str, ...]:
         """The compared optimizers, or its own alone for a workload that offers no choice."""
         return self.optimizers if "optimizer" in workload_settings(workload) else (OWN_OPTIMIZER,)
 
-    def workload_settings(self, workload: str, optimizer: str) -> dict[str, Any]:
+    def workload_settings(self, workload: str, optimizer: str, system: str) -> dict[str, Any]:
         """The settings of a run's workload."""
         chosen = {} if optimizer == OWN_OPTIMIZER else {"optimizer": optimizer}
-        return {**self.settings.get(workload, {}), **chosen}
+        own = parse_settings(System.parse(system).settings)
+        return {**self.settings.get(workload, {}), **chosen, **own}
 
     def policy_digests(self) -> dict[str, str]:
         """A digest of each policy file among the systems."""
@@ -72,10 +73,14 @@ class SweepConfig:
         return {name: file_digest(Path(name)) for name in sorted(controllers) if name.endswith(".mqg")}
 
     def cells(self) -> Iterator[Cell]:
-        """All runs. One seed after another, so that a part of the sweep compares everything, and so that a slow
-        hour of the machine falls on all systems alike."""
-        for seed, group, system in itertools.product(self.seeds, self.groups(), self.systems):
-            yield Cell(*group, system, seed)
+        """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after
+        another, so that a part of a group compares everything and a slow hour of the machine falls on all systems
+        alike; those systems that change settings come last."""
+        by_settings = sorted(self.systems, key=lambda name: System.parse(name).settings)  # a stable sort
+        for group in self.groups():
+            for _, systems in itertools.groupby(by_settings, lambda name: System.parse(name).settings):
+                for seed, system in itertools.product(self.seeds, list(systems)):
+                    yield Cell(*group, system, seed)
 
     def groups(self) -> list[Group]:
         """Everything but systems and seeds."""

@@ -57,7 +57,8 @@ class System(NamedTuple):
     """What is compared: a compressor with a controller that sets its width, or another way of training than DDP.
 
     ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
-    with, ``goodput on qsgd`` names both, and ``local-sgd:period=8`` is a method of training.
+    with, ``goodput on qsgd`` names both, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0``
+    changes a setting of the workload for this system alone.
     """
 
     controller: str | None
@@ -66,10 +67,17 @@ class System(NamedTuple):
     """As :func:`mqgrad.make_compressor` takes it."""
     method: str = DEFAULT_METHOD
     """As :func:`mqgrad.trainers.methods.make_method` takes it."""
+    settings: tuple[str, ...] = ()
+    """Settings of the workload, as ``mqgrad run --set`` takes them."""
 
     @classmethod
     def parse(cls, name: str) -> "System":
         """What a name stands for; :meth:`check` tells whether there is such a thing."""
+        name, _, settings = name.partition(" with ")
+        return cls._parse(name)._replace(settings=tuple(filter(None, settings.split(","))))
+
+    @classmethod
+    def _parse(cls, name: str) -> "System":
         controller, on, compressor = name.partition(" on ")
         if on:
             return cls(controller.strip(), compressor.strip())

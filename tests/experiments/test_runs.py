@@ -74,9 +74,9 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
 
 def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
     record = run_training(TinyCluster(), "fixed:4", 0, budget_seconds=7)
-    assert [point.iteration for point in record.points] == [5, 6, 7]
+    assert [point.iteration for point in record.points] == [1, 2, 3, 4, 5, 6, 7]
     record = run_training(TinyCluster(), "fixed:4", 0, budget_seconds=600)
-    assert [point.iteration for point in record.points[:3]] == [5, 17, 29]
+    assert [point.iteration for point in record.points[:4]] == [1, 2, 20, 38]
     record = run_training(TinyCluster(diverge_at=8), "fixed:4", 0, iterations=100)
     assert (record.outcome, record.final.iteration) == ("diverged", 10)
 

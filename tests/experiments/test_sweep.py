@@ -10,14 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from mqgrad.experiments.compare_command import with_defaults
+from mqgrad.compressors import compressor_names
+from mqgrad.controllers import controller_names
+from mqgrad.experiments.compare_grids import GRIDS
 from mqgrad.experiments.compare_options import (
     data_root_settings,
+    make_config,
     oracle_as_fixed_widths,
     parse_budgets,
     parse_workload_settings,
     split_list,
+    system_name,
+    with_defaults,
 )
 from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.report_pages import write_report
@@ -27,6 +33,7 @@ from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_grid import Cell, Link, System
 from mqgrad.experiments.sweep_result import CellResult
 from mqgrad.trainers.link import parse_emulation
+from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
@@ -95,7 +102,8 @@ def test_the_grid_has_every_combination_seed_by_seed() -> None:
     )
     cells = list(config.cells())
     assert len(cells) == len(set(cells)) == 32
-    assert [cell.seed for cell in cells] == [1] * 16 + [2] * 16
+    assert [cell.seed for cell in cells[:4]] == [1, 1, 2, 2]
+    assert [cell.group for cell in cells[::4]] == config.groups()
     assert len(config.groups()) == 8
     assert str(cells[-1]) == "digits-cnn adam @ 1gbit, fixed:4, seed 2"
     no_choice = small_config(workloads=("logreg",), optimizers=("sgd", "adam"))
@@ -103,10 +111,13 @@ def test_the_grid_has_every_combination_seed_by_seed() -> None:
 
 
 def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
-    assert System.parse("goodput") == ("goodput", "quantized", "ddp")
-    assert System.parse("qsgd:bucket_size=128") == (None, "qsgd:bucket_size=128", "ddp")
-    assert System.parse("goodput on qsgd") == ("goodput", "qsgd", "ddp")
-    assert System.parse("local-sgd:period=4") == (None, "quantized", "local-sgd:period=4")
+    assert System.parse("goodput")[:3] == ("goodput", "quantized", "ddp")
+    assert System.parse("qsgd:bucket_size=128")[:3] == (None, "qsgd:bucket_size=128", "ddp")
+    assert System.parse("goodput on qsgd")[:3] == ("goodput", "qsgd", "ddp")
+    assert System.parse("local-sgd:period=4")[:3] == (None, "quantized", "local-sgd:period=4")
+    assert System.parse("gravac").kind == "compressors"  # which is a controller, too
+    assert system_name("controllers", "gravac") == "gravac on quantized"
+    assert system_name("compressors", "gravac") == "gravac"
     cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
     config = small_config(settings={"digits-mlp": {"width": 16}})
     words = server_options(cell, config)
@@ -114,21 +125,44 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     asked = request_of(cell, config, Path("r.json"))
     assert (asked.controller, asked.compressor, asked.seed, asked.link) == ("goodput", "qsgd", 7, None)
     assert System.parse("qsgd").controller_of_run() == "fixed:4"
+    with_setting = "dgc:ratio=0.1 with momentum=0,width=8"
+    assert System.parse(with_setting) == (None, "dgc:ratio=0.1", "ddp", ("momentum=0", "width=8"))
+    words = server_options(cell._replace(system=with_setting), config)
+    assert {("--set", "width=8"), ("--set", "momentum=0")} <= set(itertools.pairwise(words))
+    several = small_config(systems=("fixed:32", with_setting, "fixed:4"))
+    order = [(each.system.partition(":")[0], each.seed) for each in several.cells()]
+    assert order == [*(("fixed", seed) for seed in (1, 1, 2, 2)), ("dgc", 1), ("dgc", 2)]
     assert System.parse("fp16").controller_of_run() == "fixed:16"
     assert System.parse("local-sgd").controller_of_run() is None
 
 
 def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
-    defaults = with_defaults({}, quick=True)
+    defaults = with_defaults({}, "quick")
     assert "goodput" in defaults["controllers"]
-    given = with_defaults({"compressors": "qsgd", "iterations": 5}, quick=False)
-    assert (given["controllers"], given["compressors"], given["iterations"]) == ("", "qsgd", 5)
-    assert given["methods"] == ""
-    assert (given["optimizers"], with_defaults({"workloads": "logreg"}, quick=False)["optimizers"]) == (
-        "sgd,adam",
-        "own",
-    )
+    given = with_defaults({"compressors": ["qsgd"], "iterations": 5}, "workloads")
+    assert (given["controllers"], given["compressors"], given["iterations"]) == ((), ["qsgd"], 5)
+    assert given["methods"] == ()
+    assert given["optimizers"] == ("adam",)
+    assert with_defaults({"workloads": ["logreg"]}, "workloads")["optimizers"] == ("own",)
     assert "budget_seconds" not in given
+    with pytest.raises(ValueError, match=r"unknown grid 'all'; known: quick, systems"):
+        with_defaults({}, "all")
+
+
+def grid_config(grid: str) -> SweepConfig:
+    chosen = with_defaults({}, grid)
+    return make_config(chosen, list(chosen["settings"]), None, Console())
+
+
+def test_the_grids_have_every_system_of_the_registries() -> None:
+    systems = []
+    for grid in GRIDS:
+        config = grid_config(grid)
+        config.check_names()
+        systems += [System.parse(name) for name in config.systems]
+    assert {(each.controller or "").partition(":")[0] for each in systems} >= set(controller_names())
+    assert {each.compressor.partition(":")[0] for each in systems} == set(compressor_names())
+    assert {each.method for each in systems} == {DEFAULT_METHOD, *method_names()}
 
 
 def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
@@ -322,7 +356,7 @@ def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")
 def test_without_root_every_link_is_emulated_and_says_so(tmp_path: Path) -> None:
-    command = [MQGRAD, "compare", "--output", str(tmp_path), "--quick", "--controllers", "magic"]
+    command = [MQGRAD, "compare", "--output", str(tmp_path), "--grid", "quick", "--controllers", "magic"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert "emulated in the transport" in done.stdout

@@ -1,0 +1,89 @@
+"""The grids that ``mqgrad compare --grid`` names. The full comparison is ``systems``, ``workloads`` and ``logreg``.
+
+Durations are on 2 idle cores. Peers are at settings that suit the few hundred iterations of these runs.
+"""
+
+from typing import Any
+
+_FIXED = ("fixed:1/4", "fixed:1/2", *(f"fixed:{bits}" for bits in (1, 2, 3, 4, 6, 8, 16, 32)))
+_SPARSE_GOODPUT = "goodput:widths=1/4+1/2+2+3+4+6+8+16+32"
+_RULES = (
+    "dq-sgd",
+    "gravac",
+    "adaquantfl",
+    "dadaquant",
+    "feddq",
+    "accordion",
+    "l-greco",
+    "smoothness-layers",
+    "goodput",
+    _SPARSE_GOODPUT,
+    "linear-ramp",
+    "random-ramp",
+    "mqgrad-authors on minmax",
+)
+_CODES = (
+    "qsgd",
+    "minmax",
+    "terngrad",
+    "onebit",
+    "ecq-sgd",
+    "fixed:2 on rotation",
+    "top-k:0.01",
+    "gravac:base=top-k,window=20,largest_factor=100",
+    "dgc:ratio=0.01 with momentum=0",  # these two have momentum of their own
+    "sketched-sgd:ratio=0.05 with momentum=0",
+)
+_PEERS = ("fp16", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4", "none")
+_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd")
+_MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
+
+GRIDS: dict[str, dict[str, Any]] = {
+    # About 10 minutes: 42 runs.
+    "quick": {
+        "controllers": ("fixed:4", "fixed:8", "fixed:32", "goodput"),
+        "compressors": ("fp16", "powersgd:rank=4", "none"),
+        "workloads": ("digits-cnn",),
+        "links": ("100mbit", "1gbit"),
+        "seeds": 3,
+        "hosts": 2,
+        "budget_seconds": "3",
+    },
+    # About 80 minutes: every system on one workload, 860 runs.
+    "systems": {
+        "controllers": (*_FIXED, "default", *_RULES),
+        "compressors": (*_CODES, *_PEERS),
+        "methods": ("local-sgd", "post-local-sgd:start=50", "slowmo", "overlap-local-sgd", "backup-workers"),
+        "workloads": ("digits-cnn",),
+        "links": ("100mbit", "1gbit", "none", "100mbit/1gbit@1.5s"),
+        "seeds": 5,
+        "hosts": 4,
+        "budget_seconds": "4.5",
+    },
+    # About 60 minutes: the main systems on other workloads, with Adam, 216 runs.
+    "workloads": {
+        "controllers": _MAIN_RULES,
+        "compressors": _MAIN_PEERS,
+        "workloads": ("digits-cnn", "bytes-gpt", "bytes-lstm", "bytes-gpt-large"),
+        "optimizers": ("adam",),
+        "links": ("100mbit", "1gbit"),
+        "seeds": 3,
+        "hosts": 4,
+        "budget_seconds": "digits-cnn=4.5,bytes-gpt=12,bytes-lstm=10,bytes-gpt-large=18",
+        "settings": (
+            "bytes-gpt:evaluation_bytes=4096",
+            "bytes-lstm:evaluation_bytes=4096",
+            "bytes-gpt-large:evaluation_bytes=2048",
+        ),
+    },
+    # About 5 minutes: the same on a convex problem, and the code that knows its smoothness; 100 runs.
+    "logreg": {
+        "controllers": _MAIN_RULES,
+        "compressors": (*_MAIN_PEERS, "smoothness"),
+        "workloads": ("logreg",),
+        "links": ("100mbit", "1gbit"),
+        "seeds": 5,
+        "hosts": 4,
+        "budget_seconds": "2",
+    },
+}
