@@ -46,7 +46,7 @@ class SystemSummary:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSummary:
-    """All systems in one group."""
+    """All systems in one group, the fastest first."""
 
     group: Group
     target: float | None
@@ -89,8 +89,9 @@ def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupS
 
 
 def summarize_overall(config: SweepConfig, groups: Sequence[GroupSummary]) -> list[OverallSummary]:
-    """One summary per system that trains."""
-    return [_overall(system, groups) for system in config.systems if system != SILENT]
+    """One summary per system that trains, the fastest first."""
+    summaries = [_overall(system, groups) for system in config.systems if system != SILENT]
+    return sorted(summaries, key=lambda summary: rank(summary.ratios.get("fp32")))
 
 
 def target_loss(results: Iterable[CellResult]) -> float | None:
@@ -118,22 +119,28 @@ def verdict(summary: SystemSummary) -> str:
     return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
 
 
+def rank(ratio: Ratio | None) -> tuple[int, float]:
+    """Where a time stands among others, the best first: what is known, then bounds, then what has none."""
+    if ratio is None:
+        return 2, 0.0
+    return int(ratio.sign != "="), ratio.value
+
+
 def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellResult]) -> GroupSummary:
     target = target_loss(runs)
     by_system = {name: own for name in systems if (own := [r for r in runs if r.system == name])}
     timings = {name: _timing(own, target) for name, own in by_system.items() if name != SILENT}
     known = references(by_system, timings, target)
+    summaries = [
+        _summarize_system(name, own, target, {each: _ratio(timings, name, r) for each, r in known.items()})
+        for name, own in by_system.items()
+    ]
     return GroupSummary(
         group=group,
         target=target,
         references=known,
         ceiling_bits=_ceiling(by_system.get(DENSE, [])),
-        systems=[
-            _summarize_system(
-                name, own, target, {each: _ratio(timings, name, r) for each, r in known.items()}
-            )
-            for name, own in by_system.items()
-        ],
+        systems=sorted(summaries, key=lambda summary: rank(summary.ratios.get("fp32"))),
     )
 
 

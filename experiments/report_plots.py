@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.widths import format_width
 
 from .report import GroupSummary, verdict
@@ -22,8 +23,10 @@ from .sweep_result import CellResult
 
 _DPI = 100
 _PANELS_A_ROW = 4
+_MOST_LINES = 9
 _LEAST_RATIO = 1 / 64  # an interval of two seeds can be wider than any axis
 _WARM = ("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive")
+_COLD = ("tab:cyan", "tab:green", "slategrey", "yellowgreen", "darkviolet", "teal")
 _PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
 
 
@@ -57,19 +60,40 @@ def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
             colormaps["winter"](np.linspace(0.1, 0.95, max(len(fixed), 1))),
             {"linewidth": 1.2, "linestyle": "--"},
         ),
-        (
-            alone,
-            colormaps["cool"](np.linspace(0.3, 1.0, max(len(alone), 1))),
-            {"linewidth": 1.4, "linestyle": ":"},
-        ),
+        (alone, itertools.cycle(_COLD), {"linewidth": 1.8, "linestyle": ":"}),
         (adaptive, itertools.cycle(_WARM), {"linewidth": 2.2}),
     ):
         styles |= {name: {"color": colour, **line} for name, colour in zip(names, colours, strict=False)}
     return {name: styles[name] for name in systems}
 
 
-def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequence[str]) -> bytes:
+def kind_of(system: str) -> str:
+    """What a system competes as; of each kind, the plots show the best."""
+    controller, compressor, method, _ = System.parse(system)
+    if system in (DENSE, SILENT) or is_policy(controller or ""):
+        return system
+    if method != DEFAULT_METHOD:
+        return "method"
+    if compressor != DEFAULT_COMPRESSOR:
+        name = compressor.partition(":")[0]
+        return name if name in ("fp16", "powersgd") else "compressor"
+    return "fixed" if (controller or "").startswith("fixed:") else "rule"
+
+
+def shown_systems(group: GroupSummary) -> list[str]:
+    """The systems that a plot of a group has room for: all of a few, of many the fastest of each kind."""
+    names = [summary.system for summary in group.systems]  # the fastest first
+    if len(names) <= _MOST_LINES:
+        return names
+    best: dict[str, str] = {}
+    for name in names:
+        best.setdefault(kind_of(name), name)
+    return list(best.values())
+
+
+def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     """Held-out loss and bit width over seconds, means over the seeds' finished runs, and where an iteration goes."""
+    systems = shown_systems(group)
     figure = Figure(figsize=(15, 5), layout="constrained")
     loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
     for name, style in system_styles(systems).items():
@@ -92,7 +116,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult], systems: Sequ
 
 def plot_ratios(groups: Sequence[GroupSummary], systems: Sequence[str]) -> bytes:
     """Time to target over fp32's, per group, with intervals; grey where the interval includes 1."""
-    names = [name for name in systems if name not in (DENSE, SILENT)]
+    names = [name for name in systems if name != SILENT]
     columns = min(len(groups), _PANELS_A_ROW)
     rows = math.ceil(len(groups) / columns)
     size = (3.1 * columns + 1.8, rows * (0.6 + 0.28 * len(names)) + 0.6)
@@ -133,7 +157,8 @@ def _floats(values: Sequence[float | None]) -> np.ndarray:
 
 def _plot_times(axes: Axes, group: GroupSummary) -> None:
     """Two bars a system: the training thread's milliseconds, and below them the communication thread's."""
-    known = [summary for summary in group.systems if summary.milliseconds]
+    shown = shown_systems(group)
+    known = [summary for summary in group.systems if summary.milliseconds and summary.system in shown]
     for row, summary in enumerate(known):
         spent = summary.milliseconds
         waiting = max(spent["whole"] - spent["compute"], 0.0)
@@ -169,8 +194,11 @@ def _plot_group_ratios(axes: Axes, group: GroupSummary, names: Sequence[str]) ->
             continue
         row, ratio = names.index(summary.system), summary.ratios.get("fp32")
         if ratio is None or ratio.sign != "=":
-            told = f"✕ missed ({summary.reached}/{summary.runs})"
-            axes.text(1.05, row, told, color="tab:red", va="center", fontsize="small", clip_on=True)
+            told = f"✕ {verdict(summary)} ({summary.reached}/{summary.runs})"
+            place = axes.get_yaxis_transform()  # of the panel's width, whatever the ratios are
+            axes.text(
+                0.97, row, told, color="tab:red", va="center", ha="right", fontsize="small", transform=place
+            )
             continue
         low, high = ratio.low or ratio.value, ratio.high or ratio.value
         colour = {"slower": "tab:red", "faster": "tab:green"}.get(verdict(summary), "grey")

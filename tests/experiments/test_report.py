@@ -12,6 +12,7 @@ import pytest
 from mqgrad.experiments.estimates import Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
 from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, verdict
 from mqgrad.experiments.report_pages import write_report
+from mqgrad.experiments.report_plots import shown_systems
 from mqgrad.experiments.report_tables import cells_table, group_table, ratio_table, time_table
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
@@ -109,6 +110,32 @@ def test_references_are_chosen_in_hindsight() -> None:
     assert ideal.seconds == pytest.approx({1: 15 * 0.1, 2: 10 * 0.1})  # fp32's iterations at none's pace
     assert summaries()["none"].ratios == dict.fromkeys(group.references)
     assert summaries()["none"].reached == 0
+
+
+def test_the_fastest_stand_first_and_of_many_the_best_of_each_kind_are_drawn() -> None:
+    (group,) = summarize(small_config(), ROWS)
+    order = [summary.system for summary in group.systems]
+    assert order[0] == "fixed:4"
+    assert order[-2:] == ["goodput", "none"]  # failed, and not compared
+    assert order.index("fixed:32") < order.index("fixed:2")  # which is but a bound
+    assert shown_systems(group) == order
+    many = [
+        result(name, seed, [1.0], step=step)
+        for name, step in (("qsgd", 0.3), ("onebit", 0.2), ("local-sgd", 0.4))
+        for seed in (1, 2)
+    ]
+    config = small_config(systems=(*SYSTEMS, "qsgd", "onebit", "local-sgd"))
+    (group,) = summarize(config, ROWS + many)
+    assert set(shown_systems(group)) == {
+        "fixed:32",
+        "none",
+        "fp16",
+        "fixed:4",
+        "goodput",
+        "onebit",
+        "local-sgd",
+        "powersgd:rank=1",
+    }
 
 
 def test_a_reference_that_missed_the_target_gives_an_upper_bound() -> None:
