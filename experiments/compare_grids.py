@@ -49,11 +49,11 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 80 minutes: every system on one workload, 860 runs.
+    # About 80 minutes: every system on one workload, 880 runs.
     "systems": {
         "controllers": (*_FIXED, "default", *_RULES),
         "compressors": (*_CODES, *_PEERS),
-        "methods": ("local-sgd", "post-local-sgd:start=50", "slowmo", "overlap-local-sgd", "backup-workers"),
+        "methods": ("local-sgd", "post-local-sgd:warmup=20", "slowmo", "overlap-local-sgd", "backup-workers"),
         "workloads": ("digits-cnn",),
         "links": ("100mbit", "1gbit", "none", "100mbit/1gbit@1.5s"),
         "seeds": 5,

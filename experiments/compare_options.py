@@ -48,7 +48,9 @@ def make_config(
 
     names = list(chosen["workloads"])
     return SweepConfig(
-        systems=oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]]),
+        systems=oracle_as_fixed_widths(
+            [system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]]
+        ),
         workloads=tuple(names),
         optimizers=tuple(chosen["optimizers"]),
         links=tuple(available_links(list(chosen["links"]), console)),

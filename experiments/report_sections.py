@@ -22,8 +22,8 @@ from .sweep_result import CellResult
 
 _NOTES = (
     "**Target**: the lowest held-out loss that every finished fp32 run of a cell (workload, optimizer and "
-    "link) reached. Held-out loss is looked at about every 3 % of the budget, or 5 iterations where there is none, outside "
-    "the clock.",
+    "link) reached. Held-out loss is looked at about every 3 % of the budget, or 5 iterations where there is "
+    "none, outside the clock.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
     "1.",
