@@ -1,7 +1,7 @@
 """Error feedback: what quantization left out of one iteration is added to the next."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -93,12 +93,16 @@ class FeedbackGain:
     Feedback is stable iff α²γ + (1 − α)² < 1, with γ = ‖Q(v) − v‖²/‖v‖², and best at α = 1/(1 + γ)
     (ECQ-SGD, Wu et al. 2018, with β = 1). γ depends on the width and on the data, so it is measured per width.
     A contractive code (γ < 1) needs none of this: its α is 1.
+
+    DDP regroups its buckets after a restart, which also moves shards to other owners. So that this changes no α, γ is
+    that of all buckets and ranks of an iteration, and is taken over between iterations.
     """
 
     DECAY = 0.9  # of the running mean of γ
 
     def __init__(self) -> None:
         self._gamma: dict[Width, float] = {}
+        self._pending: dict[Width, tuple[float, float]] = {}
 
     def alpha(self, bits: Width) -> float:
         """Gain for a width, from the γ of a Gaussian until it has been measured there."""
@@ -109,17 +113,32 @@ class FeedbackGain:
         return self._gamma.get(bits, _gaussian_gamma(bits))
 
     def observe(self, bits: Width, error_sq: float, norm_sq: float) -> None:
-        """Learn from one coded vector: ‖Q(v) − v‖² and ‖v‖². Zero and non-finite vectors teach nothing."""
+        """Add one coded vector of this iteration: ‖Q(v) − v‖² and ‖v‖²."""
+        errors, norms = self._pending.get(bits, (0.0, 0.0))
+        self._pending[bits] = (errors + error_sq, norms + norm_sq)
+
+    def pending(self, bits: Width) -> tuple[float, float]:
+        """Sums of what was observed at a width and is not learned yet."""
+        return self._pending.get(bits, (0.0, 0.0))
+
+    def learn(self, bits: Width, error_sq: float, norm_sq: float) -> bool:
+        """Learn from the sums over all ranks, in place of what is pending. Zero and non-finite ones teach nothing."""
+        self._pending.pop(bits, None)
         gamma = error_sq / norm_sq if norm_sq > 0 else math.nan
-        if math.isfinite(gamma):
-            self._gamma[bits] = self.DECAY * self._gamma.get(bits, gamma) + (1 - self.DECAY) * gamma
+        if not math.isfinite(gamma):
+            return False
+        gamma = float(f"{gamma:.4g}")  # the sums are in the order of the buckets, and round accordingly
+        self._gamma[bits] = self.DECAY * self._gamma.get(bits, gamma) + (1 - self.DECAY) * gamma
+        return True
 
-    def state_dict(self) -> dict[Width, float]:
-        """Measured γ by width."""
-        return dict(self._gamma)
+    def state_dict(self) -> dict[str, dict[Width, Any]]:
+        """Measured γ, and what is pending, by width."""
+        return {"gamma": dict(self._gamma), "pending": dict(self._pending)}
 
-    def load_state_dict(self, state: dict[Width, float]) -> None:
-        self._gamma = {bits: float(gamma) for bits, gamma in state.items()}
+    def load_state_dict(self, state: dict[str, dict[Width, Any]]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self._gamma = {bits: float(gamma) for bits, gamma in state["gamma"].items()}
+        self._pending = {bits: (float(e), float(n)) for bits, (e, n) in state["pending"].items()}
 
 
 def _gaussian_gamma(bits: Width) -> float:

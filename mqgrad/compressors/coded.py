@@ -43,6 +43,8 @@ class CodedMean(abc.ABC):
     """State: of the averaged shards that this rank owns; zero in the parts that others own."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
+    observed: int | None = dataclasses.field(init=False, repr=False, default=None)
+    """State: the iteration whose observations the gains have still to learn; equal on all ranks."""
 
     def __post_init__(self) -> None:
         make_topology(self.topology)
@@ -68,6 +70,8 @@ class CodedMean(abc.ABC):
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 
     def average_(self, work: BucketWork, step: Step) -> None:
+        if self.observed is not None and self.observed != step.iteration:
+            self._learn_gains(step.transport)
         if step.bits == 32 and step.parameter_bits is None:
             self._average_plain(work, step.transport)
         else:
@@ -160,12 +164,14 @@ class CodedMean(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
-        return {name: getattr(self, name).state_dict() for name in self._stateful()}
+        parts = {name: getattr(self, name).state_dict() for name in self._stateful()}
+        return {**parts, "observed": self.observed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         for name in self._stateful():
             getattr(self, name).load_state_dict(state[name])
+        self.observed = state["observed"]
 
     def _stateful(self) -> list[str]:
         names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
@@ -194,7 +200,8 @@ class CodedMean(abc.ABC):
             x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
         )
         if learns:
-            self._learn(gain, bits, payload, value)
+            self.observed = step.iteration
+            self._observe(gain, bits, payload, value)
         return payload
 
     def _encode_mean(
@@ -208,9 +215,7 @@ class CodedMean(abc.ABC):
         seed: int,
     ) -> torch.Tensor:
         """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
-        if step.measure and not self.codec.is_contractive(
-            run.bits
-        ):  # the code's error is learned from the mean
+        if step.measure and not self.codec.is_contractive(run.bits):  # the code's error is seen on the mean
             flat[run.part] = self.codec.decode_mean(pieces, run.numel, run.bits)
             return self._encode(flat, pull, run, layout, step, seed, self.pull_gain)
         alpha, beta = self.coefficients(self.pull_gain, run.bits)
@@ -223,13 +228,30 @@ class CodedMean(abc.ABC):
     def _ids(self, layout: Layout, run: Run) -> torch.Tensor:
         return layout.bucket_ids[run.part.start // self.bucket_size : run.part.stop // self.bucket_size]
 
-    def _learn(
+    def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """Take the code's error from a coded vector; return that vector decoded."""
         decoded = self.codec.decode(payload, value.numel(), bits)
         gain.observe(bits, _norm_sq(decoded - value), _norm_sq(value))
         return decoded
+
+    def _learn_gains(self, transport: Transport) -> None:
+        """Learn from all ranks: which shards a rank owns, and so what it observes, depends on DDP's buckets."""
+        self.observed = None
+        gains = (self.push_gain, self.pull_gain)
+        sums = torch.tensor(
+            [gain.pending(bits) for gain in gains for bits in self.widths],
+            dtype=torch.float64,
+            device=transport.device,
+        )
+        transport.all_reduce_(sums)
+        for (gain, bits), figures in zip(itertools.product(gains, self.widths), sums.tolist(), strict=True):
+            if gain.learn(bits, *figures):
+                self._learned(gain, bits)
+
+    def _learned(self, gain: FeedbackGain, bits: Width) -> None:  # noqa: B027 - most codes have nothing to add
+        """Called after ``gain`` has learned γ at a width."""
 
     def _residuals(
         self, layout: Layout, transport: Transport
@@ -267,7 +289,7 @@ def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
 
 
 def _norm_sq(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float32).square())
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 class ECQSGD(QSGD):
     """ECQ-SGD (Wu et al., ICML 2018): QSGD of v = g + α·h, with h ← β·h + g − Q(v).
 
-    Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured once per interval, on one rank's own
-    vectors; λ ≥ 1 is warned of once a run. The same measurement gives the size under an ideal entropy code.
+    Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured once per interval, on the
+    vectors of all ranks; λ ≥ 1 is warned of once a run. The same vectors give the size under an ideal entropy code.
 
     Raises:
         ValueError: for a coefficient that is negative or not finite.
@@ -49,7 +49,7 @@ class ECQSGD(QSGD):
 
     def figures(self) -> dict[str, float]:
         """λ where it was measured last, and the share of the payload that an ideal entropy code would need."""
-        if not self.measured_bytes:
+        if math.isnan(self.growth):  # what is measured in one iteration is learned in the next
             return {}
         return {
             "feedback_growth": self.growth,
@@ -60,16 +60,16 @@ class ECQSGD(QSGD):
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
         return alpha, self.beta
 
-    def _learn(
+    def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        decoded = super(ECQSGD, self)._learn(gain, bits, payload, value)
-        self._watch_stability(gain.gamma(bits), bits, self.coefficients(gain, bits)[0])
+        decoded = super(ECQSGD, self)._observe(gain, bits, payload, value)
         self.measured_bytes += payload.numel()
         self.entropy_bytes += _entropy_bytes(decoded.view(-1, self.bucket_size), bits)
         return decoded
 
-    def _watch_stability(self, gamma: float, bits: Width, alpha: float) -> None:
+    def _learned(self, gain: FeedbackGain, bits: Width) -> None:
+        gamma, alpha = gain.gamma(bits), self.coefficients(gain, bits)[0]
         growth = self.growth = self.stability[bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
         ratio = self.measured_bytes / self.entropy_bytes if self.entropy_bytes else math.nan
         _log.info("ecq-sgd at %s bits: λ = %.3f; bytes are %.2f × their entropy", bits, growth, ratio)

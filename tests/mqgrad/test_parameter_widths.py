@@ -91,13 +91,25 @@ def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int
     assert results[0][2] == pytest.approx(mean_bits)
 
 
-@pytest.mark.parametrize("compressor", ["quantized", "qsgd"])
-def test_an_interrupted_run_continues_with_the_same_bytes(compressor: str) -> None:
-    """DDP has other buckets in the resumed run; one decision is a single width, and one that width for each."""
+@pytest.mark.parametrize(
+    ("compressor", "decisions"),
+    [
+        ("quantized", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
+        ("qsgd", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
+        ("qsgd:error_feedback=true,topology=star", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
+        ("ecq-sgd", (MIXED, OTHER)),
+        ("quantized:rounding=stochastic", (2, 3, 4)),
+    ],
+)
+def test_an_interrupted_run_continues_with_the_same_bytes(compressor: str, decisions: tuple) -> None:
+    """DDP has other buckets in the resumed run; one decision is a single width, and one that width for each.
+
+    The first iteration after the restart is one at which the gains of feedback are measured.
+    """
 
     def rank_main(rank: int):
         def start():
-            controller = Mixed(MIXED, OTHER, 2, [3] * NUM_PARAMETERS)
+            controller = Mixed(*decisions)
             return new_run(controller, compressor=compressor)
 
         model, optimizer, state = start()
