@@ -1,11 +1,13 @@
 """Rotated codes: the best scalar codebook of a Gaussian, whatever the gradient looks like."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
 from mqgrad import cuda_ext
 
+from ..codec import Codec
 from ..vector_codec import VectorCodec
 from ..widths import Width
 from .coded import CodedMean
@@ -53,6 +55,76 @@ class RotationCodec(VectorCodec):
 
     def is_contractive(self, bits: Width) -> bool:
         return not self.unbiased
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OneBitRotated(VectorCodec):
+    """Another codec, with unbiased rotation in its place at one bit.
+
+    Signs of the elements themselves are cheaper, and diverge under momentum SGD: most elements of a gradient are
+    small, all signs weigh the same, and feedback repays the difference too late.
+    """
+
+    others: Codec
+    """At all other widths."""
+
+    @property
+    def rotation(self) -> RotationCodec:
+        """In the largest blocks of a power of two that make up a scale bucket."""
+        size = self.others.bucket_size
+        return RotationCodec(bucket_size=size & -size, unbiased=True)
+
+    def at(self, bits: Width) -> VectorCodec:
+        """The codec of a width."""
+        return self.rotation if bits == 1 else self.others
+
+    def encode(
+        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return self.at(bits).encode(x, bits, seed, bucket_ids)
+
+    def encode_with_feedback(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        bits: Width,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self.at(bits).encode_with_feedback(
+            x, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
+        )
+
+    def encode_mean(
+        self,
+        payloads: Sequence[torch.Tensor],
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self.at(bits).encode_mean(
+            payloads, numel, bits, residual, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
+        )
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        return self.at(bits).decode(payload, numel, bits)
+
+    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_into_(out, payload, bits)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_add_(accumulator, payload, bits)
+
+    def is_contractive(self, bits: Width) -> bool:
+        return self.at(bits).is_contractive(bits)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

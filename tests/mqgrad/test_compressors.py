@@ -21,7 +21,7 @@ CASES = [
     ("onebit", 1, 1.5),
     ("onebit:topology=star", 1, 1.5),
     ("powersgd:rank=4", 32, 0.9),
-    ("quantized", 1, 1.5),
+    ("quantized", 1, 3.0),
     ("quantized:topology=star", 2, 1.0),
     ("rotation", 1, 1.5),
     ("rotation", 4, 0.3),

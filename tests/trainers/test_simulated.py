@@ -42,6 +42,13 @@ def test_losses_bytes_and_figures_are_those_of_real_processes(real: Distributed,
     assert figures == expected_figures
 
 
+def test_one_bit_trains_with_momentum_sgd() -> None:
+    with simulated(num_workers=4, workload="digits-cnn", workload_settings={"width": 16}) as cluster:
+        cluster.reset(seed=1)
+        losses = cluster.run(100, bits=1).losses
+    assert sum(losses[-10:]) / 10 < 0.8  # 2.3 and more with the signs of the elements, not rotated
+
+
 def test_random_numbers_and_buffers_are_those_of_ddp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dropout draws from each rank's generator; batch normalisation has buffers, which DDP takes from rank 0."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
