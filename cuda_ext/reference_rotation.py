@@ -30,7 +30,7 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     header = torch.tensor([seed], dtype=torch.int64, device=x.device).view(torch.uint8)
     num_buckets = -(-x.numel() // bucket_size)
     padded = torch.nn.functional.pad(x.float(), (0, -x.numel() % bucket_size))
-    y_BL = _rotate(padded.view(num_buckets, bucket_size) * _signs(seed, bucket_size, x.device))
+    y_BL = _rotate(padded.view(num_buckets, bucket_size) * _factors(seed, bucket_size, x.device))
     norm_sq_B = _tree_sum(y_BL.double() * y_BL.double())
     sigma_B = (norm_sq_B / bucket_size).sqrt().float()
     usable_B = (sigma_B > 0) & sigma_B.isfinite()
@@ -53,7 +53,7 @@ def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> 
     scale_B = torch.where(scale_B.isfinite(), scale_B, torch.nan)
     codes_BL = reference._unpack(codes, num_buckets * bucket_size, bits).view(num_buckets, bucket_size)
     y_BL = _words(bits, payload.device)[codes_BL] * scale_B[:, None]
-    return (_rotate_back(y_BL) * _signs(seed, bucket_size, payload.device)).flatten()[:numel]
+    return (_rotate_back(y_BL) * _factors(seed, bucket_size, payload.device)).flatten()[:numel]
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -62,35 +62,30 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
 
 
 def _rotate(v_BL: Tensor) -> Tensor:
-    """H v / √L: the columns of the matrix transformed, transposed, and the columns transformed again."""
+    """H v: the columns of the matrix transformed, transposed, and the columns transformed again."""
     columns = min(COLUMNS, v_BL.shape[1])
     v_BRC = _transform_columns(v_BL.view(len(v_BL), v_BL.shape[1] // columns, columns))
     v_BCR = _transform_columns(v_BRC.transpose(1, 2))
-    return v_BCR.reshape(v_BL.shape) * _normaliser(v_BL)
+    return v_BCR.reshape(v_BL.shape)
 
 
 def _rotate_back(v_BL: Tensor) -> Tensor:
-    """The inverse of :func:`_rotate`."""
+    """L times the inverse of :func:`_rotate`."""
     columns = min(COLUMNS, v_BL.shape[1])
-    v_BCR = _transform_columns(v_BL.view(len(v_BL), columns, v_BL.shape[1] // columns))
-    v_BRC = _transform_columns(v_BCR.transpose(1, 2))
-    return v_BRC.reshape(v_BL.shape) * _normaliser(v_BL)
+    v_BCR = v_BL.view(len(v_BL), columns, v_BL.shape[1] // columns)
+    v_BRC = _transform_columns(_transform_columns(v_BCR, descending=True).transpose(1, 2))
+    return v_BRC.reshape(v_BL.shape)
 
 
-def _transform_columns(v_BRC: Tensor) -> Tensor:
-    """Butterflies of rows at distance 1, 2, 4, …"""
+def _transform_columns(v_BRC: Tensor, descending: bool = False) -> Tensor:
+    """Butterflies of rows at distance 1, 2, 4, …, or in the reverse order, which rounds differently."""
     num_buckets, rows, columns = v_BRC.shape
-    distance = 1
-    while distance < rows:
+    distances = [2**k for k in range(rows.bit_length() - 1)]
+    for distance in reversed(distances) if descending else distances:
         pairs = v_BRC.reshape(num_buckets, rows // (2 * distance), 2, distance, columns)
         a, b = pairs.unbind(2)
         v_BRC = torch.stack([a + b, a - b], dim=2).reshape(num_buckets, rows, columns)
-        distance *= 2
     return v_BRC
-
-
-def _normaliser(v_BL: Tensor) -> Tensor:
-    return torch.tensor(1 / math.sqrt(v_BL.shape[1]), dtype=torch.float32, device=v_BL.device)
 
 
 def _tree_sum(v_BL: Tensor) -> Tensor:
@@ -100,10 +95,12 @@ def _tree_sum(v_BL: Tensor) -> Tensor:
     return v_BL[:, 0]
 
 
-def _signs(seed: int, size: int, device: torch.device) -> Tensor:
+def _factors(seed: int, size: int, device: torch.device) -> Tensor:
+    """D / √L: random signs."""
     element_L = torch.arange(size, device=device)
     word_L = reference.random_words(seed, torch.zeros(1, dtype=torch.int64, device=device), element_L >> 5)[0]
-    return 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()
+    signs_L = 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()
+    return signs_L * torch.tensor(1 / math.sqrt(size), dtype=torch.float32, device=device)
 
 
 def _words(bits: int, device: torch.device) -> Tensor:

@@ -12,64 +12,141 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Transforms the columns of a matrix of `rows` rows, a power of two.
-MQ_CLONES void transform_columns(float* v, int64_t rows, int64_t columns) {
-  for (int64_t h = columns; h < rows * columns; h *= 2) {
-    for (int64_t i = 0; i < rows * columns; i += 2 * h) {
-      float* __restrict a = v + i;
-      float* __restrict b = v + i + h;
-      for (int64_t j = 0; j < h; ++j) {
-        const float sum = a[j] + b[j];
-        b[j] = a[j] - b[j];
-        a[j] = sum;
-      }
+// Two stages of butterflies at distances h and 2h at once, in place.
+MQ_INLINE void transform_twice(float* v, int64_t n, int64_t h) {
+  for (int64_t i = 0; i < n; i += 4 * h) {
+    float* __restrict a = v + i;
+    float* __restrict b = a + h;
+    float* __restrict c = b + h;
+    float* __restrict d = c + h;
+    for (int64_t j = 0; j < h; ++j) {
+      const float ab = a[j] + b[j], a_b = a[j] - b[j], cd = c[j] + d[j], c_d = c[j] - d[j];
+      a[j] = ab + cd;
+      b[j] = a_b + c_d;
+      c[j] = ab - cd;
+      d[j] = a_b - c_d;
     }
   }
 }
 
-void transpose(const float* v, int64_t rows, int64_t columns, float* out) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) out[j * rows + i] = v[i * columns + j];
+MQ_INLINE void transform_once(float* v, int64_t n, int64_t h) {
+  for (int64_t i = 0; i < n; i += 2 * h) {
+    float* __restrict a = v + i;
+    float* __restrict b = a + h;
+    for (int64_t j = 0; j < h; ++j) {
+      const float sum = a[j] + b[j];
+      b[j] = a[j] - b[j];
+      a[j] = sum;
+    }
   }
 }
 
-// Sum over a binary tree: the second half is added to the first until one is left. Overwrites v.
-MQ_CLONES double tree_sum(double* v, int64_t n) {
-  for (int64_t half = n / 2; half > 0; half /= 2) {
-    for (int64_t i = 0; i < half; ++i) v[i] += v[i + half];
+MQ_INLINE void transform_columns(float* v, int64_t n, int64_t columns) {
+  int64_t h = columns;
+  for (; 4 * h <= n; h *= 4) transform_twice(v, n, h);
+  if (2 * h <= n) transform_once(v, n, h);
+}
+
+// Rows are shorter than a vector. So one stage takes neighbours and parts sums from differences, which makes the last bit of
+// the index the first one: after all stages of a row, the matrix is transposed as well.
+MQ_INLINE void neighbours_once(const float* __restrict v, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n / 2; ++i) {
+    const float a = v[2 * i], b = v[2 * i + 1];
+    out[i] = a + b;
+    out[i + n / 2] = a - b;
   }
-  return v[0];
 }
 
-MQ_CLONES void multiply(const float* a, const float* b, int64_t n, double* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<double>(a[i]) * static_cast<double>(b[i]);
+MQ_INLINE void neighbours_twice(const float* __restrict v, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n / 4; ++i) {
+    const float a = v[4 * i], b = v[4 * i + 1], c = v[4 * i + 2], d = v[4 * i + 3];
+    const float ab = a + b, a_b = a - b, cd = c + d, c_d = c - d;
+    out[i] = ab + cd;
+    out[i + n / 4] = a_b + c_d;
+    out[i + n / 2] = ab - cd;
+    out[i + 3 * (n / 4)] = a_b - c_d;
+  }
 }
 
-MQ_CLONES void scale_floats(float* v, int64_t n, float factor) {
-  for (int64_t i = 0; i < n; ++i) v[i] *= factor;
+// The same stages backwards: the transpose is undone.
+MQ_INLINE void halves_once(const float* __restrict v, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n / 2; ++i) {
+    const float a = v[i], b = v[i + n / 2];
+    out[2 * i] = a + b;
+    out[2 * i + 1] = a - b;
+  }
 }
 
-MQ_CLONES void multiply_floats(float* v, const float* factors, int64_t n) {
+MQ_INLINE void halves_twice(const float* __restrict v, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n / 4; ++i) {
+    const float a = v[i], b = v[i + n / 4], c = v[i + n / 2], d = v[i + 3 * (n / 4)];
+    const float ac = a + c, a_c = a - c, bd = b + d, b_d = b - d;
+    out[4 * i] = ac + bd;
+    out[4 * i + 1] = ac - bd;
+    out[4 * i + 2] = a_c + b_d;
+    out[4 * i + 3] = a_c - b_d;
+  }
+}
+
+// v <- H (factors * v), transposed; the result is in v, `other` is of the same size. Eight elements have rows of eight.
+MQ_CLONES void rotate(float* __restrict v, const float* __restrict factors, int64_t n, float* __restrict other) {
+  for (int64_t i = 0; i < n; ++i) v[i] *= factors[i];
+  transform_columns(v, n, kRotationColumns);
+  neighbours_twice(v, n, other);
+  n < kRotationColumns ? neighbours_once(other, n, v) : neighbours_twice(other, n, v);
+}
+
+// The inverse of rotate, where the factors' squares are 1 / n.
+MQ_CLONES void rotate_back(float* __restrict v, const float* __restrict factors, int64_t n, float* __restrict other) {
+  n < kRotationColumns ? halves_once(v, n, other) : halves_twice(v, n, other);
+  halves_twice(other, n, v);
+  transform_columns(v, n, kRotationColumns);
   for (int64_t i = 0; i < n; ++i) v[i] *= factors[i];
 }
 
+// Eight terms at a distance of m, added as the last three levels of a binary tree.
+template <class Term>
+MQ_INLINE double sum_eight(const Term& term, int64_t j, int64_t m) {
+  return ((term(j) + term(j + 4 * m)) + (term(j + 2 * m) + term(j + 6 * m))) +
+         ((term(j + m) + term(j + 5 * m)) + (term(j + 3 * m) + term(j + 7 * m)));
+}
+
+// Over a binary tree: the second half is added to the first until one is left. `sums` has room for n / 8.
+MQ_CLONES double dot(const float* __restrict a, const float* __restrict b, int64_t n, double* __restrict sums) {
+  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return static_cast<double>(a[i]) * static_cast<double>(b[i]); };
+  const auto sum = [=](int64_t i) MQ_ALWAYS_INLINE { return sums[i]; };
+  int64_t m = n / 8;
+  for (int64_t j = 0; j < m; ++j) sums[j] = sum_eight(product, j, m);
+  for (; m >= 8; m /= 8) {
+    for (int64_t j = 0; j < m / 8; ++j) sums[j] = sum_eight(sum, j, m / 8);
+  }
+  for (m /= 2; m > 0; m /= 2) {
+    for (int64_t j = 0; j < m; ++j) sums[j] += sums[j + m];
+  }
+  return sums[0];
+}
+
 template <int BITS>
-MQ_INLINE void nearest_words(const float* __restrict y, int64_t n, float inverse, uint8_t* __restrict codes,
+MQ_INLINE void nearest_words(const float* __restrict y, int64_t n, float inverse, int32_t* __restrict codes,
                              float* __restrict words) {
   for (int64_t i = 0; i < n; ++i) {
     const Codeword nearest = nearest_codeword<BITS>(y[i] * inverse);
-    codes[i] = static_cast<uint8_t>(nearest.code);
+    codes[i] = nearest.code;
     words[i] = nearest.word;
   }
 }
 
-MQ_CLONES void choose_words(int bits, const float* y, int64_t n, float inverse, uint8_t* codes, float* words) {
+MQ_CLONES void choose_words(int bits, const float* y, int64_t n, float inverse, int32_t* codes, float* words) {
   switch (bits) {
     case 1: return nearest_words<1>(y, n, inverse, codes, words);
     case 2: return nearest_words<2>(y, n, inverse, codes, words);
     case 3: return nearest_words<3>(y, n, inverse, codes, words);
     default: return nearest_words<4>(y, n, inverse, codes, words);
   }
+}
+
+MQ_CLONES void narrow(const int32_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint8_t>(codes[i]);
 }
 
 template <int BITS>
@@ -95,67 +172,56 @@ MQ_CLONES void look_up(const uint8_t* __restrict codes, int64_t n, const float* 
 class Rotation {
  public:
   Rotation(const RotationLayout& layout, uint64_t seed)
-      : layout_(layout), signs_(layout.bucket_size), x_(layout.bucket_size), y_(layout.bucket_size),
-        words_(layout.bucket_size), products_(layout.bucket_size), codes_(layout.bucket_size),
-        columns_(std::min(kRotationColumns, layout.bucket_size)), rows_(layout.bucket_size / columns_),
-        normalise_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.bucket_size)))) {
+      : layout_(layout), factors_(layout.bucket_size), v_(layout.bucket_size), other_(layout.bucket_size),
+        sums_(layout.bucket_size / 8), indices_(layout.bucket_size), codes_(layout.bucket_size) {
     const Stream stream = random_stream(seed, 0);
-    for (int64_t i = 0; i < layout.bucket_size; ++i) signs_[i] = random_sign(stream, static_cast<uint32_t>(i));
+    const float norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.bucket_size)));
+    for (int64_t i = 0; i < layout.bucket_size; ++i) {
+      factors_[i] = random_sign(stream, static_cast<uint32_t>(i)) * norm;
+    }
     codeword_table(layout.bits, table_);
   }
 
   // n elements from x[first] on, fewer than a bucket at the end; returns the scale.
   float encode(const void* x, ScalarType dtype, int64_t first, int64_t n, bool unbiased, uint8_t* packed) {
-    const int64_t size = layout_.bucket_size;
-    load_floats(x, dtype, first, n, x_.data());
-    std::fill(x_.begin() + n, x_.end(), 0.0f);
-    multiply_floats(x_.data(), signs_.data(), size);
-    transform_columns(x_.data(), rows_, columns_);
-    transpose(x_.data(), rows_, columns_, y_.data());
-    transform_columns(y_.data(), columns_, rows_);
-    scale_floats(y_.data(), size, normalise_);
+    load_floats(x, dtype, first, n, v_.data());
+    std::fill(v_.begin() + n, v_.end(), 0.0f);
+    rotate(v_.data(), factors_.data(), layout_.bucket_size, other_.data());
     const float scale = quantize(unbiased);
-    pack(layout_.bits, codes_.data(), size, packed);
+    pack(layout_.bits, codes_.data(), layout_.bucket_size, packed);
     return scale;
   }
 
   void decode(const uint8_t* packed, float scale, int64_t n, bool add, float* out) {
     const int64_t size = layout_.bucket_size;
     unpack(layout_.bits, packed, size, codes_.data());
-    look_up(codes_.data(), size, table_, scale, y_.data());
-    transform_columns(y_.data(), columns_, rows_);
-    transpose(y_.data(), columns_, rows_, x_.data());
-    transform_columns(x_.data(), rows_, columns_);
-    scale_floats(x_.data(), size, normalise_);
-    multiply_floats(x_.data(), signs_.data(), size);
-    for (int64_t i = 0; i < n; ++i) out[i] = add ? out[i] + x_[i] : x_[i];
+    look_up(codes_.data(), size, table_, scale, v_.data());
+    rotate_back(v_.data(), factors_.data(), size, other_.data());
+    for (int64_t i = 0; i < n; ++i) out[i] = add ? out[i] + v_[i] : v_[i];
   }
 
  private:
-  // The codes of y, and their scale: 0 for zeros, NaN where y is not finite.
+  // The codes of v, and their scale: 0 for zeros, NaN where v is not finite.
   float quantize(bool unbiased) {
     const int64_t size = layout_.bucket_size;
-    const double norm_sq = dot(y_, y_);
+    const float* y = v_.data();
+    float* words = other_.data();
+    const double norm_sq = dot(y, y, size, sums_.data());
     const float sigma = static_cast<float>(std::sqrt(norm_sq / static_cast<double>(size)));
     const bool usable = sigma > 0 && abs_bits(sigma) < kInfinityBits;
-    choose_words(layout_.bits, y_.data(), size, usable ? 1.0f / sigma : 0.0f, codes_.data(), words_.data());
+    choose_words(layout_.bits, y, size, usable ? 1.0f / sigma : 0.0f, indices_.data(), words);
+    narrow(indices_.data(), size, codes_.data());
     if (!usable) return sigma > 0 || sigma != sigma ? float_from_bits(kNanBits) : 0.0f;
-    const double product = dot(y_, words_);
-    return static_cast<float>(unbiased ? norm_sq / product : product / dot(words_, words_));
-  }
-
-  double dot(const std::vector<float>& a, const std::vector<float>& b) {
-    multiply(a.data(), b.data(), layout_.bucket_size, products_.data());
-    return tree_sum(products_.data(), layout_.bucket_size);
+    const double product = dot(y, words, size, sums_.data());
+    return static_cast<float>(unbiased ? norm_sq / product : product / dot(words, words, size, sums_.data()));
   }
 
   const RotationLayout layout_;
-  std::vector<float> signs_, x_, y_, words_;
-  std::vector<double> products_;
+  std::vector<float> factors_, v_, other_;
+  std::vector<double> sums_;
+  std::vector<int32_t> indices_;
   std::vector<uint8_t> codes_;
   float table_[1 << kMaxRotationBits];
-  const int64_t columns_, rows_;
-  const float normalise_;
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace mqgrad {
 //
 // Vargaftik et al., DRIVE (NeurIPS 2021) and EDEN (ICML 2022).
 //
-// H takes x as a matrix of n / C rows of C = min(n, 16), transforms its columns, transposes it, and transforms the columns
-// again: butterflies of whole rows, which are vectors. Sums run over a binary tree in double. All of it in a defined order,
-// so that all implementations agree.
+// H takes D x / sqrt(n) as a matrix of n / C rows of C = min(n, 16), transforms its columns, transposes it, and transforms the
+// columns again; butterflies begin at distance 1, but those that decoding begins with at the largest distance. Sums run over
+// a binary tree in double. All of it in a defined order, so that all implementations agree.
 constexpr int64_t kRotationColumns = 16;
 
 constexpr int kMaxRotationBits = 4;
