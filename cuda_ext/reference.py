@@ -12,7 +12,7 @@ from torch import Tensor
 CLIP = {2: 1.0, 3: 1.6479, 4: 2.1810}
 """k_b of Note [Scale]; the widths not listed do not clip."""
 
-MAGNITUDE_ONE = 2**15
+MAGNITUDE_ONE = 2**11
 DITHER_BITS = 15
 
 
@@ -35,11 +35,11 @@ def encode_with_feedback(
     bucket_ids: Tensor | None = None,
 ) -> Tensor:
     """See `mqgrad.cuda_ext.encode_with_feedback`."""
-    x64, residual64 = x.float().double(), residual.double()
-    payload = _encode((x64 + alpha * residual64).float(), bits, bucket_size, stochastic, seed, bucket_ids)
+    x = x.float()
+    payload = _encode(x + alpha * residual, bits, bucket_size, stochastic, seed, bucket_ids)
     sent = decode(payload, x.numel(), bits, bucket_size)
     # Only a bucket that decodes to NaN is not finite; it has sent nothing, so the residual stays.
-    kept = (beta * residual64 + (x64 - sent.double())).float()
+    kept = beta * residual + (x - sent)
     residual.copy_(torch.where(sent.isnan(), residual, kept))
     return payload
 

@@ -28,10 +28,10 @@ def sparse_encode_with_feedback(
     x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float, beta: float
 ) -> Tensor:
     """See `mqgrad.cuda_ext.sparse_encode_with_feedback`."""
-    x64, residual64 = x.float().double(), residual.double()
-    payload = sparse_encode((x64 + alpha * residual64).float(), elements_per_bit)
+    x = x.float()
+    payload = sparse_encode(x + alpha * residual, elements_per_bit)
     sent = sparse_decode(payload, x.numel(), elements_per_bit)
-    kept = (beta * residual64 + (x64 - sent.double())).float()
+    kept = beta * residual + (x - sent)
     residual.copy_(torch.where(sent.isnan(), residual, kept))
     return payload
 

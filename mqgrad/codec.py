@@ -13,6 +13,9 @@ from .widths import Width, check_width
 
 Rounding = Literal["nearest", "stochastic"]
 
+CACHED_ELEMENTS = 32768
+"""Whose few temporaries fit the second cache; fewer would pay more for the calls."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Codec(VectorCodec):
@@ -84,10 +87,7 @@ class Codec(VectorCodec):
             return cuda_ext.encode_with_feedback(
                 x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
             )
-        payload = _cast_to_bytes(torch.add(x.float(), residual, alpha=alpha), bits)
-        update = beta * residual + x - self.decode(payload, x.numel(), bits)
-        residual.copy_(torch.where(update.isfinite(), update, residual))
-        return payload
+        return _cast_with_feedback(x, residual, bits, alpha, beta)
 
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
@@ -164,9 +164,27 @@ def _elements_per_bit(bits: Width) -> int:
     return round(1 / bits)
 
 
+def _cast_with_feedback(
+    x: torch.Tensor, residual: torch.Tensor, bits: Width, alpha: float, beta: float
+) -> torch.Tensor:
+    """As :meth:`Codec.encode_with_feedback`; on the CPU in pieces that stay in the cache from step to step."""
+    on_cpu = x.device.type == "cpu"
+    piece = CACHED_ELEMENTS if on_cpu else max(1, x.numel())
+    sent = torch.empty(x.numel(), dtype=_cast_dtype(bits), device=x.device)
+    for x_P, h_P, sent_P in zip(x.split(piece), residual.split(piece), sent.split(piece), strict=True):
+        x_P = x_P.float()
+        sent_P.copy_(torch.add(x_P, h_P, alpha=alpha))
+        owed_P = torch.sub(x_P, sent_P.float()).add_(h_P, alpha=beta)
+        if not (
+            on_cpu and owed_P.sum().isfinite()
+        ):  # the test of all elements takes longer than all of the above
+            owed_P = torch.where(owed_P.isfinite(), owed_P, h_P)
+        h_P.copy_(owed_P)
+    return sent.view(torch.uint8)
+
+
 def _cast_to_bytes(x: torch.Tensor, bits: Width) -> torch.Tensor:
-    dtype = torch.bfloat16 if bits == 16 else torch.float32
-    return x.to(dtype).contiguous().view(torch.uint8)
+    return x.to(_cast_dtype(bits)).contiguous().view(torch.uint8)
 
 
 def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
@@ -174,4 +192,8 @@ def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: Width) -> torch.Te
         raise ValueError(
             f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at {bits} bits"
         )
-    return payload.view(torch.bfloat16 if bits == 16 else torch.float32).float()
+    return payload.view(_cast_dtype(bits)).float()
+
+
+def _cast_dtype(bits: Width) -> torch.dtype:
+    return torch.bfloat16 if bits == 16 else torch.float32

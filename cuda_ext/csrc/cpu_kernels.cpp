@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kBlock = 64;       // elements; loops of a fixed length compile to vector code without a remainder
 constexpr int64_t kPrefetch = 1024;  // elements ahead: what the hardware prefetcher leaves out at ends of pages
+constexpr int64_t kCacheLine = 16;   // elements
 
 // Calls f(pointer to kBlock elements, offset) for n elements, the last block padded with zeros.
 template <typename F>
@@ -24,60 +25,42 @@ MQ_INLINE void for_each_block(const float* v, int64_t n, const F& f) {
   f(padded, at);
 }
 
-// One AVX2 register. Of wider vectors, GCC compiles comparisons badly where they do not fit a register.
-using Lanes = int32_t __attribute__((vector_size(32)));
-constexpr int kLanes = 8;
-constexpr int kRows = kBlock / kLanes;  // of a block
-
-MQ_INLINE int64_t sum_lanes(const Lanes& lanes) {
-  int64_t sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return sum;
-}
-
 MQ_CLONES uint32_t max_abs_bits(const float* v, int64_t n) {
-  Lanes max[kRows] = {};  // several, to be independent of each other
+  int32_t max[kBlock] = {};  // compared as signed: AVX2 has no other comparison
   for_each_block(v, n, [&](const float* block, int64_t) {
-    for (int k = 0; k < kRows; ++k) {
-      if (k % 2 == 0) __builtin_prefetch(block + kLanes * k + kPrefetch);  // a cache line
-      Lanes x;
-      std::memcpy(&x, block + kLanes * k, sizeof(x));
-      x &= 0x7fffffff;
-      max[k] = max[k] > x ? max[k] : x;
+    for (int64_t i = 0; i < kBlock; i += kCacheLine) __builtin_prefetch(block + i + kPrefetch);
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const auto bits = static_cast<int32_t>(abs_bits(block[i]));
+      max[i] = max[i] < bits ? bits : max[i];
     }
   });
-  for (int k = 1; k < kRows; ++k) max[0] = max[0] > max[k] ? max[0] : max[k];
   int32_t result = 0;
-  for (int i = 0; i < kLanes; ++i) result = std::max<int32_t>(result, max[0][i]);
+  for (int64_t i = 0; i < kBlock; ++i) result = result < max[i] ? max[i] : result;
   return static_cast<uint32_t>(result);
 }
 
 struct MagnitudeSums {
-  int64_t sum = 0;
-  int64_t squares = 0;
+  uint64_t sum = 0;
+  uint64_t squares = 0;
 };
 
-// n is at most kChunk, so that sums of 16 bits fit lanes of 32.
-MQ_CLONES MagnitudeSums magnitude_sums(const float* v, int64_t n, Grid grid) {
-  Lanes sum = {}, low = {}, high = {};
-  for_each_block(v, n, [&](const float* block, int64_t) {
-    int32_t m[kBlock];
-    for (int64_t i = 0; i < kBlock; ++i) m[i] = static_cast<int32_t>(magnitude(block[i], grid));
-    Lanes rows[kRows];
-    std::memcpy(rows, m, sizeof(rows));
-    for (int k = 0; k < kRows; ++k) {
-      const Lanes square = rows[k] * rows[k];  // at most 2^30
-      sum += rows[k];
-      low += square & 0xffff;
-      high += square >> 16;
-    }
-  });
-  return {sum_lanes(sum), (sum_lanes(high) << 16) + sum_lanes(low)};
+// Of up to kMagnitudes elements.
+MQ_CLONES MagnitudeSums magnitude_sums(const float* lifted, int64_t n, const Grid& grid) {
+  uint32_t sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t m = magnitude(lifted[i], grid);
+    sum += m;
+    squares += m * m;
+  }
+  return {sum, squares};
 }
+
+// Grids go by reference: the fields of one that was just computed, passed in one register, would be stored apart and
+// loaded together, which stalls.
 
 // The three below write whole blocks of codes, whatever n is.
 
-MQ_CLONES void nearest_codes(const float* v, int64_t n, Grid grid, uint8_t* __restrict codes) {
+MQ_CLONES void nearest_codes(const float* v, int64_t n, const Grid& grid, uint8_t* __restrict codes) {
   for_each_block(v, n, [&](const float* block, int64_t at) {
     for (int64_t i = 0; i < kBlock; ++i) codes[at + i] = nearest_code(block[i], grid);
   });
@@ -90,7 +73,7 @@ MQ_CLONES void sign_codes(const float* v, int64_t n, uint8_t* __restrict codes) 
 }
 
 // `first` is even.
-MQ_CLONES void stochastic_codes(const float* v, int64_t n, Grid grid, Stream stream, int64_t first,
+MQ_CLONES void stochastic_codes(const float* v, int64_t n, const Grid& grid, Stream stream, int64_t first,
                                 uint8_t* __restrict codes) {
   constexpr int64_t kWords = kBlock / 2;
   const uint32_t start = stream.start + static_cast<uint32_t>(first / 2) * stream.stride;
@@ -130,19 +113,22 @@ MQ_CLONES void divide(float* v, int64_t n, float divisor) {
   for (int64_t i = 0; i < n; ++i) v[i] /= divisor;
 }
 
-MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, double alpha, float* __restrict v) {
-  if (alpha == 1) {  // a sum rounded to double and then to float is the float sum: 53 >= 2 * 24 + 2
-    for (int64_t i = 0; i < n; ++i) v[i] = x[i] + residual[i];
-    return;
-  }
+MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, float alpha, float* __restrict v) {
   for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha);
 }
 
 MQ_CLONES void keep_errors(int bits, const float* __restrict x, const uint8_t* __restrict codes, int64_t n, float scale,
-                           double beta, float* __restrict residual) {
+                           float beta, float* __restrict residual) {
   for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE {
     residual[i] = next_residual(x[i], residual[i], value, beta);
   });
+}
+
+// The elements times the grid's lift, in `room` if that is not 1.
+const float* lift(const float* v, int64_t n, const Grid& grid, float* room) {
+  if (grid.lift == 1) return v;
+  for (int64_t i = 0; i < n; ++i) room[i] = v[i] * grid.lift;
+  return room;
 }
 
 float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
@@ -150,9 +136,12 @@ float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
   if (max_bits >= kInfinityBits) return float_from_bits(kNanBits);
   const float max = float_from_bits(max_bits);
   if (stochastic || bits > 4 || max == 0) return max;
+  const Grid grid = magnitude_grid(max);
   MagnitudeSums total;
-  for (int64_t at = 0; at < n; at += kChunk) {
-    const MagnitudeSums sums = magnitude_sums(v + at, std::min(kChunk, n - at), magnitude_grid(max));
+  float lifted[kMagnitudes];
+  for (int64_t at = 0; at < n; at += kMagnitudes) {
+    const int64_t count = std::min(kMagnitudes, n - at);
+    const MagnitudeSums sums = magnitude_sums(lift(v + at, count, grid, lifted), count, grid);
     total.sum += sums.sum;
     total.squares += sums.squares;
   }
@@ -163,15 +152,18 @@ float bucket_scale(const float* v, int64_t n, int bits, bool stochastic) {
 void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float scale, int64_t bucket, int64_t first,
                    uint8_t* codes) {
   const int bits = a.layout.bits;
+  float lifted[kChunk];
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     std::memset(codes, level_count(bits), n);
   } else if (a.stochastic) {
     const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
-    stochastic_codes(v, n, stochastic_grid(bits, scale), stream, first, codes);
+    const Grid grid = stochastic_grid(bits, scale);
+    stochastic_codes(lift(v, n, grid, lifted), n, grid, stream, first, codes);
   } else if (bits == 1) {
     sign_codes(v, n, codes);
   } else {
-    nearest_codes(v, n, nearest_grid(bits, scale), codes);
+    const Grid grid = nearest_grid(bits, scale);
+    nearest_codes(lift(v, n, grid, lifted), n, grid, codes);
   }
 }
 

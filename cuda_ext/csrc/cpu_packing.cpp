@@ -3,6 +3,7 @@
 #include <torch/headeronly/util/Half.h>
 
 #include <stdexcept>
+#include <type_traits>
 
 #include "clones.h"
 #include "kernels.h"
@@ -13,75 +14,112 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
+// Widths that divide eight: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn
+// into vector code.
+template <int BITS>
+using ByteCodes = std::conditional_t<BITS == 1, uint64_t, std::conditional_t<BITS == 2, uint32_t, uint16_t>>;
+
+template <int BITS>
+MQ_INLINE void pack_bytes(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
+  constexpr int64_t kPerByte = 8 / BITS;
+  const int64_t bytes = n / kPerByte;
+  for (int64_t i = 0; i < bytes; ++i) {
+    ByteCodes<BITS> merged;
+    std::memcpy(&merged, codes + i * kPerByte, kPerByte);
+    for (int shift = 8 - BITS; shift < 4 * kPerByte; shift *= 2) merged |= merged >> shift;
+    out[i] = static_cast<uint8_t>(merged);
+  }
+}
+
+template <int BITS>
+MQ_INLINE void unpack_bytes(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
+  constexpr int64_t kPerByte = 8 / BITS;
+  constexpr auto kMask = static_cast<ByteCodes<BITS>>(((1 << BITS) - 1) * 0x0101010101010101ull);
+  const int64_t bytes = n / kPerByte;
+  for (int64_t i = 0; i < bytes; ++i) {
+    ByteCodes<BITS> spread = packed[i];
+    for (int shift = (8 - BITS) * kPerByte / 2; shift >= 8 - BITS; shift /= 2) spread |= spread << shift;
+    spread &= kMask;
+    std::memcpy(codes + i * kPerByte, &spread, kPerByte);
+  }
+}
+
 using Groups = uint64_t __attribute__((vector_size(32)));  // of eight codes each; one AVX2 register
 constexpr int64_t kGroups = 4;
 
-// The bytes of a group in memory. Groups of 3, 5, 6 or 7 bytes move as 8, where the next group overwrites, or the mask
-// drops, what is too much: copies of 3 to 7 bytes take several instructions and stall the load that follows.
-template <int BITS>
-struct GroupBytes {
-  using type = uint64_t;
-};
-template <>
-struct GroupBytes<1> {
-  using type = uint8_t;
-};
-template <>
-struct GroupBytes<2> {
-  using type = uint16_t;
-};
-template <>
-struct GroupBytes<4> {
-  using type = uint32_t;
-};
-
-// Whether the last of kGroups groups has all its bytes to move.
+// Groups of 3, 5, 6 or 7 bytes move as 8, where the next group overwrites, or the mask drops, what is too much: copies
+// of 3 to 7 bytes take several instructions and stall the load that follows. So the last of kGroups needs 8 bytes.
 template <int BITS>
 MQ_INLINE bool groups_fit(int64_t n) {
-  constexpr int64_t kSize = sizeof(typename GroupBytes<BITS>::type);
-  return n * BITS >= 8 * (BITS * (kGroups - 1) + kSize);
+  return n * BITS >= 8 * (BITS * (kGroups - 1) + 8);
+}
+
+template <int BITS>
+MQ_INLINE int64_t pack_groups(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
+  int64_t at = 0;
+  for (; groups_fit<BITS>(n - at); at += 8 * kGroups) {
+    Groups groups;
+    std::memcpy(&groups, codes + at, sizeof(groups));
+    pack8<BITS>(groups);
+    for (int k = 0; k < kGroups; ++k) {
+      const uint64_t group = groups[k];
+      std::memcpy(out + at / 8 * BITS + k * BITS, &group, 8);
+    }
+  }
+  return at;
+}
+
+template <int BITS>
+MQ_INLINE int64_t unpack_groups(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
+  int64_t at = 0;
+  for (; groups_fit<BITS>(n - at); at += 8 * kGroups) {
+    Groups groups;
+    for (int k = 0; k < kGroups; ++k) {
+      uint64_t group;
+      std::memcpy(&group, packed + at / 8 * BITS + k * BITS, 8);
+      groups[k] = group;
+    }
+    unpack8<BITS>(groups);
+    std::memcpy(codes + at, &groups, sizeof(groups));
+  }
+  return at;
 }
 
 template <int BITS>
 MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
-  using Bytes = typename GroupBytes<BITS>::type;
-  for (; groups_fit<BITS>(n); n -= 8 * kGroups, codes += 8 * kGroups, out += BITS * kGroups) {
-    Groups groups;
-    std::memcpy(&groups, codes, sizeof(groups));
-    pack8<BITS>(groups);
-    for (int k = 0; k < kGroups; ++k) {
-      const Bytes bytes = static_cast<Bytes>(groups[k]);
-      std::memcpy(out + k * BITS, &bytes, sizeof(Bytes));
-    }
+  int64_t at = n / 8 * 8;
+  if constexpr (BITS == 8) {
+    std::memcpy(out, codes, at);
+  } else if constexpr (8 % BITS == 0) {
+    pack_bytes<BITS>(codes, at, out);
+  } else {
+    at = pack_groups<BITS>(codes, n, out);
   }
-  for (; n > 0; n -= 8, codes += 8, out += BITS) {
-    const int64_t count = n < 8 ? n : 8;
+  for (; at < n; at += 8) {
+    const int64_t count = n - at < 8 ? n - at : 8;
     uint64_t group = 0;
-    std::memcpy(&group, codes, count);
+    std::memcpy(&group, codes + at, count);
     pack8<BITS>(group);
-    std::memcpy(out, &group, (count * BITS + 7) / 8);
+    std::memcpy(out + at / 8 * BITS, &group, (count * BITS + 7) / 8);
   }
 }
 
 template <int BITS>
 MQ_INLINE void unpack_width(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
-  using Bytes = typename GroupBytes<BITS>::type;
-  for (; groups_fit<BITS>(n); n -= 8 * kGroups, codes += 8 * kGroups, packed += BITS * kGroups) {
-    Groups groups;
-    for (int k = 0; k < kGroups; ++k) {
-      Bytes bytes;
-      std::memcpy(&bytes, packed + k * BITS, sizeof(Bytes));
-      groups[k] = bytes;
-    }
-    unpack8<BITS>(groups);
-    std::memcpy(codes, &groups, sizeof(groups));
+  int64_t at = n / 8 * 8;
+  if constexpr (BITS == 8) {
+    std::memcpy(codes, packed, at);
+  } else if constexpr (8 % BITS == 0) {
+    unpack_bytes<BITS>(packed, at, codes);
+  } else {
+    at = unpack_groups<BITS>(packed, n, codes);
   }
-  for (; n > 0; n -= 8, codes += 8, packed += BITS) {
-    const int64_t count = n < 8 ? n : 8;
+  for (; at < n; at += 8) {
+    const int64_t count = n - at < 8 ? n - at : 8;
     uint64_t group = 0;
-    std::memcpy(&group, packed, (count * BITS + 7) / 8);
+    std::memcpy(&group, packed + at / 8 * BITS, (count * BITS + 7) / 8);
     unpack8<BITS>(group);
-    std::memcpy(codes, &group, count);
+    std::memcpy(codes + at, &group, count);
   }
 }
 

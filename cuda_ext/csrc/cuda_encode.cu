@@ -35,20 +35,19 @@ __device__ __forceinline__ uint32_t bucket_max_bits(const float* v) {
   return static_cast<uint32_t>(across_warps(warp_max(max), larger));
 }
 
-// Note [Scale] for nearest rounding. The squares, of 30 bits, are summed in two halves.
+// Note [Scale] for nearest rounding.
 __device__ __forceinline__ float bucket_nearest_scale(const float* v, int bits, int64_t count, float max) {
   const Grid grid = magnitude_grid(max);
-  uint32_t sum = 0, low = 0, high = 0;
+  static_assert(kPiece <= kMagnitudes, "the squares of a warp must sum up in 32 bits");
+  uint32_t sum = 0, squares = 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const uint32_t m = magnitude(v[i], grid);
+    const uint32_t m = magnitude(v[i] * grid.lift, grid);
     sum += m;
-    low += m * m & 0xffffu;
-    high += m * m >> 16;
+    squares += m * m;
   }
   const auto plus = [](uint64_t a, uint64_t b) { return a + b; };
-  const uint64_t squares = (static_cast<uint64_t>(warp_sum(high)) << 16) + warp_sum(low);
-  return nearest_scale(bits, count, across_warps(warp_sum(sum), plus), across_warps(squares, plus), max);
+  return nearest_scale(bits, count, across_warps(warp_sum(sum), plus), across_warps(warp_sum(squares), plus), max);
 }
 
 __device__ __forceinline__ float bucket_scale(const float* v, int bits, int64_t count, bool stochastic) {
@@ -74,8 +73,8 @@ __device__ __forceinline__ void stochastic_piece(const float* v, Stream stream, 
     for (int k = 0; k < 4; k += 2) {
       const uint32_t random = random_word(stream, word + k / 2);
       const float* pair = v + 4 * q + k;
-      const uint32_t even = stochastic_code(pair[0], grid, dither_from_half(static_cast<uint16_t>(random)));
-      const uint32_t odd = stochastic_code(pair[1], grid, dither_from_half(static_cast<uint16_t>(random >> 16)));
+      const uint32_t even = stochastic_code(pair[0] * grid.lift, grid, dither_from_half(static_cast<uint16_t>(random)));
+      const uint32_t odd = stochastic_code(pair[1] * grid.lift, grid, dither_from_half(static_cast<uint16_t>(random >> 16)));
       quad |= (even | odd << 8) << (8 * k);
     }
     quad_codes(codes, q) = quad;
@@ -89,7 +88,7 @@ __device__ __forceinline__ void nearest_piece(const float* v, Grid grid, PieceCo
     uint32_t quad = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint32_t code = BITS == 1 ? sign_code(v[4 * q + k]) : nearest_code(v[4 * q + k], grid);
+      const uint32_t code = BITS == 1 ? sign_code(v[4 * q + k]) : nearest_code(v[4 * q + k] * grid.lift, grid);
       quad |= code << (8 * k);
     }
     quad_codes(codes, q) = quad;
@@ -160,8 +159,7 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       x[i] = v[i];
-      // A sum rounded to double and then to float is the float sum: 53 >= 2 * 24 + 2.
-      v[i] = a.alpha == 1 ? x[i] + residual[i] : compensated(x[i], residual[i], a.alpha);
+      v[i] = compensated(x[i], residual[i], a.alpha);
     }
   }
 

@@ -5,7 +5,7 @@
 namespace mqgrad::cuda {
 namespace {
 
-constexpr int kStrip = 8192;  // elements of one bucket that a warp reduces: sums of 15 bits stay within 32
+constexpr int kStrip = 8192;  // elements of one bucket that a warp reduces: what a lane sums stays within 32 bits
 
 // Note [Scale]: integers, so that the order in which the strips arrive does not matter.
 struct Sums {
@@ -81,15 +81,16 @@ __global__ void __launch_bounds__(kWarps* kLanes) reduce_sums(EncodeArguments a,
   const Strip strip = warp_strip(a.layout);
   if (strip.begin >= strip.end) return;
   const Grid grid = magnitude_grid(float_from_bits(max_bits[strip.bucket]));
-  uint32_t sum = 0, low = 0, high = 0;
+  static_assert(kStrip / kLanes <= kMagnitudes, "the squares of a lane must sum up in 32 bits");
+  uint32_t sum = 0, squares_of_lane = 0;
   for (int64_t i = strip.begin + threadIdx.x; i < strip.end; i += kLanes) {
-    const uint32_t m = magnitude(input_value(a, i), grid);
+    const uint32_t m = magnitude(input_value(a, i) * grid.lift, grid);
     sum += m;
-    low += m * m & 0xffffu;  // of a square of at most 2^30
-    high += m * m >> 16;
+    squares_of_lane += m * m;
   }
   sum = warp_sum(sum);
-  const unsigned long long squares = (static_cast<unsigned long long>(warp_sum(high)) << 16) + warp_sum(low);
+  const unsigned long long high = warp_sum(squares_of_lane >> 16);
+  const unsigned long long squares = (high << 16) + warp_sum(squares_of_lane & 0xffffu);
   if (threadIdx.x != 0) return;
   atomicAdd(&sums[strip.bucket].magnitudes, static_cast<unsigned long long>(sum));
   atomicAdd(&sums[strip.bucket].squares, squares);
@@ -128,8 +129,9 @@ __device__ __forceinline__ Bucket bucket_of(const EncodeArguments& a, const floa
 
 __device__ __forceinline__ uint32_t code_of(const EncodeArguments& a, const Bucket& bucket, float v, int64_t i) {
   if (!(bucket.scale > 0)) return level_count(a.layout.bits);  // all zero, or not finite: the code of zero
-  if (a.stochastic) return stochastic_code(v, bucket.grid, random_dither(bucket.stream, i - bucket.begin));
-  return a.layout.bits == 1 ? sign_code(v) : nearest_code(v, bucket.grid);
+  const float lifted = v * bucket.grid.lift;
+  if (a.stochastic) return stochastic_code(lifted, bucket.grid, random_dither(bucket.stream, i - bucket.begin));
+  return a.layout.bits == 1 ? sign_code(v) : nearest_code(lifted, bucket.grid);
 }
 
 __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t code, float scale, int64_t i) {

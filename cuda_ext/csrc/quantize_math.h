@@ -100,9 +100,11 @@ MQ_INLINE float sign_value(int32_t code, float scale) {
 // nothing to win by clipping in buckets of a few hundred (Gaussian, 512: 0.0036 clipped, 0.0040 not) and much to lose
 // on heavy tails (Student t with 3 degrees of freedom, 8 bits: 0.046 clipped, 0.0005 not).
 //
-// Both sums are taken over the integers m_i = round(2^15 |x_i| / max), which makes them exact and independent of the
-// order of summation, and exactly n 2^15 and n 2^30 in a constant bucket.
-constexpr float kMagnitudeOne = 32768.0f;
+// Both sums are taken over the integers m_i = round(2^11 |x_i| / max), which makes them exact and independent of the
+// order of summation, and exactly n 2^11 and n 2^22 in a constant bucket. Squares of 22 bits, so that those of 512
+// elements sum up in 32 bits.
+constexpr float kMagnitudeOne = 2048.0f;
+constexpr int64_t kMagnitudes = 512;
 
 MQ_INLINE double clip_factor(int bits) {  // k_b, for b = 2..4
   return bits == 2 ? 1.0 : bits == 3 ? 1.6479 : 2.1810;
@@ -113,6 +115,8 @@ MQ_INLINE double clip_factor(int bits) {  // k_b, for b = 2..4
 // One multiplication and one addition put x on a grid of integers, [-top, top] standing for [-scale, scale]:
 //
 //   z = (x * lift) * factor + offset        factor = top / (scale * lift), offset = 2^23 + top
+//
+// The functions below take x * lift, which is x but for the tiniest buckets, so that loops need not multiply by it.
 //
 // Between 2^23 and 2^24 neighbouring floats are one apart. So the addition rounds to an integer (halves to even), and
 // the low bits of z as an integer are that integer plus top: no conversion, nothing below zero.
@@ -131,13 +135,13 @@ MQ_INLINE Grid make_grid(float top, float scale) {
   return {lift, top / (scale * lift), 8388608.0f + top};
 }
 
-// For Note [Scale]: |x| from 0 to 2^15, with magnitude_grid's factor; 2^23 alone leaves the low 16 bits to the integer.
+// For Note [Scale]: |x| from 0 to 2^11, with magnitude_grid's factor; 2^23 alone leaves the low 16 bits to the integer.
 MQ_INLINE Grid magnitude_grid(float max) {
   return make_grid(kMagnitudeOne, max);
 }
 
-MQ_INLINE uint32_t magnitude(float x, Grid grid) {
-  return float_bits(float_from_bits(abs_bits(x)) * grid.lift * grid.factor + 8388608.0f) & 0xffffu;
+MQ_INLINE uint32_t magnitude(float lifted, Grid grid) {
+  return float_bits(float_from_bits(abs_bits(lifted)) * grid.factor + 8388608.0f) & 0xffffu;
 }
 
 MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t sum_of_squares, float max) {
@@ -171,10 +175,10 @@ MQ_INLINE Grid nearest_grid(int bits, float scale) {
   return make_grid(static_cast<float>(level_count(bits)), scale);
 }
 
-MQ_INLINE uint8_t nearest_code(float x, Grid grid) {
+MQ_INLINE uint8_t nearest_code(float lifted, Grid grid) {
   constexpr float kLow = 8388608.0f;
   const float high = grid.offset + (grid.offset - kLow);
-  float z = x * grid.lift * grid.factor + grid.offset;
+  float z = lifted * grid.factor + grid.offset;
   z = z < kLow ? kLow : z;
   z = z > high ? high : z;
   return static_cast<uint8_t>(float_bits(z));
@@ -200,8 +204,8 @@ MQ_INLINE Grid stochastic_grid(int bits, float scale) {
   return make_grid(bits == 1 ? kUnits / 2 : kUnits * static_cast<float>(level_count(bits)), scale);
 }
 
-MQ_INLINE uint8_t stochastic_code(float x, Grid grid, uint32_t dither) {
-  return static_cast<uint8_t>((float_bits(x * grid.lift * grid.factor + grid.offset) + dither) >> kDitherBits);
+MQ_INLINE uint8_t stochastic_code(float lifted, Grid grid, uint32_t dither) {
+  return static_cast<uint8_t>((float_bits(lifted * grid.factor + grid.offset) + dither) >> kDitherBits);
 }
 
 // Note [Random numbers]
@@ -250,15 +254,16 @@ MQ_INLINE uint32_t random_dither(Stream stream, uint64_t element) {
 
 // Note [Feedback]
 //
-// ECQ-SGD (Wu et al. 2018): v = x + alpha h is sent as Q(v), and h' = beta h + (x - Q(v)). Computed in double
-// and rounded once: with alpha = beta = 1 what is sent plus what is kept equals what came in to the last bit of h'.
-MQ_INLINE float compensated(float x, float residual, double alpha) {
-  return static_cast<float>(static_cast<double>(x) + alpha * static_cast<double>(residual));
+// ECQ-SGD (Wu et al. 2018): v = x + alpha h is sent as Q(v), and h' = beta h + (x - Q(v)). Not (v - Q(v)), which forgets
+// what rounding to v lost: x - Q(v) and the sum are each off by half a unit in their own last place, so that with
+// alpha = beta = 1 what is sent plus what is kept equals what came in to about the last bit of h', however small it is
+// beside x.
+MQ_INLINE float compensated(float x, float residual, float alpha) {
+  return x + alpha * residual;
 }
 
-MQ_INLINE float next_residual(float x, float residual, float sent, double beta) {
-  return static_cast<float>(
-      beta * static_cast<double>(residual) + (static_cast<double>(x) - static_cast<double>(sent)));
+MQ_INLINE float next_residual(float x, float residual, float sent, float beta) {
+  return beta * residual + (x - sent);
 }
 
 // MQGrad (Cui et al. 2018): S = 2^b cells between the column's minimum and maximum, decoded at their midpoints.
