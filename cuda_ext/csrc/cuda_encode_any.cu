@@ -129,9 +129,10 @@ __device__ __forceinline__ Bucket bucket_of(const EncodeArguments& a, const floa
 
 __device__ __forceinline__ uint32_t code_of(const EncodeArguments& a, const Bucket& bucket, float v, int64_t i) {
   if (!(bucket.scale > 0)) return level_count(a.layout.bits);  // all zero, or not finite: the code of zero
-  const float lifted = v * bucket.grid.lift;
-  if (a.stochastic) return stochastic_code(lifted, bucket.grid, random_dither(bucket.stream, i - bucket.begin));
-  return a.layout.bits == 1 ? sign_code(v) : nearest_code(lifted, bucket.grid);
+  if (a.layout.bits == 1 && !a.stochastic) return sign_code(v);
+  v *= bucket.grid.lift;
+  if (a.stochastic) return stochastic_code(v, bucket.grid, random_dither(bucket.stream, i - bucket.begin));
+  return nearest_code(v, bucket.grid);
 }
 
 __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t code, float scale, int64_t i) {
