@@ -30,7 +30,7 @@ class CommThread:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._device = device if device is not None and device.type == "cuda" else None
         self._stream: torch.cuda.Stream | None = None
 
@@ -80,7 +80,7 @@ class CommThread:
         try:
             if self._failure is None:
                 self._run_ordered(job, ready)
-        except Exception as error:
+        except BaseException as error:
             self._failure = error
 
     def _run(
@@ -94,7 +94,7 @@ class CommThread:
             if self._failure is not None:
                 raise RuntimeError(f"communication stopped after an earlier failure: {self._failure}")
             self._run_ordered(job, ready)
-        except Exception as error:  # must reach the training thread, which waits on the future
+        except BaseException as error:  # must reach the training thread, or it waits on the future forever
             self._failure = self._failure or error
             future.set_result(error)
         else:
@@ -108,6 +108,6 @@ class CommThread:
 def _value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:
     """DDP waits in C++, where ``Future.set_exception`` loses the message; raising in a callback keeps it."""
     value = future.value()
-    if isinstance(value, Exception):
+    if isinstance(value, BaseException):
         raise value
     return value

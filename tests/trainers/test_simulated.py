@@ -1,6 +1,7 @@
 """The cluster of virtual ranks: the same numbers as real processes, on a modelled clock."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+import mqgrad
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock, Simulated, calibrate
 from mqgrad.trainers.in_process import Exchange, InProcessTransport
+from mqgrad.widths import Width
 
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)
 WORKLOAD: dict[str, Any] = {"workload": "digits-mlp", "workload_settings": {"width": 48}}
@@ -112,6 +115,22 @@ def test_a_controller_decides_on_modelled_seconds() -> None:
 
 
 _SEEN: list[float] = []  # each rank decides with a copy of the controller
+
+
+def test_figures_beside_a_controller_repeat() -> None:
+    """An interval that ends where the controller decides has that decision's figures, however late they come."""
+
+    class Slow(mqgrad.FixedBits):
+        def decide(self, statistics: IntervalStatistics) -> Width:
+            time.sleep(0.05)
+            return mqgrad.FixedBits.decide(self, statistics)
+
+    def figures(controller: mqgrad.FixedBits) -> list[float]:
+        with simulated() as cluster:
+            cluster.reset(seed=0, controller=controller)
+            return [cluster.run(5).gradient_signal for _ in range(4)]
+
+    assert figures(Slow(4)) == figures(mqgrad.FixedBits(4))
 
 
 def test_the_callers_random_numbers_and_threads_are_left_alone() -> None:

@@ -36,6 +36,7 @@ class CompressedInterval:
 
     def end(self) -> RankInterval:
         """What the iterations since :meth:`begin` cost and showed."""
+        self._compression.drain()  # else it is chance whether the last iteration's decision is seen; not timed
         return RankInterval(
             statistics=self._statistics(),
             bits=self._compression.bits,
