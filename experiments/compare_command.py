@@ -15,7 +15,7 @@ def compare(
     grid: Annotated[
         str,
         typer.Option(
-            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 10 "
+            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 4 "
             "minutes on 2 idle cores; the others are the full comparison, in about 80, 60 and 5 minutes."
         ),
     ] = "quick",

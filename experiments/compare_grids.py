@@ -39,7 +39,7 @@ _MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "
 _MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
 
 GRIDS: dict[str, dict[str, Any]] = {
-    # About 10 minutes: 42 runs.
+    # About 4 minutes: 42 runs.
     "quick": {
         "controllers": ("fixed:4", "fixed:8", "fixed:32", "goodput"),
         "compressors": ("fp16", "powersgd:rank=4", "none"),

@@ -1,0 +1,60 @@
+"""The processes of a sweep on a lab: every run finds the link as if it were the first."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mqgrad.experiments import iproute
+from mqgrad.experiments.netlab import NetLab, list_labs
+from mqgrad.experiments.netlab_link import parse_link_rates
+from mqgrad.experiments.run_server import RunRequest
+from mqgrad.experiments.sweep_server import LabServer
+
+ECHO = """
+import json, pathlib, sys
+for line in sys.stdin:
+    pathlib.Path(json.loads(line)["record"]).touch()
+"""
+
+
+def why_no_lab() -> str:
+    try:
+        with NetLab(2):
+            return ""
+    except iproute.NetLabError as error:
+        return str(error)
+
+
+@pytest.mark.skipif(bool(reason := why_no_lab()), reason=f"no shaped network here: {reason}")
+def test_a_link_that_switches_begins_anew_with_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float | None] = []
+    set_rate = NetLab.set_rate
+
+    def recording(lab: NetLab, rate_mbit_per_s: float | None, host: int | None = None) -> None:
+        rates.append(rate_mbit_per_s)
+        set_rate(lab, rate_mbit_per_s, host)
+
+    monkeypatch.setattr(NetLab, "set_rate", recording)
+    command = [sys.executable, "-c", ECHO]
+    server = LabServer(command, parse_link_rates("20mbit/10mbit@0.5s"), 2, tmp_path, "test-switching")
+    try:
+        for run in ("one", "two"):
+            rates.clear()
+            record = tmp_path / run
+            server.request(RunRequest(seed=1, record=str(record)))
+            while not record.exists():
+                assert server.ending() is None
+                time.sleep(0.01)
+            assert rates == [20.0]  # however long it takes until training begins
+            server.begin_training()
+            while len(rates) < 2:
+                assert server.ending() is None
+                time.sleep(0.01)
+            assert rates == [20.0, 10.0]
+    finally:
+        server.close(at_once=False)
+    assert "test-switching" not in list_labs()
