@@ -164,6 +164,10 @@ class CompressionState:
         self._losses = []
         return taken
 
+    def drain(self) -> None:
+        """Wait until the communication thread has done what it was given, a decision included."""
+        self._thread.drain()
+
     def close(self) -> None:
         """Finish the work at hand, stop the communication thread and give its process group back."""
         self._thread.close()
