@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names
+from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
@@ -190,7 +191,8 @@ def run(
 
     if iterations is None and budget_seconds is None:
         iterations = 200
-    make_method(method)  # a mistake is found before any worker starts
+    make_method(method)  # mistakes are found before any worker starts
+    make_compressor(compressor)
     link = parse_link(link_mbit_per_s, link_latency_ms)
     trials = oracle_trials(controller, compressor)
     if trials and method != DEFAULT_METHOD:
@@ -309,7 +311,7 @@ def main() -> None:
     except (ValueError, WorkerError, OSError) as error:
         if os.environ.get("MQGRAD_TRACEBACK"):
             raise
-        Console(stderr=True).print(f"[red]error:[/red] {error}", highlight=False)
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.workload import workload_settings
@@ -142,6 +143,6 @@ def available_links(names: list[str], console: Console) -> list[str]:
     try:
         check_available()
     except NetLabError as error:
-        console.print(f"[yellow]all links are emulated in the transport:[/yellow] {error}")
+        console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))
     return names

@@ -76,7 +76,7 @@ def netlab(
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = rate if schedule is None else f"{format_link_rate(first)}, then {schedule}"
-    console.print(f"lab {lab.name}: {hosts} hosts at {told}, logs in {logs}", soft_wrap=True)
+    console.print(f"lab {lab.name}: {hosts} hosts at {told}, logs in {logs}", markup=False, soft_wrap=True)
     result = run_on_new_lab(lab, command, logs, schedule=changes, timeout_seconds=timeout)
     _report(result, logs, console)
     raise typer.Exit(result.status)

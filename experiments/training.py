@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mqgrad.agents.config import TrainConfig
@@ -116,7 +117,7 @@ def run_once(
     )
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(*columns))
-        bar = progress.add_task(controller or method, total=1.0, status="")
+        bar = progress.add_task(escape(controller or method), total=1.0, status="")
         log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
 
         def on_point(point: RunPoint) -> None:

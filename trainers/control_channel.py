@@ -19,6 +19,9 @@ class ControlChannel:
     interpreter to release the tensors of a collective, which aborts a process that exits right after it
     (https://github.com/pytorch/pytorch/issues/190489).
 
+    Messages are pickles, and the store asks nobody who they are: as with torch.distributed's own object collectives,
+    whoever reaches the job's port can run code on its ranks.
+
     Construct it on every rank of an initialized job at the same point.
     """
 

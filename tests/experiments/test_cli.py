@@ -138,6 +138,22 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--controller", "[/x]"), "[/x]"),
+        (("--controller", "fixed:4", "--compressor", "zip[1]"), "zip[1]"),
+    ],
+)
+def test_errors_are_shown_as_they_are_before_workers_start(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.setattr("mqgrad.experiments.training.open_cluster", lambda *_: pytest.fail("workers started"))
+    code, _, error = invoke("run", *arguments)
+    assert code == 2
+    assert message in error
+
+
 def test_ctrl_c_stops_a_run_and_its_workers() -> None:
     process = subprocess.Popen(
         [MQGRAD, "run", "--workload", "digits-mlp", "--iterations", "100000"],
