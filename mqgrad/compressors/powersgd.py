@@ -33,6 +33,9 @@ class LowRank(NamedTuple):
 class PowerSGD(Stateless):
     """PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2), with error feedback.
 
+    Every rank orthonormalizes the same sums itself, as PyTorch's hook does: ranks end with the same bytes where their
+    linear algebra rounds alike, which processors of different kinds may not do.
+
     Raises:
         ValueError: for a rank below 1, a rate below 1 or a negative iteration.
     """
