@@ -1,11 +1,12 @@
 """The collectives we use, with every byte and second of them counted."""
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 Result = TypeVar("Result")
+Read = TypeVar("Read")
 
 SMALL_BYTES = 1024  # a collective this small takes the time of its latency
 SMALL_MEMORY = 10
@@ -32,9 +34,24 @@ class Link(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending(Generic[Result]):
+    """A collective under way."""
+
+    wait: Callable[[], Result]
+    """Return its result; to be called once, in the order in which collectives were started."""
+
+    def then(self, read: Callable[[Result], Read]) -> "Pending[Read]":
+        """The same collective, with something else made of its result."""
+        return Pending(lambda: read(self.wait()))
+
+
 @dataclasses.dataclass(slots=True)
 class Transport:
-    """Blocking collectives of one process group, called from one thread in the same order on every rank.
+    """Collectives of one process group, called from one thread in the same order on every rank.
+
+    Those named ``start_`` return at once, and several may be under way; the others block. ``wire_seconds`` is the
+    time that the calling thread was blocked, ``wire_bytes`` what was sent.
 
     Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
     (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes. To gather on
@@ -51,6 +68,8 @@ class Transport:
     world_size: int = dataclasses.field(init=False)
     rank: int = dataclasses.field(init=False)
     _small_seconds: collections.deque[float] = dataclasses.field(init=False)
+    _under_way: int = dataclasses.field(init=False, default=0)
+    _link_free: float = dataclasses.field(init=False, default=0.0)
     device: torch.device = dataclasses.field(init=False)
     """Where tensors of control messages must live."""
 
@@ -61,7 +80,7 @@ class Transport:
         nccl = dist.get_backend(self.group) == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
-    def all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         """Send the r-th of the joined ``payloads``, ``lengths[r]`` elements, to rank r.
 
         Returns:
@@ -70,44 +89,58 @@ class Transport:
         own = lengths[self.rank]
         received = payloads.new_empty(self.world_size, own)
         splits = _splits(lengths)
-        self._timed(
+        return self._start(
             lambda: dist.all_to_all_single(
-                received.view(-1), payloads, splits and [own] * self.world_size, splits, group=self.group
+                received.view(-1),
+                payloads,
+                splits and [own] * self.world_size,
+                splits,
+                group=self.group,
+                async_op=True,
             ),
+            received,
             (payloads.numel() - own) * payloads.itemsize,
             link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
         )
-        return received
 
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         """Return [W, P] with row r the payload [P] of rank r."""
-        gathered = payload.new_empty(self.world_size * payload.numel())
-        self._timed(
-            lambda: _all_gather(gathered, payload, group=self.group), payload.nbytes * (self.world_size - 1)
-        )
-        return gathered.view(self.world_size, -1)
+        return self._start_all_gather(payload).wait()
 
-    def all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    def _start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
+        gathered = payload.new_empty(self.world_size, payload.numel())
+        return self._start(
+            lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
+            gathered,
+            payload.nbytes * (self.world_size - 1),
+        )
+
+    def start_all_gather_uneven(
+        self, payload: torch.Tensor, lengths: Sequence[int]
+    ) -> Pending[tuple[torch.Tensor, ...]]:
         """Return the payload of each rank, ``lengths[r]`` elements from rank r."""
         if _splits(lengths) is None:
-            return self.all_gather(payload).unbind()
+            return self._start_all_gather(payload).then(torch.Tensor.unbind)
         gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
         splits = [payload.numel()] * self.world_size
         others = self.world_size - 1
-        self._timed(
-            lambda: dist.all_to_all_single(gathered, copies, list(lengths), splits, group=self.group),
+        return self._start(
+            lambda: dist.all_to_all_single(
+                gathered, copies, list(lengths), splits, group=self.group, async_op=True
+            ),
+            gathered.split(list(lengths)),
             payload.nbytes * others,
             link_bytes=max(lengths) * payload.itemsize * others,
         )
-        return gathered.split(list(lengths))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         """Sum or maximum over ranks, in place."""
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-        self._timed(
-            lambda: dist.all_reduce(tensor, reduce_op, group=self.group),
+        self._start(
+            lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
+            tensor,
             2 * tensor.nbytes * (self.world_size - 1) / self.world_size,
-        )
+        ).wait()
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
         """Run somebody else's all-reduce of ``nbytes`` bytes on this group; count and pace it like our own."""
@@ -115,34 +148,36 @@ class Transport:
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Overwrite with the tensor of the group's rank 0."""
-        self._timed(
-            lambda: dist.broadcast(tensor, self._server, group=self.group),
+        self._start(
+            lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
+            tensor,
             tensor.nbytes if self.rank == 0 else 0,
-        )
+        ).wait()
 
-    def gather(self, payload: torch.Tensor) -> torch.Tensor:
+    def start_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return [W, P] on rank 0, with row r the payload [P] of rank r; [0, P] on the others."""
         is_server = self.rank == 0
         gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
-        self._timed(
-            lambda: dist.gather(payload, list(gathered) if is_server else None, self._server, self.group),
+        rows = list(gathered) if is_server else None
+        return self._start(
+            lambda: dist.gather(payload, rows, self._server, self.group, async_op=True),
+            gathered,
             0 if is_server else payload.nbytes,
             link_bytes=payload.nbytes * (self.world_size - 1),
         )
-        return gathered
 
-    def fan_out(self, payload: torch.Tensor) -> torch.Tensor:
+    def start_fan_out(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return rank 0's payload [P], which it sends to each rank itself: Gloo's broadcast is a tree."""
         is_server = self.rank == 0
         received = torch.empty_like(payload)
         copies = [payload] * self.world_size if is_server else None
         total = payload.nbytes * (self.world_size - 1)
-        self._timed(
-            lambda: dist.scatter(received, copies, self._server, self.group),
+        return self._start(
+            lambda: dist.scatter(received, copies, self._server, self.group, async_op=True),
+            received,
             total if is_server else 0,
             link_bytes=total,
         )
-        return received
 
     @property
     def _server(self) -> int:
@@ -170,31 +205,56 @@ class Transport:
         """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
         return min(self._small_seconds, default=0.0)
 
-    def _timed(
-        self, collective: Callable[[], Result], wire_bytes: float, link_bytes: float | None = None
-    ) -> Result:
-        """Run and count. ``link_bytes``: what crosses the busiest link, where that is not the one of each rank."""
-        start, mark = time.perf_counter(), stopwatch.mark()
-        with trace_range("wire"):
-            result = collective()
-            if self.link is not None and self.world_size > 1:
-                left = (
-                    start
-                    + self.link.seconds(int(wire_bytes if link_bytes is None else link_bytes))
-                    - time.perf_counter()
-                )
-                if left > 0:
-                    time.sleep(left)
+    def _start(
+        self,
+        collective: Callable[[], dist.Work | None],
+        result: Result,
+        wire_bytes: float,
+        link_bytes: float | None = None,
+    ) -> Pending[Result]:
+        """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own.
+
+        A collective that starts while others are under way does not add its latency to theirs.
+        """
+        seconds: list[float] = []
+        with _timed(seconds.append):
+            work = collective()
+        arrival = self._arrival(wire_bytes if link_bytes is None else link_bytes)
         self.wire_bytes += wire_bytes
-        self.collectives += 1
+        self.collectives += not self._under_way
+        self._under_way += 1
         is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
-        stopwatch.since(mark, lambda seconds: self._add_seconds(seconds, is_small))
-        return result
+
+        def wait() -> Result:
+            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, is_small)):
+                if work is not None:
+                    work.wait()
+                time.sleep(max(0.0, arrival - time.perf_counter()))
+            self._under_way -= 1
+            return result
+
+        return Pending(wait)
+
+    def _arrival(self, link_bytes: float) -> float:
+        """When the last byte would arrive over the emulated link, which carries one collective after another."""
+        if self.link is None or self.world_size == 1:
+            return 0.0
+        arrival = max(time.perf_counter(), self._link_free) + self.link.seconds(int(link_bytes))
+        self._link_free = arrival - self.link.seconds(0)  # latency delays what is sent, not what follows
+        return arrival
 
     def _add_seconds(self, seconds: float, is_small: bool) -> None:
         self.wire_seconds += seconds
         if is_small:
             self._small_seconds.append(seconds)
+
+
+@contextlib.contextmanager
+def _timed(add: Callable[[float], None]) -> Iterator[None]:
+    mark = stopwatch.mark()
+    with trace_range("wire"):
+        yield
+    stopwatch.since(mark, add)
 
 
 def _splits(lengths: Sequence[int]) -> list[int] | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from mqgrad.transport import SMALL_MEMORY, Transport
+from mqgrad.transport import SMALL_MEMORY, Pending, Transport
 
 
 class Exchange:
@@ -56,12 +56,12 @@ class InProcessTransport(Transport):
         self.device = torch.device("cpu")
         self.link = None
         self.wire_bytes = self.wire_seconds = 0.0
-        self.collectives = 0
+        self.collectives = self._under_way = 0
         self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
 
-    def all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+    def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         start, own = sum(lengths[: self.rank]), lengths[self.rank]
-        return self._meet(
+        return self._start_meeting(
             payloads,
             lambda sent: torch.stack([joined[start : start + own] for joined in sent]),
             (payloads.numel() - own) * payloads.itemsize,
@@ -70,8 +70,11 @@ class InProcessTransport(Transport):
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         return self._meet(payload, torch.stack, payload.nbytes * (self.world_size - 1))
 
-    def all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> tuple[torch.Tensor, ...]:
-        return self._meet(payload, torch.cat, payload.nbytes * (self.world_size - 1)).split(list(lengths))
+    def start_all_gather_uneven(
+        self, payload: torch.Tensor, lengths: Sequence[int]
+    ) -> Pending[tuple[torch.Tensor, ...]]:
+        gathered = self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
+        return gathered.then(lambda joined: joined.split(list(lengths)))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         wire_bytes = 2 * tensor.nbytes * (self.world_size - 1) / self.world_size
@@ -81,18 +84,18 @@ class InProcessTransport(Transport):
         wire_bytes = tensor.nbytes if self.rank == 0 else 0
         tensor.copy_(self._meet(tensor, lambda tensors: tensors[0].clone(), wire_bytes))
 
-    def gather(self, payload: torch.Tensor) -> torch.Tensor:
+    def start_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         is_server = self.rank == 0
         nothing = payload.new_empty(0, payload.numel())
-        return self._meet(
+        return self._start_meeting(
             payload,
             lambda sent: torch.stack(sent) if is_server else nothing,
             0 if is_server else payload.nbytes,
         )
 
-    def fan_out(self, payload: torch.Tensor) -> torch.Tensor:
+    def start_fan_out(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         wire_bytes = payload.nbytes * (self.world_size - 1) if self.rank == 0 else 0
-        return self._meet(payload, lambda sent: sent[0].clone(), wire_bytes)
+        return self._start_meeting(payload, lambda sent: sent[0].clone(), wire_bytes)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -100,7 +103,17 @@ class InProcessTransport(Transport):
     def _meet(
         self, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor], wire_bytes: float
     ) -> torch.Tensor:
-        return self._timed(lambda: self._exchange.meet(self.rank, tensor, read), wire_bytes)
+        return self._start_meeting(tensor, read, wire_bytes).wait()
+
+    def _start_meeting(
+        self, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor], wire_bytes: float
+    ) -> Pending[torch.Tensor]:
+        """Meet at once: between threads there is nothing to overlap with."""
+        results: list[torch.Tensor] = []
+        pending = self._start(
+            lambda: results.append(self._exchange.meet(self.rank, tensor, read)), results, wire_bytes
+        )
+        return pending.then(lambda results: results[0])
 
 
 def _sum(tensors: list[torch.Tensor]) -> torch.Tensor:

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,12 +15,12 @@ from ..layout import Layout
 from ..seeding import stream_seed
 from ..statistics import Costs
 from ..trace import trace_range
-from ..transport import Transport
+from ..transport import Pending, Transport
 from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width
 from .base import BucketWork, Step
-from .runs import Run, join, shard_runs, split
-from .topology import TopologyName, make_topology
+from .runs import Run, chunked, join, shard_runs, split
+from .topology import Received, Topology, TopologyName, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -114,44 +114,68 @@ class CodedMean(abc.ABC):
         4. Add the shard's residual, encode the mean again, keep what was left out.
         5. Pull the coded means: an all-gather where rank r owns shard r.
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
+
+        That happens chunk by chunk: while one is coded, those before and after it are on the wire.
         """
-        layout, transport, codec = work.layout, step.transport, self.codec
+        layout, transport = work.layout, step.transport
         shards = shard_runs(layout, step.bits, step.parameter_bits)
-        topology = make_topology(self.topology)
-        push, pull = self._residuals(layout, transport)
-        # 1.
+        chunks = chunked(shards, self.bucket_size)
+        residuals = self._residuals(layout, transport)
         with add_seconds(step.costs, "encode_seconds"):
             flat = layout.pack(work.gradients)
             _drop_sparse_padding(flat, layout, shards)
+        exchange = _Exchange(layout, step, make_topology(self.topology), flat, *residuals)
+        pushed = [self._start_push(exchange, chunk) for chunk in chunks]
+        _clear_padding(exchange.push, layout)
+        pulled = [self._start_pull(exchange, *pair) for pair in zip(chunks, pushed, strict=True)]
+        _clear_padding(exchange.pull, layout)
+        for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
+            self._decode(exchange, chunk, push, pull)
+        with add_seconds(step.costs, "decode_seconds"):
+            layout.unpack(flat, work.gradients)
+
+    def _start_push(self, exchange: "_Exchange", chunk: list[list[Run]]) -> "_Push":
+        """Steps 1 and 2."""
+        step, transport = exchange.step, exchange.step.transport
+        with add_seconds(step.costs, "encode_seconds"):
             seed = stream_seed(step.seed, step.iteration, transport.rank)
             pieces = [
-                [self._encode(flat, push, run, layout, step, seed, self.push_gain) for run in runs]
-                for runs in shards
+                [self._encode(exchange, exchange.push, run, seed, self.push_gain) for run in runs]
+                for runs in chunk
             ]
             payloads = [join(shard_pieces) for shard_pieces in pieces]
-            _clear_padding(push, layout)
-        # 2.
-        received = topology.push(transport, payloads)
-        coded = []
-        # 3. and 4.
-        for r, versions in zip(topology.owned(transport), received, strict=True):
-            with add_seconds(step.costs, "encode_seconds"):
-                seed = stream_seed(step.seed, step.iteration, transport.world_size)
-                pieces_of_ranks = zip(*(split(payload, pieces[r]) for payload in versions), strict=True)
+        return _Push(pieces, payloads, exchange.topology.push(transport, payloads))
+
+    def _start_pull(
+        self, exchange: "_Exchange", chunk: list[list[Run]], push: "_Push"
+    ) -> Pending[tuple[torch.Tensor, ...]]:
+        """Steps 3 to 5."""
+        step, transport, topology = exchange.step, exchange.step.transport, exchange.topology
+        received, coded = push.received.wait(), []
+        with add_seconds(step.costs, "encode_seconds"):
+            seed = stream_seed(step.seed, step.iteration, transport.world_size)
+            for r, versions in zip(topology.owned(transport), received, strict=True):
+                pieces_of_ranks = zip(*(split(payload, push.pieces[r]) for payload in versions), strict=True)
                 means = [
-                    self._encode_mean(flat, pull, run, run_pieces, layout, step, seed)
-                    for run, run_pieces in zip(shards[r], pieces_of_ranks, strict=True)
+                    self._encode_mean(exchange, run, run_pieces, seed)
+                    for run, run_pieces in zip(chunk[r], pieces_of_ranks, strict=True)
                 ]
                 coded.append(join(means))
-        _clear_padding(pull, layout)
-        # 5.
-        pulled = topology.pull(transport, coded, payloads)
-        # 6.
-        with add_seconds(step.costs, "decode_seconds"):
-            for runs, payload, shard_pieces in zip(shards, pulled, pieces, strict=True):
+        return topology.pull(transport, coded, push.payloads)
+
+    def _decode(
+        self,
+        exchange: "_Exchange",
+        chunk: list[list[Run]],
+        push: "_Push",
+        pull: Pending[tuple[torch.Tensor, ...]],
+    ) -> None:
+        """Step 6."""
+        pulled = pull.wait()
+        with add_seconds(exchange.step.costs, "decode_seconds"):
+            for runs, payload, shard_pieces in zip(chunk, pulled, push.pieces, strict=True):
                 for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
-                    codec.decode_into_(flat[run.part], piece, run.bits)
-            layout.unpack(flat, work.gradients)
+                    self.codec.decode_into_(exchange.flat[run.part], piece, run.bits)
 
     @property
     def num_residuals(self) -> int:
@@ -178,49 +202,37 @@ class CodedMean(abc.ABC):
         return [name for name in names if getattr(self, name) is not None]
 
     def _encode(
-        self,
-        flat: torch.Tensor,
-        residual: torch.Tensor | None,
-        run: Run,
-        layout: Layout,
-        step: Step,
-        seed: int,
-        gain: FeedbackGain,
+        self, exchange: "_Exchange", residual: torch.Tensor | None, run: Run, seed: int, gain: FeedbackGain
     ) -> torch.Tensor:
-        """Encode a run of ``flat``, through the same run of ``residual`` where there is feedback."""
+        """Encode a run of the vector, through the same run of ``residual`` where there is feedback."""
         part, bits = run
-        ids = self._ids(layout, run)
-        x = flat[part]
+        ids = self._ids(exchange.layout, run)
+        x = exchange.flat[part]
         if residual is None:
             return self.codec.encode(x, bits, seed, ids)
         alpha, beta = self.coefficients(gain, bits)
-        learns = step.measure and not self.codec.is_contractive(bits)
+        learns = exchange.step.measure and not self.codec.is_contractive(bits)
         value = x + alpha * residual[part] if learns else x
         payload = self.codec.encode_with_feedback(
             x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
         )
         if learns:
-            self.observed = step.iteration
+            self.observed = exchange.step.iteration
             self._observe(gain, bits, payload, value)
         return payload
 
     def _encode_mean(
-        self,
-        flat: torch.Tensor,
-        pull: torch.Tensor | None,
-        run: Run,
-        pieces: Sequence[torch.Tensor],
-        layout: Layout,
-        step: Step,
-        seed: int,
+        self, exchange: "_Exchange", run: Run, pieces: Sequence[torch.Tensor], seed: int
     ) -> torch.Tensor:
         """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
-        if step.measure and not self.codec.is_contractive(run.bits):  # the code's error is seen on the mean
+        flat, pull = exchange.flat, exchange.pull
+        if exchange.step.measure and not self.codec.is_contractive(run.bits):
+            # the code's error is seen on the mean
             flat[run.part] = self.codec.decode_mean(pieces, run.numel, run.bits)
-            return self._encode(flat, pull, run, layout, step, seed, self.pull_gain)
+            return self._encode(exchange, pull, run, seed, self.pull_gain)
         alpha, beta = self.coefficients(self.pull_gain, run.bits)
         residual = pull[run.part] if pull is not None else None
-        ids = self._ids(layout, run)
+        ids = self._ids(exchange.layout, run)
         return self.codec.encode_mean(
             pieces, run.numel, run.bits, residual, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
         )
@@ -272,6 +284,29 @@ class CodedMean(abc.ABC):
             pull.zero_()
             pull[own] = kept
         return push, pull
+
+
+class _Exchange(NamedTuple):
+    """One bucket on its way."""
+
+    layout: Layout
+    step: Step
+    topology: Topology
+    flat: torch.Tensor
+    """float32 [numel]: the gradients, and then their mean."""
+    push: torch.Tensor | None
+    """Residual [numel] of the own gradient."""
+    pull: torch.Tensor | None
+    """Residual [numel] of the averaged shards."""
+
+
+class _Push(NamedTuple):
+    """One chunk on its way to the owners of its shards."""
+
+    pieces: list[list[torch.Tensor]]
+    """By shard and run."""
+    payloads: list[torch.Tensor]
+    received: Pending[Received]
 
 
 def _drop_sparse_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]]) -> None:

@@ -71,7 +71,7 @@ class MinMax(Stateless):
             blocks = [_column_blocks(gradient, transport.world_size) for gradient in gradients]
             payloads = [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
         # 2.
-        received = topology.push(transport, payloads)
+        received = topology.push(transport, payloads).wait()
         # 3.
         coded = []
         for versions in received:
@@ -85,7 +85,7 @@ class MinMax(Stateless):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        pulled = topology.pull(transport, coded, payloads)
+        pulled = topology.pull(transport, coded, payloads).wait()
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
             for r, payload in enumerate(pulled):

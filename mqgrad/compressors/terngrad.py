@@ -65,7 +65,7 @@ class TernGrad(Stateless):
             ]
             shards_WS = _shards(torch.cat(codes), world_size)
             payloads = [pack(shard, 2) for shard in shards_WS]
-        received = topology.push(transport, payloads)
+        received = topology.push(transport, payloads).wait()
         # 3.
         sum_bits = (2 * world_size).bit_length()
         coded = []
@@ -78,7 +78,7 @@ class TernGrad(Stateless):
                 coded.append(pack(total, sum_bits))
         # 4.
         like = [payload.new_empty(payload.numel() // 2 * sum_bits) for payload in payloads]
-        pulled = topology.pull(transport, coded, like)
+        pulled = topology.pull(transport, coded, like).wait()
         with add_seconds(step.costs, "decode_seconds"):
             sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - world_size
             start = 0

@@ -7,25 +7,27 @@ from typing import Literal, Protocol
 
 import torch
 
-from ..transport import Transport
+from ..transport import Pending, Transport
 
 TopologyName = Literal["sharded", "star"]
+Received = list[tuple[torch.Tensor, ...]]
+"""For each shard that a rank owns, what each rank sent."""
 
 
 class Topology(Protocol):
-    """Carries coded shards to their owners, and coded means back to everyone."""
+    """Carries coded shards to their owners, and coded means back to everyone; several may be under way."""
 
     def owned(self, transport: Transport) -> range:
         """Shards that this rank averages."""
         ...
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        """Send every shard to its owner; return for each owned shard what each rank sent."""
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
+        """Send every shard to its owner."""
         ...
 
     def pull(
         self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Pending[tuple[torch.Tensor, ...]]:
         """Hand out the owned shards' means; return those of all shards, as long as the payloads ``like``."""
         ...
 
@@ -40,13 +42,14 @@ class Sharded:
     def owned(self, transport: Transport) -> range:
         return range(transport.rank, transport.rank + 1)
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        return [transport.all_to_all(torch.cat(payloads), _lengths(payloads)).unbind()]
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
+        received = transport.start_all_to_all(torch.cat(payloads), _lengths(payloads))
+        return received.then(lambda rows: [rows.unbind()])
 
     def pull(
         self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        return transport.all_gather_uneven(coded[0], _lengths(like))
+    ) -> Pending[tuple[torch.Tensor, ...]]:
+        return transport.start_all_gather_uneven(coded[0], _lengths(like))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         buffer.div_(transport.world_size)
@@ -59,22 +62,25 @@ class Star:
     def owned(self, transport: Transport) -> range:
         return range(transport.world_size if transport.rank == 0 else 0)
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-        received = transport.gather(torch.cat(payloads))
-        shards = received.split(_lengths(payloads), dim=1)
-        return [shards[r].unbind() for r in self.owned(transport)]
+    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
+        lengths, owned = _lengths(payloads), self.owned(transport)
+
+        def by_shard(received: torch.Tensor) -> Received:
+            return [shard.unbind() for shard in received.split(lengths, dim=1)[: len(owned)]]
+
+        return transport.start_gather(torch.cat(payloads)).then(by_shard)
 
     def pull(
         self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Pending[tuple[torch.Tensor, ...]]:
         lengths = _lengths(like)
         mine = torch.cat(coded) if coded else like[0].new_empty(sum(lengths))
-        return transport.fan_out(mine).split(lengths)
+        return transport.start_fan_out(mine).then(lambda means: means.split(lengths))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
-        gathered = transport.gather(buffer)
+        gathered = transport.start_gather(buffer).wait()
         mean = gathered.float().mean(0).to(buffer.dtype) if transport.rank == 0 else buffer
-        buffer.copy_(transport.fan_out(mean))
+        buffer.copy_(transport.start_fan_out(mean).wait())
 
 
 _TOPOLOGIES: dict[str, type[Topology]] = {"sharded": Sharded, "star": Star}

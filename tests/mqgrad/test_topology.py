@@ -39,7 +39,8 @@ class Recorder:
         self.asked: list[int] = []
 
     def seconds(self, wire_bytes: int) -> float:
-        self.asked.append(wire_bytes)
+        if wire_bytes:  # else it is the latency that is asked for
+            self.asked.append(wire_bytes)
         return 0.0
 
 
