@@ -38,6 +38,12 @@ class Layout:
     padded_with: torch.Tensor
     """int64 [K]: the elements that they repeat."""
 
+    @property
+    def end(self) -> int:
+        """Where the scale buckets of the last parameter end."""
+        bucket_size = self.numel // len(self.bucket_ids)
+        return self.offsets[-1] - (-self.numels[-1] // bucket_size) * bucket_size
+
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' parts of a vector [numel], without padding."""
         return [flat[o : o + n] for o, n in zip(self.offsets, self.numels, strict=True)]
@@ -58,11 +64,11 @@ class Layout:
         Args:
             fill_padding: False leaves padding zero, for codes that pay for every element which is not.
         """
-        flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
+        flat = torch.empty(self.numel, dtype=torch.float32, device=gradients[0].device)
         for view, gradient in zip(self.views(flat), gradients, strict=True):
             view.copy_(gradient.reshape(-1))
-        if fill_padding:
-            flat[self.padding] = flat[self.padded_with]
+        flat[self.padding] = flat[self.padded_with] if fill_padding else 0.0
+        flat[self.end :] = 0.0
         return flat
 
     def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:

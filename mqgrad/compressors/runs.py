@@ -37,9 +37,7 @@ def shard_runs(layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | 
     ]
     if parameter_bits is None:
         return [[Run(part, bits)] for part in shards]
-    bucket_size = layout.numel // len(layout.bucket_ids)
-    end = layout.offsets[-1] - (-layout.numels[-1] // bucket_size) * bucket_size
-    starts, widths = [*layout.offsets, end], [*parameter_bits, min(parameter_bits)]
+    starts, widths = [*layout.offsets, layout.end], [*parameter_bits, min(parameter_bits)]
     stops = [*starts[1:], layout.numel]
     parameters = [Run(slice(*ends), bits) for *ends, bits in zip(starts, stops, widths, strict=True)]
     return [_merged(_cut_all(parameters, part.start, layout.shard_numel)) for part in shards]

@@ -1,0 +1,79 @@
+"""Buckets sent in chunks: the same means as in one piece, and the emulated link charges for the same bytes."""
+
+import time
+
+import averages
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+from mqgrad.compressors import runs
+from mqgrad.compressors.runs import Run, chunked
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.transport import Transport
+
+
+@pytest.mark.parametrize("bucket_size", [512, 4096])
+@pytest.mark.parametrize("widths", [(4,), (1, 16, 2), (32, 1)])
+def test_chunks_hold_every_scale_bucket_of_every_shard_once_and_in_order(
+    bucket_size: int, widths: tuple[int, ...]
+) -> None:
+    run_numel, numel = 99 * 4096, 99 * 4096 * len(widths)
+    shards = [
+        [Run(slice(at + i * run_numel, at + (i + 1) * run_numel), bits) for i, bits in enumerate(widths)]
+        for at in (0, numel)
+    ]
+    chunks = chunked(shards, bucket_size)
+    assert len(chunks) > 3
+    for r, expected in enumerate(shards):
+        cut = [run for chunk in chunks for run in chunk[r]]
+        assert _scale_buckets(cut, bucket_size) == _scale_buckets(expected, bucket_size)
+
+
+def _scale_buckets(runs_of_shard: list[Run], bucket_size: int) -> list[tuple[int, float]]:
+    return [
+        (start, run.bits)
+        for run in runs_of_shard
+        for start in range(run.part.start, run.part.stop, bucket_size)
+    ]
+
+
+def test_a_sparse_code_chooses_among_the_whole_shard() -> None:
+    shards = [[Run(slice(0, 2**24), 1 / 4)], [Run(slice(2**24, 2**25), 1 / 4)]]
+    assert chunked(shards, 512) == [shards]
+
+
+@pytest.mark.parametrize(("topology", "bits"), [("sharded", 3), ("sharded", 16), ("star", 4)])
+def test_chunks_give_the_same_means_as_one_piece(topology: str, bits: int) -> None:
+    """Scales, random numbers and residuals belong to scale buckets, wherever the cuts are."""
+
+    def rank_main(rank: int):
+        means = []
+        for smallest in (runs.SMALLEST_CHUNK, 64):
+            runs.SMALLEST_CHUNK = smallest
+            spec = f"quantized:rounding=stochastic,topology={topology}"
+            means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])
+        return means
+
+    results = run_ranks(rank_main, 2)
+    assert len({tuple(means) for whole_and_cut in results for means in whole_and_cut}) == 1
+
+
+def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_at_once() -> None:
+    """Two pieces of 50 kB at 8 Mbit/s are 100 ms; 80 ms of latency is added once, as both are under way."""
+
+    def rank_main(rank: int) -> tuple[float, float, int]:
+        link = LinkEmulation(mbit_per_s=8, latency_ms=80)
+        transport = Transport(dist.group.WORLD, link)
+        payload = torch.zeros(100_000, dtype=torch.uint8)
+        start = time.perf_counter()
+        pending = [transport.start_all_to_all(payload, [50_000, 50_000]) for _ in range(2)]
+        for each in pending:
+            each.wait()
+        return time.perf_counter() - start, transport.wire_seconds, transport.collectives
+
+    for seconds, wire_seconds, collectives in run_ranks(rank_main, 2):
+        assert seconds >= 0.18
+        assert 0.17 < wire_seconds <= seconds
+        assert collectives == 1
