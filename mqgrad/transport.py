@@ -144,7 +144,9 @@ class Transport:
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
         """Run somebody else's all-reduce of ``nbytes`` bytes on this group; count and pace it like our own."""
-        return self._timed(all_reduce, 2 * nbytes * (self.world_size - 1) / self.world_size)
+        results: list[Result] = []
+        wire_bytes = 2 * nbytes * (self.world_size - 1) / self.world_size
+        return self._start(lambda: results.append(all_reduce()), results, wire_bytes).wait()[0]
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         """Overwrite with the tensor of the group's rank 0."""
