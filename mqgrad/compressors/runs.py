@@ -8,10 +8,7 @@ from ..layout import Layout
 from ..widths import Width
 
 CHUNKS = 8
-SMALLEST_CHUNK, LARGEST_CHUNK = (
-    2**15,
-    2**17,
-)  # bytes to each rank: 8 ms and 3 ms of a link of 100 Mbit/s and 1 Gbit/s
+SMALLEST_CHUNK, LARGEST_CHUNK = 2**16, 2**17  # bytes to each rank: smaller ones slow down a link of 1 Gbit/s
 
 
 class Run(NamedTuple):
