@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqgrad.experiments.estimates import Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
-from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, verdict
+from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, target_loss, verdict
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.report_plots import shown_systems
 from mqgrad.experiments.report_tables import cells_table, group_table, ratio_table, time_table
@@ -56,8 +56,10 @@ def result(
 
 SYSTEMS = ("fixed:32", "fixed:4", "fixed:2", "goodput", "powersgd:rank=1", "powersgd:rank=4", "fp16", "none")
 ROWS = [
-    result("fixed:32", 1, [3.0, 2.0, 1.0], gradient_norms_sq=[1.0, 4.0]),
-    result("fixed:32", 2, [3.0, 1.5, 1.5], gradient_norms_sq=[2.0, 2.0]),  # target 1.5: what both reach
+    result("fixed:32", 1, [3.0, 2.0] + 5 * [1.0], gradient_norms_sq=[1.0, 4.0]),
+    result(
+        "fixed:32", 2, [3.0] + 6 * [1.5], gradient_norms_sq=[2.0, 2.0]
+    ),  # target 1.5: what both reach early
     result("fixed:4", 1, [1.5, 0.5, 0.25], step=0.75),  # 0.75 s against 3 s
     result("fixed:4", 2, [2.0, 1.0, 0.5], step=1.0),  # 2 s against 2 s
     result("fixed:2", 1, [1.0], step=0.5),
@@ -73,6 +75,23 @@ ROWS = [
     result("none", 1, [0.1], step=0.5),  # 0.1 s an iteration
     result("none", 2, [0.1], step=0.5),
 ]
+
+
+def test_the_target_is_what_every_fp32_run_has_reached_by_60_percent_of_its_seconds() -> None:
+    falling = [1.0 - n / 10 for n in range(10)]  # 1.0, 0.9, ... 0.1, a point a second
+    early = result("fixed:32", 1, falling)
+    lucky = result("fixed:32", 2, [falling[0], 0.0, *falling[2:]])
+    others = [result("fixed:32", 3, [0.01], outcome="diverged"), result("fixed:4", 1, [9.0])]
+    assert target_loss([early]) == pytest.approx(
+        0.6
+    )  # the median of 0.7, 0.6 and 0.5, which is the sixth point
+    assert target_loss([lucky]) == pytest.approx(0.6)  # one low point does not set it
+    slower = result("fixed:32", 4, [2 * loss for loss in falling], step=3.0)
+    assert target_loss([early, slower, *others]) == pytest.approx(1.2)
+    assert target_loss([result("fixed:32", 1, [None, 2.0, None, 1.0, 1.0])]) == 2.0
+    assert target_loss([result("fixed:32", 1, [2.0, 1.0])]) == 2.0  # two points: the first is after 50 %
+    assert target_loss([result("fixed:32", 1, [2.0])]) == 2.0
+    assert target_loss(others) is None
 
 
 def summaries() -> dict[str, SystemSummary]:
