@@ -14,8 +14,8 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Widths that divide eight: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn
-// into vector code.
+// Widths 1, 2 and 4: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn into
+// vector code. (Of width 8 they would make calls of memcpy, which are slower here than groups.)
 template <int BITS>
 using ByteCodes = std::conditional_t<BITS == 1, uint64_t, std::conditional_t<BITS == 2, uint32_t, uint16_t>>;
 
@@ -88,9 +88,7 @@ MQ_INLINE int64_t unpack_groups(const uint8_t* __restrict packed, int64_t n, uin
 template <int BITS>
 MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
   int64_t at = n / 8 * 8;
-  if constexpr (BITS == 8) {
-    std::memcpy(out, codes, at);
-  } else if constexpr (8 % BITS == 0) {
+  if constexpr (BITS < 8 && 8 % BITS == 0) {
     pack_bytes<BITS>(codes, at, out);
   } else {
     at = pack_groups<BITS>(codes, n, out);
@@ -107,9 +105,7 @@ MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* _
 template <int BITS>
 MQ_INLINE void unpack_width(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
   int64_t at = n / 8 * 8;
-  if constexpr (BITS == 8) {
-    std::memcpy(codes, packed, at);
-  } else if constexpr (8 % BITS == 0) {
+  if constexpr (BITS < 8 && 8 % BITS == 0) {
     unpack_bytes<BITS>(packed, at, codes);
   } else {
     at = unpack_groups<BITS>(packed, n, codes);
