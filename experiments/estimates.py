@@ -2,12 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from scipy import stats  # type: ignore[import-untyped]
 
 CONFIDENCE = 0.95
+_LEAST = 1e-12  # in place of 0, which has no logarithm
 
 
 class Estimate(NamedTuple):
@@ -54,6 +55,23 @@ def mean_with_interval(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half)
 
 
+def geometric_mean_with_interval(values: Sequence[float]) -> Estimate | None:
+    """Of values ≥ 0, in the logarithm: no interval reaches below 0. None of nothing."""
+    return _mapped(math.exp, mean_with_interval([math.log(max(value, _LEAST)) for value in values]))
+
+
+def mean_of_fractions(values: Sequence[float]) -> Estimate | None:
+    """Of values from 0 to 1: as :func:`mean_with_interval`, cut off at 0 and 1."""
+    return _mapped(lambda value: min(max(value, 0.0), 1.0), mean_with_interval(values))
+
+
+def _mapped(function: Callable[[float], float], mean: Estimate | None) -> Estimate | None:
+    if mean is None:
+        return None
+    low, high = (None if end is None else function(end) for end in (mean.low, mean.high))
+    return Estimate(function(mean.value), low, high)
+
+
 def paired_ratio(own: Timing | None, reference: Timing | None) -> Ratio | None:
     """Geometric mean of ``own / reference`` over the common seeds.
 
@@ -63,14 +81,12 @@ def paired_ratio(own: Timing | None, reference: Timing | None) -> Ratio | None:
     if own is None or reference is None or not (own.reached or reference.reached):
         return None
     seeds = [seed for seed in own.seconds if seed in reference.seconds]
-    logs = mean_with_interval([math.log(own.seconds[seed] / reference.seconds[seed]) for seed in seeds])
-    if logs is None:
+    mean = geometric_mean_with_interval([own.seconds[seed] / reference.seconds[seed] for seed in seeds])
+    if mean is None:
         return None
     if not (own.reached and reference.reached):
-        return Ratio(math.exp(logs.value), "≥" if reference.reached else "≤")
-    if logs.low is None or logs.high is None:
-        return Ratio(math.exp(logs.value))
-    return Ratio(math.exp(logs.value), "=", math.exp(logs.low), math.exp(logs.high))
+        return Ratio(mean.value, "≥" if reference.reached else "≤")
+    return Ratio(mean.value, "=", mean.low, mean.high)
 
 
 def mean_of_ratios(ratios: Sequence[Ratio]) -> Ratio | None:

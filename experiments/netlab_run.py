@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mqgrad.trainers.settings import check_positive
+
 from .netlab import NetLab
 from .netlab_job import HostResult, Job, find_program, log_path
 from .netlab_link import LinkShape, RateChange
@@ -43,7 +45,12 @@ def run_on_new_lab(lab: NetLab, command: Sequence[str], logs: Path, **options: A
     """Build a lab, run a command on it, and remove it, whatever happens; as ``run_lab`` otherwise.
 
     SIGINT, SIGTERM and SIGHUP stop the command and are reported in the result.
+
+    Raises:
+        ValueError: a time limit that is not a finite number above 0.
     """
+    if (limit := options.get("timeout_seconds")) is not None:
+        check_positive(timeout_seconds=limit)
     with caught_signals() as caught, lab:
         return run_lab(lab, command, logs, caught_signals=caught, **options)
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 from mqgrad.controllers.ceiling import saving_ceiling_bits
 
-from .estimates import Estimate, Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
+from .estimates import (
+    Estimate,
+    Ratio,
+    Timing,
+    geometric_mean_with_interval,
+    mean_of_fractions,
+    mean_of_ratios,
+    paired_ratio,
+)
 from .report_references import Reference, references
 from .runs import PARTS
 from .sweep_config import SweepConfig
@@ -36,7 +44,7 @@ class SystemSummary:
     ratios: dict[str, Ratio | None]
     """Time to target over each reference's; None if some run did not finish."""
     final_loss: Estimate | None
-    """Held-out loss at the end; here and below, over finished runs."""
+    """Held-out loss at the end, a geometric mean; here and below, over finished runs."""
     accuracy: Estimate | None
     iterations: float | None
     wire_mib: float | None
@@ -76,7 +84,7 @@ class OverallSummary:
     verdicts: dict[str, int]
     """Groups by what :func:`verdict` says of the ratio to fp32."""
     groups: int
-    """Groups in which it has runs and fp32 set a target."""
+    """Groups in which fp32 set a target; it may have no runs yet in some."""
 
 
 def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
@@ -115,14 +123,17 @@ def _early_loss(run: CellResult) -> float:
     return min(statistics.median_low(early[n : n + 3]) for n in range(max(1, len(early) - 2)))
 
 
-VERDICTS = ("faster", "undecided", "slower", "missed", "failed")
+VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
 
 
 def verdict(summary: SystemSummary) -> str:
-    """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``."""
+    """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``;
+    ``unknown`` without a run of fp32's to compare with."""
     ratio = summary.ratios.get("fp32")
-    if ratio is None or _failed(summary):
+    if _failed(summary):
         return "failed"
+    if ratio is None:
+        return "unknown"
     if ratio.sign == "≥":
         return "missed"
     if ratio.low is None or ratio.high is None:
@@ -188,8 +199,8 @@ def _summarize_system(
         reached=len(reached),
         seconds_to_target=statistics.fmean(reached) if reached else None,
         ratios=ratios,
-        final_loss=mean_with_interval(_values(finished, lambda run: run.heldout["loss"])),
-        accuracy=mean_with_interval(_values(finished, lambda run: run.heldout.get("accuracy"))),
+        final_loss=geometric_mean_with_interval(_values(finished, lambda run: run.heldout["loss"])),
+        accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),
         wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),
         mean_bits=_mean(finished, lambda run: run.mean_bits),
@@ -238,7 +249,7 @@ def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
         compared={name: len(known[name]) for name in names},
         worst={name: _worst(own, name) for name in names},
         verdicts={each: verdicts.count(each) for each in VERDICTS if each in verdicts},
-        groups=len(own),
+        groups=sum(group.target is not None for group in groups),
     )
 
 

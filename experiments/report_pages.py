@@ -128,8 +128,10 @@ def _html_cell(cell: str | Shaded, is_text: bool) -> str:
     return f"<td{_TEXT if is_text else ''}>{text}</td>"
 
 
-def _colour(tone: float) -> str:
-    """Green below 0, red above, grey at 0."""
+def _colour(tone: float | None) -> str:
+    """Green below 0, red above, grey at 0, yellow of what is not known."""
+    if tone is None:
+        return "#fff3c4"
     if tone == 0:
         return "#eeeeee"
     return f"hsl({130 if tone < 0 else 5} 60% {97 - 30 * abs(tone):.0f}%)"

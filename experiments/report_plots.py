@@ -131,7 +131,8 @@ def plot_ratios(groups: Sequence[GroupSummary], systems: Sequence[str]) -> bytes
     panels[0].set_ylim(len(names) - 0.5, -0.5)
     panels[0].set_xlim(_ratio_limits(groups))
     figure.supxlabel(
-        "time to target ÷ fp32's, log scale, 95 % intervals. Green: faster; red: slower or missed; grey: undecided",
+        "time to target ÷ fp32's, log scale, 95 % intervals\n"
+        "Green: faster; red: slower or failed; grey: undecided; orange: a bound",
         fontsize="medium",
     )
     return _png(figure)
@@ -194,10 +195,12 @@ def _plot_group_ratios(axes: Axes, group: GroupSummary, names: Sequence[str]) ->
             continue
         row, ratio = names.index(summary.system), summary.ratios.get("fp32")
         if ratio is None or ratio.sign != "=":
-            told = f"✕ {verdict(summary)} ({summary.reached}/{summary.runs})"
+            said = verdict(summary)
+            told = f"✕ {said} ({summary.reached}/{summary.runs})"
             place = axes.get_yaxis_transform()  # of the panel's width, whatever the ratios are
+            colour = "tab:red" if said == "failed" else "tab:orange"
             axes.text(
-                0.97, row, told, color="tab:red", va="center", ha="right", fontsize="small", transform=place
+                0.97, row, told, color=colour, va="center", ha="right", fontsize="small", transform=place
             )
             continue
         low, high = ratio.low or ratio.value, ratio.high or ratio.value

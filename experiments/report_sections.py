@@ -27,10 +27,11 @@ _NOTES = (
     "iterations where there is none, outside the clock.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
-    "1.",
+    "1. Final losses are geometric means too.",
     "**A target that was missed** makes a ratio a lower bound (≥): the run counts with all the seconds it was "
     "given. Where the reference missed it, the ratio is an upper bound (≤); where both did, there is none, and "
-    "a mean says over how many cells it goes. A system with a run that did not finish has no mean.",
+    "a mean says over how many cells it goes. A system with a run that did not finish has no mean. Yellow: a bound, "
+    "which tells neither faster nor slower, or nothing to compare with yet.",
     "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
     "*oracle* the best of the compared fixed widths. *Ideal*: as many iterations as fp32 needs, each as short "
     "as without any communication.",
@@ -119,16 +120,24 @@ def failures(results: Sequence[CellResult]) -> list[str]:
 def describe_sweep(config: SweepConfig, results: Sequence[CellResult]) -> str:
     """What was run, in a sentence or two."""
     kinds = {Link.parse(link).emulated for link in config.links}
-    total = sum(1 for _ in config.cells())
     links = {
         frozenset({False}): "links shaped in the kernel (none: not shaped)",
         frozenset({True}): "links EMULATED by pacing the transport",
     }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
-    done = "" if len(results) == total else f" UNFINISHED: {len(results)} of {total} runs."
     seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
     return (
-        f"{config.hosts} hosts on one machine, {seeds}, {links}.{_others(results)}{_revisions(results)}{done}"
+        f"{config.hosts} hosts on one machine, {seeds}, {links}."
+        f"{_others(results)}{_revisions(results)}{_missing(config, results)}"
     )
+
+
+def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:
+    cells, done = list(config.cells()), {each.cell for each in results}
+    missing = collections.Counter(str(cell.group) for cell in cells if cell not in done)
+    if not missing:
+        return ""
+    told = ", ".join(f"{count} of {group}" for group, count in missing.items())
+    return f" UNFINISHED: {missing.total()} of {len(cells)} runs are missing: {told}."
 
 
 def _others(results: Sequence[CellResult]) -> str:

@@ -11,15 +11,15 @@ from .runs import PARTS
 from .sweep_grid import DENSE, SILENT
 
 _NONE = "—"
-_TONES = {"faster": -1.0, "slower": 1.0, "missed": 1.0, "failed": 1.0, "undecided": 0.0}
+_TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
 
 
 class Shaded(NamedTuple):
     """A cell with a colour."""
 
     text: str
-    tone: float
-    """From -1, much faster, over 0, undecided, to 1, much slower or failed."""
+    tone: float | None
+    """From -1, much faster, over 0, undecided, to 1, much slower or failed; None if not known: a bound."""
 
 
 class Table(NamedTuple):
@@ -128,7 +128,7 @@ def _cell_row(group: GroupSummary, names: Sequence[str]) -> list[str]:
 def _reference_to_dense(group: GroupSummary, name: str) -> str:
     """A reference's own time over fp32's, with the system that it is."""
     reference = group.references.get(name)
-    if reference is None:
+    if reference is None or "fp32" not in group.references:
         return _NONE
     ratio = next(
         (each.ratios.get(name) for each in group.systems if each.system == group.references["fp32"].system),
@@ -150,7 +150,7 @@ def _best(group: GroupSummary) -> str | None:
 def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
     said, ratio = verdict(summary), summary.ratios.get("fp32")
     tone = _TONES[said]
-    if ratio is not None and said in ("faster", "slower"):
+    if ratio is not None and tone:
         tone *= min(1.0, 0.25 + abs(math.log2(ratio.value)) / 2)
     text = said if ratio is None else _ratio(ratio)
     missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""

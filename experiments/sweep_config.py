@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.workload import make_workload, workload_settings
 
 from .netlab import MAX_HOSTS
@@ -21,7 +22,7 @@ class SweepConfig:
     """Everything that a sweep's figures depend on, the machine and the contents of policy files apart.
 
     Raises:
-        ValueError: no link, something twice, no fp32 runs, or a run that nothing ends.
+        ValueError: no link, something twice, or a run that nothing ends.
     """
 
     systems: tuple[str, ...]
@@ -49,13 +50,18 @@ class SweepConfig:
             self._check_end(workload)
         for link in self.links:
             Link.parse(link)
+        if self.time_limit_seconds is not None:
+            check_positive(time_limit_seconds=self.time_limit_seconds)
 
     def check_names(self) -> None:
-        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones."""
+        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones, and
+        where fp32 is not among the systems."""
         for workload, system in itertools.product(self.workloads, self.systems):
             System.parse(system).check(self.budget_seconds.get(workload))
             for optimizer in self.optimizers_of(workload):
                 make_workload(workload, **self.workload_settings(workload, optimizer, system))
+        if DENSE not in self.systems:  # after the names: one of them may be fp32's, mistyped
+            raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the systems")
 
     def optimizers_of(self, workload: str) -> tuple[str, ...]:
         """The compared optimizers, or its own alone for a workload that offers no choice."""
@@ -143,8 +149,6 @@ class SweepConfig:
             twice = sorted({str(value) for value in values if values.count(value) > 1})
             if twice:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
-        if DENSE not in self.systems:
-            raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the systems")
         if not 2 <= self.hosts <= MAX_HOSTS:
             raise ValueError(f"{self.hosts} hosts: 2 to {MAX_HOSTS} can be compared")
         for what, mapping in (("budget_seconds", self.budget_seconds), ("settings", self.settings)):
@@ -159,5 +163,5 @@ class SweepConfig:
         budget = self.budget_seconds.get(workload)
         if budget is None and self.iterations is None:
             raise ValueError(f"nothing ends a run of {workload}: give budget_seconds, iterations or both")
-        if budget is not None and budget <= 0:
-            raise ValueError(f"budget_seconds {budget} of {workload} must be positive")
+        if budget is not None:
+            check_positive(**{f"budget_seconds of {workload}": budget})

@@ -188,6 +188,12 @@ time.sleep(300)
     assert not running(stubborn)
 
 
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0.0])
+def test_a_time_limit_that_is_none_is_refused(limit: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="timeout_seconds must be a finite number above 0"):
+        run_on_new_lab(NetLab(2), ["true"], tmp_path, timeout_seconds=limit)
+
+
 @needs_lab
 def test_a_time_limit_and_a_signal_end_the_run(tmp_path: Path) -> None:
     result = run_on_new_lab(NetLab(2), ["sleep", "300"], tmp_path, timeout_seconds=0.3)

@@ -1,6 +1,7 @@
 """The arithmetic of a comparison's report, and what it says."""
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -9,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from mqgrad.experiments.estimates import Ratio, Timing, mean_of_ratios, mean_with_interval, paired_ratio
+from mqgrad.experiments.estimates import (
+    Ratio,
+    Timing,
+    geometric_mean_with_interval,
+    mean_of_fractions,
+    mean_of_ratios,
+    mean_with_interval,
+    paired_ratio,
+)
 from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, target_loss, verdict
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.report_plots import shown_systems
-from mqgrad.experiments.report_tables import cells_table, group_table, ratio_table, time_table
+from mqgrad.experiments.report_tables import cells_table, group_table, overall_table, ratio_table, time_table
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
 
@@ -107,7 +116,7 @@ def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
     assert four.ratios["fp32"].value == pytest.approx(math.sqrt(0.25 * 1.0))
     assert four.ratios["oracle"] == Ratio(1.0, "=", 1.0, 1.0)
     assert four.final_loss is not None
-    assert four.final_loss.value == pytest.approx(0.375)
+    assert four.final_loss.value == pytest.approx(math.sqrt(0.25 * 0.5))
     assert four.accuracy == (0.5, 0.5, 0.5)
     dense = summaries()["fixed:32"]
     assert dense.ratios["oracle"] is not None
@@ -208,7 +217,7 @@ def test_the_worst_cell_is_one_that_was_missed() -> None:
         (Ratio(0.9, "=", 0.7, 1.1), "undecided"),
         (Ratio(0.5), "undecided"),  # one seed
         (Ratio(0.5, "≥"), "missed"),
-        (None, "failed"),
+        (None, "unknown"),
     ],
 )
 def test_a_verdict_follows_the_interval(ratio: Ratio | None, said: str) -> None:
@@ -221,6 +230,10 @@ def test_without_a_finished_fp32_run_there_is_no_target() -> None:
     (group,) = summarize(small_config(), rows)
     assert group.target is None
     assert all(set(summary.ratios.values()) == {None} and summary.reached == 0 for summary in group.systems)
+    assert {summary.system: verdict(summary) for summary in group.systems} == {
+        "fixed:32": "failed",
+        "fixed:4": "unknown",
+    }
 
 
 def test_intervals_are_students() -> None:
@@ -229,6 +242,20 @@ def test_intervals_are_students() -> None:
     assert estimate.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-3)
     assert mean_with_interval([]) is None
     assert mean_with_interval([2.0]) == (2.0, None, None)
+    loss = geometric_mean_with_interval([0.001, 0.1])
+    assert loss is not None
+    assert loss.value == pytest.approx(0.01)
+    assert loss.low is not None
+    assert 0 < loss.low < 0.001
+    assert geometric_mean_with_interval([2.0]) == (pytest.approx(2.0), None, None)
+    assert geometric_mean_with_interval([]) is None
+    assert geometric_mean_with_interval([0.0]) == (pytest.approx(0.0, abs=1e-9), None, None)
+    assert mean_of_fractions([0.99, 1.0, 1.0]) == (
+        pytest.approx(2.99 / 3),
+        pytest.approx(0.9823, abs=1e-4),
+        1.0,
+    )
+    assert mean_of_fractions([]) is None
     ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
     assert ratio is not None
     assert ratio.value == pytest.approx(4.0)
@@ -248,7 +275,7 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     groups = summarize(config, ROWS)
     (group,) = groups
     by_system = {row[0]: row for row in ratio_table(groups, summarize_overall(config, groups)).rows}
-    assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", 1.0)
+    assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", None)
     assert by_system["goodput"][2] == ("failed", 1.0)
     assert by_system["fixed:4"][2] == ("0.50 ★", 0.0)  # two seeds that differ: undecided
     (cell,) = cells_table(groups).rows
@@ -261,12 +288,38 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
 
 
-def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
-    config = small_config()
-    (tmp_path / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
-    (tmp_path / "results.jsonl").write_text(
-        "".join(json.dumps(dataclasses.asdict(row)) + "\n" for row in ROWS)
+@pytest.mark.parametrize("last", range(3))
+def test_a_report_of_a_stopped_sweep_says_what_is_missing(last: int, tmp_path: Path) -> None:
+    config = small_config(
+        systems=("fixed:4", "fixed:32", "fp16"), links=("emulated:1gbit", "emulated:100mbit")
     )
+    complete = [
+        result(*each, [1.0], link="emulated:1gbit") for each in itertools.product(config.systems, (1, 2))
+    ]
+    order = (("fixed:4", 1), ("fixed:32", 1))
+    rows = [*complete, *(result(*each, [2.0, 1.0], step=2.0) for each in order[:last])]
+    write_results(tmp_path, config, rows)
+    text = write_report(tmp_path).markdown.read_text()
+    assert (
+        f"UNFINISHED: {6 - last} of 12 runs are missing: {6 - last} of digits-mlp @ emulated:100mbit." in text
+    )
+    groups = summarize(config, rows)
+    overall = {each.system: each for each in summarize_overall(config, groups)}
+    (mean,) = {row[1] for row in overall_table(list(overall.values())).rows if row[0] == "fp16"}
+    assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
+    if last:
+        verdicts = {each.system: verdict(each) for each in groups[1].systems}
+        assert verdicts["fixed:4"] == ("unknown" if last == 1 else "undecided")
+
+
+def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
+    (folder / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
+    lines = (json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+    (folder / "results.jsonl").write_text("".join(lines))
+
+
+def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
+    write_results(tmp_path, small_config(), ROWS)
     files = write_report(tmp_path)
     page, text = files.html.read_text(), files.markdown.read_text()
     assert page.count("data:image/png;base64,") == 2

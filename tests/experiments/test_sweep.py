@@ -179,12 +179,14 @@ def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
     ("changes", "message"),
     [
         ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
-        ({"systems": ("fixed:4",)}, "fixed:32"),
         ({"systems": ("fixed:32", "fixed:32")}, "twice"),
         ({"workloads": ()}, "no workloads"),
         ({"hosts": 1}, "1 hosts"),
         ({"iterations": None}, "nothing ends"),
         ({"budget_seconds": {"digits-mlp": -1.0}}, "-1.0"),
+        ({"budget_seconds": {"digits-mlp": float("nan")}}, "budget_seconds of digits-mlp .*finite.* not nan"),
+        ({"time_limit_seconds": float("nan")}, "time_limit_seconds .* not nan"),
+        ({"time_limit_seconds": float("inf")}, "time_limit_seconds .* not inf"),
         ({"budget_seconds": {"bytes-gpt": 1.0}}, "bytes-gpt, which is not compared"),
     ],
 )
@@ -196,6 +198,8 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"systems": ("fixed:4",)}, "add fixed:32"),
+        ({"systems": ("fixed:4", "fixd:32")}, "unknown controller 'fixd:32'"),
         ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
         ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
         ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
