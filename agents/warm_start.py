@@ -8,7 +8,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
 from mqgrad.observation import ObservationSchema
-from mqgrad.quantization_noise import sparse_noise
+from mqgrad.quantization_noise import quantization_noise
 
 Array = npt.NDArray[np.float64]
 
@@ -30,8 +30,8 @@ def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Ar
     h, n = schema.history, len(schema.widths)
     wire_at_32 = 2.0 ** observations[:, h, None]
     gradient_noise = 10.0 ** observations[:, h + 2, None]
-    quantization_noise = 10.0 ** observations[:, h + 3 : h + 3 + n]
-    progress = 1.0 / (1.0 + gradient_noise + quantization_noise)
+    added_noise = 10.0 ** observations[:, h + 3 : h + 3 + n]
+    progress = 1.0 / (1.0 + gradient_noise + added_noise)
     return progress, 1.0 + wire_at_32 * np.array(schema.widths) / 32
 
 
@@ -61,12 +61,12 @@ def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.
     observations[:, h + 1] = rng.uniform(-4.0, 0.5, count)
     observations[:, h + 2] = rng.uniform(-2.0, 3.0, count)
     peak = rng.uniform(-1.0, 4.0, count)[:, None]
-    levels = np.array([2.0 ** (bits - 1) - 1 for bits in schema.widths])
-    per_peak = np.where(levels > 0, 1 / (6 * np.maximum(levels, 0.5) ** 2), 1.0)
-    # A Gaussian's peak energy is 9.6 times its norm's square, which the noise of a sparse code is relative to.
-    sparse = np.array([sparse_noise(bits) / 9.6 if bits < 1 else 0.0 for bits in schema.widths])
-    quantization = peak + np.log10(np.where(sparse > 0, sparse, per_peak))
-    observations[:, h + 3 : h + 3 + n] = np.where(np.array(schema.widths) < 16, quantization, -6.0)
+    # A Gaussian's peak energy is 9.6 times its norm's square; half of the runs rotate few bits.
+    noises_2n = np.array(
+        [[quantization_noise(b, 1 / 9.6, 1.0, rotated=r) for b in schema.widths] for r in (False, True)]
+    )
+    noises = noises_2n[rng.integers(2, size=count)]
+    observations[:, h + 3 : h + 3 + n] = np.where(noises > 0, peak + np.log10(np.maximum(noises, 1e-9)), -6.0)
     observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
     observations[:, -1] = rng.uniform(0.0, 1.0, count)
     return np.clip(observations, low, high)
@@ -76,7 +76,7 @@ def imitate_goodput(
     model: BaseAlgorithm,
     schema: ObservationSchema,
     *,
-    steps: int = 1500,
+    steps: int = 2500,
     batch_size: int = 256,
     seed: int = 0,
 ) -> float:

@@ -50,11 +50,11 @@ class Agreement:
         )
 
     def gather(
-        self, own: RankStatistics, *, interval: int, iteration: int, bits: Width
+        self, own: RankStatistics, *, interval: int, iteration: int, bits: Width, rotated: bool
     ) -> IntervalStatistics:
         """Exchange an interval's statistics; all ranks return the same."""
         rows = self._all_gather(own.to_row(interval))
-        statistics = IntervalStatistics.from_rows(rows, iteration=iteration, bits=bits)
+        statistics = IntervalStatistics.from_rows(rows, iteration=iteration, bits=bits, rotated=rotated)
         if not own.parameters:
             return statistics
         parameters = ParameterStatistics.from_rows(self._all_gather(own.parameter_rows()))

@@ -7,6 +7,27 @@ from mqgrad import cuda_ext
 
 from .widths import Width
 
+ROTATED_NOISE: dict[Width, float] = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358}
+"""γ = E‖Q(v) − v‖²/‖v‖² of the unbiased rotated code, whatever v is, at the widths where the default compressor uses
+it: D/(1 − D), D the error of a Gaussian's best codebook (Max 1960): 1 − 2/π, 0.1175 and 0.0345 (EDEN, ICML 2022)."""
+
+
+def quantization_noise(bits: Width, norm_sq: float, peak_energy: float, *, rotated: bool) -> float:
+    """Expected squared error of a code on a gradient with these figures: uniform levels, but sparse below one bit and
+    on request rotated at 1-3 bits, as in the default compressor.
+
+    A sparse code below one bit is biased, and feedback sends later what it leaves out: it counts as the unbiased code
+    that contracts as much. Uniform levels with nearest rounding count as the stochastic ones, which err more, but
+    never as worse than three rotated bits.
+    """
+    if bits < 1:
+        return sparse_noise(bits) * norm_sq
+    if not rotated:
+        return uniform_noise(peak_energy, bits)
+    if bits in ROTATED_NOISE:
+        return ROTATED_NOISE[bits] * norm_sq
+    return min(uniform_noise(peak_energy, bits), ROTATED_NOISE[3] * norm_sq)
+
 
 def uniform_noise(peak_energy: float, bits: Width) -> float:
     """Expected squared error of a uniform stochastic quantizer.

@@ -234,6 +234,7 @@ class CompressionState:
             interval=self.interval,
             iteration=self.totals.iterations,
             bits=self._closed_bits,
+            rotated=self.compressor.rotates_few_bits,
         )
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         decision = self._checked(controller.decide(self.last_statistics))

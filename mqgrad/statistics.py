@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from .quantization_noise import sparse_noise, uniform_noise
+from .quantization_noise import quantization_noise
 from .sketch import SKETCH_SIZE
 from .widths import Width
 
@@ -120,10 +120,6 @@ class ParameterStatistics:
             for numel, norm_sq, peak_energy in rows_WK3.mean(dim=0).tolist()
         )
 
-    def quantization_noise(self, bits: Width) -> float:
-        """This parameter's part of :meth:`IntervalStatistics.quantization_noise`."""
-        return uniform_noise(self.peak_energy, bits)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class IntervalStatistics:
@@ -151,6 +147,8 @@ class IntervalStatistics:
     """V/W: the variance that the mean over W ranks has left (V is the variance between ranks)."""
     peak_energy: float
     """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`quantization_noise`."""
+    rotated: bool = False
+    """Whether few bits are rotated codes, as the default compressor's, or uniform levels."""
     fixed_wire_seconds: float = 0.0
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
     decide_seconds: float = 0.0
@@ -199,17 +197,20 @@ class IntervalStatistics:
         The second quantization, of the mean itself, is not in it: it adds as much again or more, and is not
         divided by W. Nor is what error feedback repays later.
 
-        See :func:`uniform_noise`. A sparse code below one bit is biased, and feedback sends later what it leaves out:
-        it counts as the unbiased code that contracts as much, see :func:`sparse_noise`.
+        See :func:`mqgrad.quantization_noise.quantization_noise`.
         """
-        if bits < 1:
-            norm_sq = self.gradient_signal + self.world_size * self.gradient_noise
-            return sparse_noise(bits) * norm_sq / self.world_size
-        return uniform_noise(self.peak_energy, bits)
+        norm_sq = self.gradient_signal + self.world_size * self.gradient_noise
+        return quantization_noise(bits, norm_sq / self.world_size, self.peak_energy, rotated=self.rotated)
 
     @classmethod
     def from_rows(
-        cls, rows: torch.Tensor, *, iteration: int, bits: Width, bit_iterations: float | None = None
+        cls,
+        rows: torch.Tensor,
+        *,
+        iteration: int,
+        bits: Width,
+        rotated: bool = False,
+        bit_iterations: float | None = None,
     ) -> "IntervalStatistics":
         """Combine the ranks' rows.
 
@@ -217,6 +218,7 @@ class IntervalStatistics:
             rows: float64 [W, K], row r from ``RankStatistics.to_row`` on rank r.
             iteration: iterations completed at the end of the interval.
             bits: width of the interval.
+            rotated: of the compressor, see :attr:`mqgrad.compressors.Compressor.rotates_few_bits`.
             bit_iterations: sum of the width over its iterations, where the width may have changed among them.
         """
         world_size = rows.shape[0]
@@ -231,6 +233,7 @@ class IntervalStatistics:
             iteration=iteration,
             bits=bits,
             world_size=world_size,
+            rotated=rotated,
             losses=tuple(losses),
             step_seconds=float(scalars[:, 0].max()) / steps,
             compute_seconds=means["compute_seconds"] / steps,

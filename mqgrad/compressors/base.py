@@ -67,6 +67,11 @@ class Compressor(Protocol):
         ...
 
     @property
+    def rotates_few_bits(self) -> bool:
+        """Whether 1-3 bits are rotated codes: what noise to expect of them."""
+        ...
+
+    @property
     def num_residuals(self) -> int:
         """Parameters that have error feedback now; equal on all ranks."""
         ...
@@ -101,6 +106,10 @@ class Stateless:
     @property
     def bucket_size(self) -> int:
         return 512
+
+    @property
+    def rotates_few_bits(self) -> bool:
+        return False
 
     @property
     def num_residuals(self) -> int:

@@ -178,6 +178,11 @@ class CodedMean(abc.ABC):
                     self.codec.decode_into_(exchange.flat[run.part], piece, run.bits)
 
     @property
+    def rotates_few_bits(self) -> bool:
+        """Most codes have uniform levels."""
+        return False
+
+    @property
     def num_residuals(self) -> int:
         """Parameters that have error feedback now; equal on all ranks."""
         return len(self.push_feedback) if self.push_feedback is not None else 0

@@ -1,23 +1,20 @@
-"""The default: largest magnitudes below one bit, rotated signs at 1, uniform levels at 2-8, bfloat16, plain fp32."""
+"""The default: largest magnitudes below one bit, rotated at 1-3, uniform levels at 4-8, bfloat16, plain fp32."""
 
 import dataclasses
-import math
 
 from ..codec import Codec, Rounding
 from ..feedback import FeedbackGain
+from ..quantization_noise import ROTATED_NOISE
 from ..vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
-from .rotated import OneBitRotated
-
-ONE_BIT_ALPHA = 2 / math.pi
-"""1/(1 + γ), most stable for an unbiased code (see :class:`FeedbackGain`): that of rotated signs has γ = π/2 − 1."""
+from .rotated import FewBitsRotated
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Quantized(CodedMean):
-    """Any width of ``mqgrad.WIDTHS``: uniform levels and a scale per bucket; with nearest rounding, signs after an
-    unbiased rotation at one bit; below, the largest magnitudes.
+    """Any width of ``mqgrad.WIDTHS``: uniform levels and a scale per bucket; with nearest rounding, an unbiased
+    rotation at 1-3 bits; below one bit, the largest magnitudes.
 
     Below one bit the elements of a shard compete, so that what is sent for a parameter depends on its neighbours.
     DDP regroups its buckets after the first iteration and after a restart: at those widths a resumed run is not
@@ -28,7 +25,8 @@ class Quantized(CodedMean):
     """
 
     rounding: Rounding = "nearest"
-    """``nearest`` is contractive and needs error feedback; ``stochastic`` is unbiased and noisier, at 1 bit too."""
+    """``nearest`` is contractive and needs error feedback; ``stochastic`` is unbiased and noisier, and
+    uniform at 1-3 bits, too."""
 
     def __post_init__(self) -> None:
         super(Quantized, self).__post_init__()  # slots make a new class, which super() alone does not find
@@ -40,13 +38,17 @@ class Quantized(CodedMean):
         return tuple(bits for bits in self.widths if bits >= 1)
 
     @property
+    def rotates_few_bits(self) -> bool:
+        return self.rounding == "nearest"
+
+    @property
     def codec(self) -> VectorCodec:
         codec = Codec(bucket_size=self.bucket_size, rounding=self.rounding)
-        return OneBitRotated(others=codec) if self.rounding == "nearest" else codec
+        return FewBitsRotated(others=codec) if self.rotates_few_bits else codec
 
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
-        if bits == 1 and self.rounding == "nearest":
-            return ONE_BIT_ALPHA, 1.0
+        if bits in ROTATED_NOISE and self.rotates_few_bits:
+            return 1 / (1 + ROTATED_NOISE[bits]), 1.0  # most stable for an unbiased code, see FeedbackGain
         return super(Quantized, self).coefficients(gain, bits)
 
 

@@ -8,6 +8,7 @@ import torch
 from mqgrad import cuda_ext
 
 from ..codec import Codec
+from ..quantization_noise import ROTATED_NOISE
 from ..vector_codec import VectorCodec
 from ..widths import Width
 from .coded import CodedMean
@@ -58,11 +59,11 @@ class RotationCodec(VectorCodec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OneBitRotated(VectorCodec):
-    """Another codec, with unbiased rotation in its place at one bit.
+class FewBitsRotated(VectorCodec):
+    """Another codec, with unbiased rotation in its place at 1-3 bits.
 
-    Signs of the elements themselves are cheaper, and diverge under momentum SGD: most elements of a gradient are
-    small, all signs weigh the same, and feedback repays the difference too late.
+    Few uniform levels are cheaper, and can diverge under momentum SGD: most elements of a gradient are small, so
+    that they all weigh the same or vanish, and feedback repays the difference too late.
     """
 
     others: Codec
@@ -76,7 +77,7 @@ class OneBitRotated(VectorCodec):
 
     def at(self, bits: Width) -> VectorCodec:
         """The codec of a width."""
-        return self.rotation if bits == 1 else self.others
+        return self.rotation if bits in ROTATED_NOISE else self.others
 
     def encode(
         self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
@@ -147,6 +148,10 @@ class Rotated(CodedMean):
     @property
     def codec(self) -> RotationCodec:
         return RotationCodec(bucket_size=self.bucket_size, unbiased=self.unbiased)
+
+    @property
+    def rotates_few_bits(self) -> bool:
+        return True
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -150,7 +150,8 @@ def test_bytes_are_counted_as_sent() -> None:
     agreement_bytes = 5 * 8
     n = 512 * 64
     for bits in (2, 4, 8):
-        shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2
+        seed_bytes = 8 if bits == 2 else 0  # rotated
+        shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2 + seed_bytes
         assert sent[bits] == 2 * shard_payload + agreement_bytes
     assert sent[16] == 2 * n + agreement_bytes
     assert sent[32] == 4 * n + agreement_bytes

@@ -4,11 +4,12 @@ import itertools
 import math
 
 import pytest
-from intervals import losses, statistics, widths_of
+from intervals import losses, widths_of
 
 from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.controllers.dq_sgd import scheduled_bits
 from mqgrad.controllers.federated import bits_of
+from mqgrad.quantization_noise import uniform_noise
 
 
 def test_linear_ramp_rises_at_a_constant_rate_and_stays() -> None:
@@ -79,7 +80,7 @@ def test_dq_sgd_meets_an_error_constraint() -> None:
         2,
         8,
     ]
-    assert statistics().quantization_noise(5) <= 0.11 < statistics().quantization_noise(4)
+    assert uniform_noise(60.0, 5) <= 0.11 < uniform_noise(60.0, 4)
     # A weight of 1/4 halves the levels that the first of two decisions gets.
     assert widths_of(spec + ",horizon=2,contraction=0.25", {}, {}) == [4, 4, 5]
 

@@ -8,11 +8,12 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.compressors import Quantized
 from mqgrad.controllers import make_controller
 from mqgrad.observation import ObservationSchema, Observer
-from mqgrad.quantization_noise import sparse_noise
+from mqgrad.quantization_noise import ROTATED_NOISE, quantization_noise, sparse_noise
 from mqgrad.statistics import IntervalStatistics
-from mqgrad.widths import SPARSE_WIDTHS, check_width
+from mqgrad.widths import SPARSE_WIDTHS, WIDTHS, check_width
 
 
 class Scripted:
@@ -198,11 +199,18 @@ def test_state_travels_at_a_width_below_one() -> None:
 
 
 def test_noise_rises_as_the_width_falls() -> None:
-    noises = [sparse_noise(bits) for bits in SPARSE_WIDTHS]
+    noises = [quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=True) for bits in WIDTHS]
     assert noises == sorted(noises, reverse=True)
     statistics = make_interval()
     assert statistics.quantization_noise(1 / 4) == pytest.approx(sparse_noise(1 / 4) * (1 + 4 * 0.5) / 4)
     assert statistics.predicted_wire_seconds(1 / 2) == pytest.approx(2 * statistics.wire_seconds)
+
+
+@pytest.mark.parametrize(("bits", "noise"), ROTATED_NOISE.items())
+def test_the_noise_of_few_bits_is_that_of_the_default_code(bits: int, noise: float) -> None:
+    x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), Quantized().codec
+    sent = codec.decode(codec.encode(x, bits, seed=1), x.numel(), bits)
+    assert float((sent - x).square().sum() / x.square().sum()) == pytest.approx(noise, rel=0.05)
 
 
 @pytest.mark.parametrize("bits", SPARSE_WIDTHS)

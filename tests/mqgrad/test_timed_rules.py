@@ -21,6 +21,12 @@ def test_goodput_maximises_efficiency_per_second() -> None:
     assert widths_of("goodput:start=8", {}) == [8, 4]
 
 
+def test_goodput_knows_that_rotated_codes_err_less() -> None:
+    # q = γ·21/2 to 3 bits: 0.645 at 2 bits, 0.639 at 3, 0.595 at 4; at half the seconds per bit 0.717, 0.740, 0.714.
+    assert widths_of("goodput:start=4", {"rotated": True}) == [4, 2]
+    assert widths_of("goodput:start=8", {"rotated": True}) == [8, 3]
+
+
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
 def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str) -> None:
     def last_width(seconds_per_bit: float) -> int:

@@ -44,7 +44,7 @@ class Recorder:
         return 0.0
 
 
-@pytest.mark.parametrize("bits", [2, 32])
+@pytest.mark.parametrize("bits", [4, 32])
 def test_the_servers_link_carries_every_push_and_every_pull(bits: int) -> None:
     def rank_main(rank: int):
         model = averages.models.nn.Linear(512, 64, bias=False)

@@ -27,6 +27,8 @@ class RankInterval:
     """Iterations since the run began."""
     bit_iterations: float | None = None
     """Sum of the width over the iterations of this interval, where it may have changed among them."""
+    rotated: bool = False
+    """Whether the compressor's few bits are rotated codes."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the compressor reports of itself."""
     decided_on: IntervalStatistics | None = None

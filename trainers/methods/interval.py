@@ -42,6 +42,7 @@ class CompressedInterval:
             bits=self._compression.bits,
             iteration=self._compression.totals.iterations,
             bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations,
+            rotated=self._compression.compressor.rotates_few_bits,
             figures=self._compression.compressor.figures(),
             decided_on=self._compression.last_statistics,
         )
@@ -60,6 +61,7 @@ def combine(intervals: list[RankInterval], iterations: int) -> IntervalStatistic
         torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
         iteration=intervals[0].iteration,
         bits=intervals[0].bits,
+        rotated=intervals[0].rotated,
         bit_iterations=intervals[0].bit_iterations,
     )
     statistics = dataclasses.replace(statistics, figures=_means([interval.figures for interval in intervals]))
