@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from .statistics import IntervalStatistics, ParameterStatistics, RankStatistics
-from .transport import Transport
+from .transport import Pending, Transport
 from .widths import Width, Widths, as_width, format_width
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
@@ -25,19 +25,21 @@ class Agreement:
         self._configuration = configuration
         self._digest = _digest(configuration)
 
-    def check(self, *, iteration: int, bits: Widths, losses: int, residuals: int) -> None:
-        """Compare with all other ranks, before any payload whose length depends on it is sent.
+    def start_check(self, *, iteration: int, bits: Widths, losses: int, residuals: int) -> Pending[None]:
+        """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
         decoded as something else, so this runs once per iteration: 40 bytes.
 
         Raises:
-            RankDisagreement: on every rank, naming the ranks and their values.
+            RankDisagreement: the wait, on every rank, naming the ranks and their values.
         """
         mine = [self._digest, iteration, _as_number(bits), losses, residuals]
         row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
-        rows = self._transport.all_gather(row).tolist()
-        for field, values in zip(_FIELDS, zip(*rows, strict=True), strict=True):
+        return self._transport.start_all_gather(row).then(self._compare)
+
+    def _compare(self, rows: torch.Tensor) -> None:
+        for field, values in zip(_FIELDS, zip(*rows.tolist(), strict=True), strict=True):
             if len(set(values)) > 1:
                 raise RankDisagreement(self._message(field, values))
 

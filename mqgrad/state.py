@@ -216,15 +216,24 @@ class CompressionState:
             return
         self._is_open = True
         stopwatch.settle()
-        self._agreement.check(
+        agreed = self._agreement.start_check(
             iteration=self.totals.iterations,
             bits=self._requested_bits,
             losses=len(self._losses),
             residuals=self.compressor.num_residuals,
         )
+        if self._may_overlap_check():
+            self._transport.await_first(agreed)
+        else:
+            agreed.wait()
         if self.controller is not None and len(self._losses) >= self.interval:
             self._decide(self.controller)
         self._bits = self._requested_bits
+
+    def _may_overlap_check(self) -> bool:
+        """Whether a plain bucket follows at once; with a controller, the check overlaps forward instead."""
+        is_plain = self.compressor.is_plain(self._requested_bits)
+        return is_plain and self.controller is None and self._transport.world_size > 1
 
     def _decide(self, controller: Controller) -> None:
         stopwatch.settle()

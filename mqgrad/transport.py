@@ -69,6 +69,7 @@ class Transport:
     rank: int = dataclasses.field(init=False)
     _small_seconds: collections.deque[float] = dataclasses.field(init=False)
     _under_way: int = dataclasses.field(init=False, default=0)
+    _awaited_first: Pending[None] | None = dataclasses.field(init=False, default=None)
     _link_free: float = dataclasses.field(init=False, default=0.0)
     device: torch.device = dataclasses.field(init=False)
     """Where tensors of control messages must live."""
@@ -103,11 +104,16 @@ class Transport:
             link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
         )
 
+    def await_first(self, pending: Pending[None]) -> None:
+        """Whoever waits for the next collective waits for this one before, and gets what it raises."""
+        self._awaited_first = pending
+
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         """Return [W, P] with row r the payload [P] of rank r."""
-        return self._start_all_gather(payload).wait()
+        return self.start_all_gather(payload).wait()
 
-    def _start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
+    def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
+        """Return [W, P] with row r the payload [P] of rank r."""
         gathered = payload.new_empty(self.world_size, payload.numel())
         return self._start(
             lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
@@ -120,7 +126,7 @@ class Transport:
     ) -> Pending[tuple[torch.Tensor, ...]]:
         """Return the payload of each rank, ``lengths[r]`` elements from rank r."""
         if _splits(lengths) is None:
-            return self._start_all_gather(payload).then(torch.Tensor.unbind)
+            return self.start_all_gather(payload).then(torch.Tensor.unbind)
         gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
         splits = [payload.numel()] * self.world_size
         others = self.world_size - 1
@@ -228,6 +234,9 @@ class Transport:
         is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
 
         def wait() -> Result:
+            first, self._awaited_first = self._awaited_first, None
+            if first is not None:
+                first.wait()
             with _timed(lambda waited: self._add_seconds(seconds[0] + waited, is_small)):
                 if work is not None:
                     work.wait()

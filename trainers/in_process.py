@@ -57,6 +57,7 @@ class InProcessTransport(Transport):
         self.link = None
         self.wire_bytes = self.wire_seconds = 0.0
         self.collectives = self._under_way = 0
+        self._awaited_first = None
         self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
 
     def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
@@ -67,8 +68,8 @@ class InProcessTransport(Transport):
             (payloads.numel() - own) * payloads.itemsize,
         )
 
-    def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
-        return self._meet(payload, torch.stack, payload.nbytes * (self.world_size - 1))
+    def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
+        return self._start_meeting(payload, torch.stack, payload.nbytes * (self.world_size - 1))
 
     def start_all_gather_uneven(
         self, payload: torch.Tensor, lengths: Sequence[int]

@@ -7,7 +7,7 @@ import torch
 from ..layout import Layout
 from ..statistics import Costs
 from ..transport import Transport
-from ..widths import Width
+from ..widths import Width, Widths
 
 
 class BucketWork(NamedTuple):
@@ -76,6 +76,13 @@ class Compressor(Protocol):
         """Parameters that have error feedback now; equal on all ranks."""
         ...
 
+    def is_plain(self, bits: Widths) -> bool:
+        """Whether the next :meth:`average_` at this width sends the buffer as it is, and nothing before it.
+
+        Then no length depends on what the ranks agree on, and it is started before they have done so.
+        """
+        ...
+
     def average_(self, work: BucketWork, step: Step) -> None:
         """Replace the bucket's gradients by their mean over ranks, the same bytes on every rank.
 
@@ -114,6 +121,9 @@ class Stateless:
     @property
     def num_residuals(self) -> int:
         return 0
+
+    def is_plain(self, bits: Widths) -> bool:
+        return False
 
     def figures(self) -> dict[str, float]:
         return {}

@@ -17,7 +17,7 @@ from ..statistics import Costs
 from ..trace import trace_range
 from ..transport import Pending, Transport
 from ..vector_codec import VectorCodec
-from ..widths import WIDTHS, Width
+from ..widths import WIDTHS, Width, Widths
 from .base import BucketWork, Step
 from .runs import Run, chunked, join, shard_runs, split
 from .topology import Received, Topology, TopologyName, make_topology
@@ -68,6 +68,10 @@ class CodedMean(abc.ABC):
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
+
+    def is_plain(self, bits: Widths) -> bool:
+        """At 32 bits, unless feedback has to be handed over or gains to be learned."""
+        return bits == 32 and self.num_residuals == 0 and self.observed is None
 
     def average_(self, work: BucketWork, step: Step) -> None:
         if self.observed is not None and self.observed != step.iteration:

@@ -267,6 +267,41 @@ def test_ranks_with_different_widths_are_detected_before_anything_is_sent() -> N
         assert "every rank" in message
 
 
+@pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
+def test_a_rank_whose_plain_bucket_is_under_way_gets_the_named_error(widths) -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None)
+        state.set_width(widths[rank])
+        return state
+
+    for message in disagreement(make_state):
+        assert f"bit width (rank 0: {widths[0]}, rank 1: {widths[1]})" in message
+
+
+def test_a_plain_bucket_that_all_ranks_send_is_not_applied_where_they_disagree() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None, seed=rank)
+        state.set_width(32)
+        return state
+
+    for message in disagreement(make_state):
+        assert "disagree about the configuration" in message
+
+
+def test_one_rank_that_leaves_width_32_is_detected() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = new_run(None)
+        state.set_width(32)
+        models.train(model, optimizer, state, rank, range(2))
+        if rank == 0:
+            state.set_width(4)
+        with pytest.raises(RuntimeError, match=r"bit width \(rank 0: 4, rank 1: 32\)"):
+            models.train(model, optimizer, state, rank, range(1))
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_a_rank_that_did_not_load_its_state_is_detected() -> None:
     def rank_main(rank: int):
         model, optimizer, state = new_run(Scripted([4]))
