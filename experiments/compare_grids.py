@@ -55,7 +55,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "compressors": (*_CODES, *_PEERS),
         "methods": ("local-sgd", "post-local-sgd:warmup=20", "slowmo", "overlap-local-sgd", "backup-workers"),
         "workloads": ("digits-cnn",),
-        "links": ("100mbit", "1gbit", "none", "100mbit/1gbit@1.5s"),
+        "links": ("100mbit", "1gbit", "100mbit/1gbit@1.5s", "none"),
         "seeds": 5,
         "hosts": 4,
         "budget_seconds": "4.5",
