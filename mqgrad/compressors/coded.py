@@ -69,6 +69,10 @@ class CodedMean(abc.ABC):
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 
+    def learns_gain(self, bits: Width) -> bool:
+        """Whether α depends on the code's error as it is measured."""
+        return not self.codec.is_contractive(bits)
+
     def is_plain(self, bits: Widths) -> bool:
         """At 32 bits, unless feedback has to be handed over or gains to be learned."""
         return bits == 32 and self.num_residuals == 0 and self.observed is None
@@ -220,7 +224,7 @@ class CodedMean(abc.ABC):
         if residual is None:
             return self.codec.encode(x, bits, seed, ids)
         alpha, beta = self.coefficients(gain, bits)
-        learns = exchange.step.measure and not self.codec.is_contractive(bits)
+        learns = exchange.step.measure and self.learns_gain(bits)
         value = x + alpha * residual[part] if learns else x
         payload = self.codec.encode_with_feedback(
             x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
@@ -235,7 +239,7 @@ class CodedMean(abc.ABC):
     ) -> torch.Tensor:
         """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
         flat, pull = exchange.flat, exchange.pull
-        if exchange.step.measure and not self.codec.is_contractive(run.bits):
+        if exchange.step.measure and self.learns_gain(run.bits):
             # the code's error is seen on the mean
             flat[run.part] = self.codec.decode_mean(pieces, run.numel, run.bits)
             return self._encode(exchange, pull, run, seed, self.pull_gain)

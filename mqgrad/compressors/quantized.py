@@ -46,6 +46,9 @@ class Quantized(CodedMean):
         codec = Codec(bucket_size=self.bucket_size, rounding=self.rounding)
         return FewBitsRotated(others=codec) if self.rotates_few_bits else codec
 
+    def learns_gain(self, bits: Width) -> bool:
+        return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
+
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         if bits in ROTATED_NOISE and self.rotates_few_bits:
             return 1 / (1 + ROTATED_NOISE[bits]), 1.0  # most stable for an unbiased code, see FeedbackGain
