@@ -35,6 +35,14 @@ _CODES = (
     "sketched-sgd:ratio=0.05 with momentum=0",
 )
 _PEERS = ("fp16", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4", "none")
+_METHODS = (
+    "local-sgd",
+    "post-local-sgd:warmup=20",
+    "post-local-sgd:warmup=1000000",  # never local: PyTorch's own all-reduce, without our hook
+    "slowmo",
+    "overlap-local-sgd",
+    "backup-workers",
+)
 _MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd")
 _MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
 
@@ -49,11 +57,11 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 80 minutes: every system on one workload, 880 runs.
+    # About 80 minutes: every system on one workload, 900 runs.
     "systems": {
         "controllers": (*_FIXED, "default", *_RULES),
         "compressors": (*_CODES, *_PEERS),
-        "methods": ("local-sgd", "post-local-sgd:warmup=20", "slowmo", "overlap-local-sgd", "backup-workers"),
+        "methods": _METHODS,
         "workloads": ("digits-cnn",),
         "links": ("100mbit", "1gbit", "100mbit/1gbit@1.5s", "none"),
         "seeds": 5,
