@@ -6,7 +6,7 @@ Durations are on 2 idle cores. Peers are at settings that suit the few hundred i
 from typing import Any
 
 _FIXED = ("fixed:1/4", "fixed:1/2", *(f"fixed:{bits}" for bits in (1, 2, 3, 4, 6, 8, 16, 32)))
-_SPARSE_GOODPUT = "goodput:widths=1/4+1/2+2+3+4+6+8+16+32"
+_SPARSE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
 _RULES = (
     "dq-sgd",
     "gravac",
@@ -43,6 +43,8 @@ _METHODS = (
     "overlap-local-sgd",
     "backup-workers",
 )
+# What the packaged policy has not been trained on: another model size, batch size and learning rate.
+_UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
 _MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd")
 _MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
 
@@ -67,6 +69,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "seeds": 5,
         "hosts": 4,
         "budget_seconds": "4.5",
+        "settings": _UNSEEN,
     },
     # About 60 minutes: the main systems on other workloads, with Adam, 216 runs.
     "workloads": {

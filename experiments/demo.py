@@ -26,8 +26,8 @@ TRAINED_ON: dict[str, Any] = {}
 """Workload settings while the policy learns: the defaults."""
 TESTED_ON: dict[str, Any] = {"width": 40, "batch_size": 24, "learning_rate": 0.04}
 """Workload settings of the runs that it is tested on: another model size, batch size and learning rate."""
-WIDTHS: tuple[Width, ...] = (1 / 4, 1 / 2, 2, 3, 4, 6, 8, 16, 32)
-"""What the policy chooses from. One bit is left out: it does not train with momentum."""
+WIDTHS: tuple[Width, ...] = (1 / 4, 1 / 2, 1, 2, 3, 4, 6, 8, 16, 32)
+"""What the policy chooses from."""
 INTERVAL = 10
 """Iterations per decision."""
 TEST_SEEDS = (101, 102, 103)
