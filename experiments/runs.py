@@ -11,7 +11,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.methods import DEFAULT_METHOD
+from mqgrad.trainers.methods import DEFAULT_METHOD, make_method
 from mqgrad.widths import Width, format_width
 
 PARTS = ("compute", "encode", "wire", "decode", "decide")
@@ -114,7 +114,8 @@ def run_training(
     """Train until the iterations or the seconds are spent.
 
     A point of the record, with an evaluation, is taken after every 5 iterations; in a run with a budget, after as
-    many as take 3 % of it at the run's slowest pace so far, the first iteration apart.
+    many as take 3 % of it at the run's slowest pace so far, the first iteration apart. Methods that average replicas
+    every some iterations are looked at where they have just done so.
 
     Args:
         controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
@@ -135,7 +136,9 @@ def run_training(
     cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
     record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)
-    for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds):
+    for point, bit_iterations in _points(
+        cluster, iterations or math.inf, budget_seconds, period=getattr(make_method(method), "period", 1)
+    ):
         record.points.append(point)
         record.bit_iterations += bit_iterations
         on_point(point)
@@ -149,13 +152,13 @@ def run_training(
 
 
 def _points(
-    cluster: Cluster, iterations: float, budget_seconds: float | None
+    cluster: Cluster, iterations: float, budget_seconds: float | None, *, period: int
 ) -> Iterator[tuple[RunPoint, float]]:
     elapsed = wire_bytes = slowest = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
     chunk, done = _CHUNK if budget_seconds is None else 1, 0
     while done < iterations:
-        count = int(min(chunk, iterations - done))
+        count = int(min(chunk + -(done + chunk) % period, iterations - done))
         statistics = cluster.run(count)
         done += count
         if budget_seconds is not None and done > 1:

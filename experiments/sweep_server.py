@@ -115,8 +115,9 @@ class LocalServer:
                 self._process.send_signal(number)  # as Ctrl-C does
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
-                return
-        os.killpg(self._process.pid, signal.SIGKILL)
+                break
+        with contextlib.suppress(ProcessLookupError):  # workers outlive a leader that was killed
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 

@@ -8,7 +8,7 @@ from mqgrad import cuda_ext
 from .widths import Width
 
 ROTATED_NOISE: dict[Width, float] = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358}
-"""γ = E‖Q(v) − v‖²/‖v‖² of the unbiased rotated code, whatever v is, at the widths where the default compressor uses
+"""γ = E‖Q(v) − v‖²/‖v‖² of the unbiased rotated code for a dense v, at the widths where the default compressor uses
 it: D/(1 − D), D the error of a Gaussian's best codebook (Max 1960): 1 − 2/π, 0.1175 and 0.0345 (EDEN, ICML 2022)."""
 
 

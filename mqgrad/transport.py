@@ -225,13 +225,14 @@ class Transport:
         A collective that starts while others are under way does not add its latency to theirs.
         """
         seconds: list[float] = []
+        begun, is_alone = time.perf_counter(), self._under_way == 0
         with _timed(seconds.append):
             work = collective()
-        arrival = self._arrival(wire_bytes if link_bytes is None else link_bytes)
+        arrival = self._arrival(begun, wire_bytes if link_bytes is None else link_bytes)
         self.wire_bytes += wire_bytes
         self.collectives += not self._under_way
         self._under_way += 1
-        is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
+        is_small = is_alone and max(wire_bytes, link_bytes or 0) <= SMALL_BYTES  # else others' time hides its own
 
         def wait() -> Result:
             first, self._awaited_first = self._awaited_first, None
@@ -246,11 +247,11 @@ class Transport:
 
         return Pending(wait)
 
-    def _arrival(self, link_bytes: float) -> float:
+    def _arrival(self, begun: float, link_bytes: float) -> float:
         """When the last byte would arrive over the emulated link, which carries one collective after another."""
         if self.link is None or self.world_size == 1:
             return 0.0
-        arrival = max(time.perf_counter(), self._link_free) + self.link.seconds(int(link_bytes))
+        arrival = max(begun, self._link_free) + self.link.seconds(int(link_bytes))
         self._link_free = arrival - self.link.seconds(0)  # latency delays what is sent, not what follows
         return arrival
 

@@ -31,6 +31,13 @@ class VectorCodec(abc.ABC):
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
+    def repeats_padding(self, bits: Width) -> bool:
+        """Whether padding should repeat elements, so that the scale stays theirs; else it is zero.
+
+        A sparse code would send the copies, a rotated one would spend its accuracy on them.
+        """
+        return bits >= 1
+
     @abc.abstractmethod
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
 

@@ -131,7 +131,7 @@ class CodedMean(abc.ABC):
         residuals = self._residuals(layout, transport)
         with add_seconds(step.costs, "encode_seconds"):
             flat = layout.pack(work.gradients)
-            _drop_sparse_padding(flat, layout, shards)
+            _drop_padding(flat, layout, shards, self.codec)
         exchange = _Exchange(layout, step, make_topology(self.topology), flat, *residuals)
         pushed = [self._start_push(exchange, chunk) for chunk in chunks]
         _clear_padding(exchange.push, layout)
@@ -322,10 +322,10 @@ class _Push(NamedTuple):
     received: Pending[Received]
 
 
-def _drop_sparse_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]]) -> None:
-    """Padding repeats elements, for the scales of their buckets; a sparse code would send the copies."""
+def _drop_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]], codec: VectorCodec) -> None:
+    """Make zero what repeats elements for the sake of scales, where the code has no use for it."""
     for run in itertools.chain.from_iterable(shards):
-        if run.bits < 1:
+        if not codec.repeats_padding(run.bits):
             inside = (layout.padding >= run.part.start) & (layout.padding < run.part.stop)
             flat[layout.padding[inside]] = 0.0
 

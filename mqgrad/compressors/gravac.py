@@ -82,8 +82,8 @@ class GraVAC(FactorSearch, Stateless):
         if self.sent == DENSE:
             sent: torch.Tensor | slice = slice(None)
             work.layout.unpack(values, work.gradients)
+            work.buffer.div_(step.transport.world_size)  # before the sum, which could overflow in half precision
             step.transport.all_reduce_(work.buffer)
-            work.buffer.div_(step.transport.world_size)
         else:
             sent = torch.cat(_first(largest, work.layout, self.sent))
             mean = average_elements(values, sent, step.transport)

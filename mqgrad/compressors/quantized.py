@@ -68,6 +68,11 @@ class QSGD(Quantized):
     rounding: Rounding = "stochastic"
     """QSGD's own."""
 
+    def __post_init__(self) -> None:
+        super(QSGD, self).__post_init__()
+        if self.rounding != "stochastic":
+            raise ValueError(f"rounding {self.rounding!r}: QSGD rounds at random; see quantized for nearest")
+
     @property
     def widths(self) -> tuple[Width, ...]:
         """Not below one bit: without feedback, what a sparse code leaves out would be lost."""

@@ -54,6 +54,9 @@ class RotationCodec(VectorCodec):
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
         cuda_ext.decode_rotated_add_(accumulator, payload, int(bits), self.bucket_size)
 
+    def repeats_padding(self, bits: Width) -> bool:
+        return False
+
     def is_contractive(self, bits: Width) -> bool:
         return not self.unbiased
 
@@ -123,6 +126,9 @@ class FewBitsRotated(VectorCodec):
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_add_(accumulator, payload, bits)
+
+    def repeats_padding(self, bits: Width) -> bool:
+        return self.at(bits).repeats_padding(bits)
 
     def is_contractive(self, bits: Width) -> bool:
         return self.at(bits).is_contractive(bits)

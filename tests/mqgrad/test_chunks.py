@@ -44,15 +44,23 @@ def test_a_sparse_code_chooses_among_the_whole_shard() -> None:
     assert chunked(shards, 512) == [shards]
 
 
-@pytest.mark.parametrize(("topology", "bits"), [("sharded", 3), ("sharded", 16), ("star", 4)])
-def test_chunks_give_the_same_means_as_one_piece(topology: str, bits: int) -> None:
+@pytest.mark.parametrize(
+    ("spec", "bits"),
+    [
+        ("quantized", 1),
+        ("quantized", 4),
+        ("quantized:rounding=stochastic", 3),
+        ("quantized:rounding=stochastic", 16),
+        ("quantized:rounding=stochastic,topology=star", 4),
+    ],
+)
+def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
     """Scales, random numbers and residuals belong to scale buckets, wherever the cuts are."""
 
     def rank_main(rank: int):
         means = []
         for smallest in (runs.SMALLEST_CHUNK, 64):
             runs.SMALLEST_CHUNK = smallest
-            spec = f"quantized:rounding=stochastic,topology={topology}"
             means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])
         return means
 

@@ -1,6 +1,7 @@
 """Training methods that are not DDP with a hook, on real ranks."""
 
 import math
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -86,6 +87,17 @@ def test_overlap_pulls_replicas_to_an_anchor_that_lags(cluster: Distributed) -> 
     start = cluster.verify_replicas()
     cluster.run(4)
     assert cluster.verify_replicas() == start
+
+
+def test_an_average_does_not_travel_while_the_clock_stands_still(cluster: Distributed) -> None:
+    link = LinkEmulation(mbit_per_s=1, latency_ms=0)
+    cluster.reset(seed=0, method="overlap-local-sgd:period=2", link=link)
+    first = cluster.run(2)
+    assert first.wire_bytes == 0  # held back until the next interval
+    time.sleep(0.4)
+    second = cluster.run(2)
+    assert second.wire_bytes > 0
+    assert second.seconds >= 8 * 2 * second.wire_bytes / 1e6  # bytes are a mean over two iterations
 
 
 def test_backup_workers_without_backups_is_ddp(cluster: Distributed) -> None:

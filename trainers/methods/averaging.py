@@ -81,11 +81,15 @@ class LocalSGD:
             ):
                 parameter.copy_(part.view_as(parameter))
 
+    def move_costs(self, costs: Costs) -> None:
+        """Add what communication has cost since the last call."""
+        self._transport.move_costs(costs)
+
     def _count(self, loss: torch.Tensor, waited: float) -> None:
         now = time.perf_counter()
         seconds, self._step_time = now - self._step_time, now
         costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
-        self._transport.move_costs(costs)
+        self.move_costs(costs)
         self._interval.add(costs)
         self._losses.append(loss.detach())
 

@@ -1,14 +1,17 @@
 """Overlap-Local-SGD: averages travel while the next iterations compute."""
 
 import dataclasses
+import time
 
 import torch
 from torch import nn
 
 from mqgrad.comm_thread import CommThread
+from mqgrad.statistics import Costs
+from mqgrad.widths import Width
 
 from .averaging import LocalSGD
-from .base import Setup
+from .base import RankInterval, Setup
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -21,6 +24,9 @@ class OverlapLocalSGD(LocalSGD):
     3. Start averaging the replicas x in the background.
 
     The replicas never become equal; they stay near the anchor.
+
+    An average must not travel while the clock stands still, as in an evaluation: none is started at the end of an
+    interval before the next begins, and one that is still under way there is waited for.
     """
 
     pull: float = 0.6
@@ -29,9 +35,15 @@ class OverlapLocalSGD(LocalSGD):
     """β: momentum of the anchor; 0 makes it the last average."""
     _anchor: torch.Tensor = dataclasses.field(init=False, repr=False)
     _momentum: torch.Tensor = dataclasses.field(init=False, repr=False)
+    _replica: torch.Tensor | None = dataclasses.field(init=False, repr=False, default=None)
+    """What is to be averaged, once the next iteration begins."""
     _average: torch.futures.Future[torch.Tensor] | None = dataclasses.field(
         init=False, repr=False, default=None
     )
+    _left: int = dataclasses.field(init=False, repr=False, default=0)
+    """Iterations of this interval."""
+    _arrived: Costs = dataclasses.field(init=False, repr=False, default_factory=Costs)
+    """Of averages that have arrived, not counted yet."""
     _thread: CommThread = dataclasses.field(init=False, repr=False, default_factory=CommThread)
 
     def start(self, setup: Setup) -> nn.Module:
@@ -40,14 +52,49 @@ class OverlapLocalSGD(LocalSGD):
         self._momentum = torch.zeros_like(self._anchor)
         return module
 
+    def begin_interval(self, iterations: int, bits: Width | None) -> None:
+        LocalSGD.begin_interval(self, iterations, bits)
+        self._left = iterations
+        self._send()
+
+    def step(self, loss: torch.Tensor) -> None:
+        self._left -= 1
+        LocalSGD.step(self, loss)
+
+    def end_interval(self) -> RankInterval:
+        start = time.perf_counter()
+        self._await_average()
+        costs = Costs(step_seconds=time.perf_counter() - start)
+        self.move_costs(costs)
+        self._interval.add(costs)
+        return LocalSGD.end_interval(self)
+
     def exchange(self) -> None:
+        self._await_average()
         if self._average is not None:
-            average = self._average.wait().div_(self._transport.world_size)
+            average = self._average.value().div_(self._transport.world_size)
             self._momentum.mul_(self.beta).add_(average - self._anchor)
             self._anchor.add_(self._momentum)
-        replica = self.parameters().lerp_(self._anchor, self.pull)
-        self.set_parameters(replica)
-        self._average = self._thread.submit(lambda: self._transport.all_reduce_(replica), replica)
+        self._average = None
+        self._replica = self.parameters().lerp_(self._anchor, self.pull)
+        self.set_parameters(self._replica)
+        if self._left > 0:
+            self._send()
+
+    def move_costs(self, costs: Costs) -> None:
+        costs.add(self._arrived)
+        self._arrived = Costs()
+
+    def _await_average(self) -> None:
+        """Wait for the average under way, and take what it cost: the thread that counts it is idle only then."""
+        if self._average is not None:
+            self._average.wait()
+            self._transport.move_costs(self._arrived)
+
+    def _send(self) -> None:
+        if self._replica is not None:
+            replica, self._replica = self._replica, None
+            self._average = self._thread.submit(lambda: self._transport.all_reduce_(replica), replica)
 
     def close(self) -> None:
         self._thread.close()
