@@ -82,7 +82,7 @@ class GraVAC(FactorSearch, Stateless):
         if self.sent == DENSE:
             sent: torch.Tensor | slice = slice(None)
             work.layout.unpack(values, work.gradients)
-            work.buffer.div_(step.transport.world_size)  # before the sum, which could overflow in half precision
+            work.buffer.div_(step.transport.world_size)  # first: half precision could overflow
             step.transport.all_reduce_(work.buffer)
         else:
             sent = torch.cat(_first(largest, work.layout, self.sent))

@@ -14,8 +14,9 @@ class Goodput(WidthRule):
         goodput(b) = S/(S + V/W + q(b)/W) ÷ (compute seconds + wire seconds(b))
 
     S is the squared norm of the true gradient, V the variance between ranks, q(b) the noise expected of the
-    compressor's code at width b (``IntervalStatistics.quantization_noise``), all of the mean over W ranks. This project's own rule, after the efficiency of
-    Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with quantization as one more noise.
+    compressor's code at width b (``IntervalStatistics.quantization_noise``), all of the mean over W ranks. This
+    project's own rule, after the efficiency of Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with
+    quantization as one more noise.
 
     Not in the formula: error feedback, which repays part of q(b) in later iterations; the overlap of communication
     with backward, which hides part of the wire; seconds of encoding and decoding.
