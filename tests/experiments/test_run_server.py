@@ -45,7 +45,8 @@ def test_a_run_is_the_same_whatever_has_run_before_it(tmp_path: Path) -> None:
         assert [held(pid) for pid in cluster.worker_pids] == before
     for one, other in zip(first, again, strict=True):
         assert one.outcome == "finished"
-        assert [point.iteration for point in one.points] == [5, 10, 12]
+        assert one.final.iteration == 12
+        assert len(one.points) > 1
         for a, b in zip(one.points, other.points, strict=True):
             assert (a.train_loss, a.heldout, a.bits) == (b.train_loss, b.heldout, b.bits)
             assert a.wire_bytes == b.wire_bytes

@@ -20,7 +20,7 @@ def drive():
     cluster.reset(seed=3)
     statistics = cluster.run(4, bits=4)
     cluster.verify_replicas()
-    print("LOSSES", statistics.losses, statistics.world_size)
+    print(f"LOSSES {statistics.losses} {statistics.world_size}\\n", end="", flush=True)
     cluster.run(4, bits=2)
     cluster.close()
 
@@ -29,7 +29,7 @@ role, work = ("DRIVING", drive) if os.environ["RANK"] == "0" else ("SERVING", cl
 try:
     work()
 except WorkerError as error:
-    print(role, error, flush=True)
+    print(f"{role} {error}\\n", end="", flush=True)  # in one piece: ranks share the output
     if fault == "hang":
         time.sleep(2)  # torchrun stops the job at the first failure: let every rank say what it saw
         raise
