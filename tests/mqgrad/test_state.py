@@ -1,4 +1,4 @@
-"""CompressionState: controllers, agreement between ranks, checkpoints, feedback through width changes."""
+"""CompressionState: controllers, checkpoints, feedback through width changes."""
 
 import contextlib
 import io
@@ -37,18 +37,10 @@ class Scripted:
         self.decisions = state["decisions"]
 
 
-def new_run(controller, **state_args):
-    model = models.small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    state = mqgrad.CompressionState(controller, **state_args)
-    # Small buckets: DDP regroups them after the first iteration, which the run must not notice.
-    return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state
-
-
 def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     def rank_main(rank: int):
         controller = Scripted([2, 8, 32, 4])
-        model, optimizer, state = new_run(controller)
+        model, optimizer, state = models.new_run(controller)
         state.mark()
         widths, losses = [], []
         for iteration in range(8):
@@ -86,7 +78,7 @@ class EarlyScripted(Scripted):
 def test_the_first_decision_may_come_before_a_whole_interval() -> None:
     def rank_main(rank: int):
         controller = EarlyScripted([2, 8, 32, 4])
-        model, optimizer, state = new_run(controller)
+        model, optimizer, state = models.new_run(controller)
         state.mark()
         widths = []
         for iteration in range(6):
@@ -111,7 +103,7 @@ def test_rank_zero_decides_when_controllers_differ() -> None:
             def decide(self, statistics):
                 return 4 if rank == 0 else 8
 
-        model, optimizer, state = new_run(Opinionated([2]))
+        model, optimizer, state = models.new_run(Opinionated([2]))
         models.train(model, optimizer, state, rank, range(6))
         bits = state.bits
         state.close()
@@ -139,7 +131,7 @@ def test_interrupted_run_continues_with_the_same_bytes(
     """
 
     def rank_main(rank: int):
-        model, optimizer, state = new_run(controller(widths))
+        model, optimizer, state = models.new_run(controller(widths))
         state.mark()
         models.train(model, optimizer, state, rank, range(5))
         file = io.BytesIO()
@@ -152,7 +144,7 @@ def test_interrupted_run_continues_with_the_same_bytes(
 
         file.seek(0)
         saved = torch.load(file)  # weights_only: tensors and plain types
-        model, optimizer, state = new_run(controller(widths))
+        model, optimizer, state = models.new_run(controller(widths))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state.load_state_dict(saved["mqgrad"])
@@ -221,7 +213,7 @@ def test_width_32_sends_the_backlog_exactly() -> None:
 
 def test_no_sync_accumulates_and_skips_the_hook() -> None:
     def rank_main(rank: int):
-        model, _, state = new_run(mqgrad.FixedBits(32))
+        model, _, state = models.new_run(mqgrad.FixedBits(32))
         for micro in range(4):
             with model.no_sync() if micro < 3 else contextlib.nullcontext():
                 models.backward(model, rank, micro)
@@ -238,106 +230,9 @@ def test_no_sync_accumulates_and_skips_the_hook() -> None:
     assert run_ranks(rank_main) == [1, 1]
 
 
-def disagreement(make_state) -> list[str]:
-    """The error that each rank's training thread gets from a first iteration."""
-
-    def rank_main(rank: int):
-        model = models.small_model()
-        state = make_state(rank)
-        ddp = models.compressed_ddp(model, state)
-        try:
-            models.backward(ddp, rank, 0)
-        except RuntimeError as error:
-            return str(error)
-        finally:
-            state.close()
-        return "no error"
-
-    return run_ranks(rank_main)
-
-
-def test_ranks_with_different_widths_are_detected_before_anything_is_sent() -> None:
-    def make_state(rank: int):
-        state = mqgrad.CompressionState(None)
-        state.set_width(2 if rank == 0 else 8)
-        return state
-
-    for message in disagreement(make_state):
-        assert "bit width (rank 0: 2, rank 1: 8)" in message
-        assert "every rank" in message
-
-
-@pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
-def test_a_rank_whose_plain_bucket_is_under_way_gets_the_named_error(widths) -> None:
-    def make_state(rank: int):
-        state = mqgrad.CompressionState(None)
-        state.set_width(widths[rank])
-        return state
-
-    for message in disagreement(make_state):
-        assert f"bit width (rank 0: {widths[0]}, rank 1: {widths[1]})" in message
-
-
-def test_a_plain_bucket_that_all_ranks_send_is_not_applied_where_they_disagree() -> None:
-    def make_state(rank: int):
-        state = mqgrad.CompressionState(None, seed=rank)
-        state.set_width(32)
-        return state
-
-    for message in disagreement(make_state):
-        assert "disagree about the configuration" in message
-
-
-def test_one_rank_that_leaves_width_32_is_detected() -> None:
-    def rank_main(rank: int):
-        model, optimizer, state = new_run(None)
-        state.set_width(32)
-        models.train(model, optimizer, state, rank, range(2))
-        if rank == 0:
-            state.set_width(4)
-        with pytest.raises(RuntimeError, match=r"bit width \(rank 0: 4, rank 1: 32\)"):
-            models.train(model, optimizer, state, rank, range(1))
-        state.close()
-
-    run_ranks(rank_main)
-
-
-def test_a_rank_that_did_not_load_its_state_is_detected() -> None:
-    def rank_main(rank: int):
-        model, optimizer, state = new_run(Scripted([4]))
-        models.train(model, optimizer, state, rank, range(3))
-        saved = state.state_dict()
-        state.close()
-        model, optimizer, state = new_run(Scripted([4]))
-        if rank == 0:
-            state.load_state_dict(saved)
-        with pytest.raises(RuntimeError, match=r"iteration \(rank 0: 3, rank 1: 0\)"):
-            models.train(model, optimizer, state, rank, range(1))
-        state.close()
-
-    run_ranks(rank_main)
-
-
-def test_ranks_with_different_configuration_are_detected() -> None:
-    for message in disagreement(
-        lambda rank: mqgrad.CompressionState(compressor=mqgrad.Quantized(bucket_size=512 if rank else 256))
-    ):
-        assert "disagree about the configuration" in message
-
-
-def test_ranks_in_different_iterations_are_detected() -> None:
-    def make_state(rank: int):
-        state = mqgrad.CompressionState()
-        state.totals.iterations = 7 * rank
-        return state
-
-    for message in disagreement(make_state):
-        assert "iteration (rank 0: 0, rank 1: 7)" in message
-
-
 def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
     def rank_main(rank: int):
-        model, _, state = new_run(mqgrad.FixedBits(4))
+        model, _, state = models.new_run(mqgrad.FixedBits(4))
         with pytest.raises(RuntimeError, match="register_comm_hook"):
             model.register_comm_hook(state, mqgrad.compression_hook)
         with pytest.raises(ValueError, match="width 9"):
@@ -359,7 +254,7 @@ def test_a_controller_that_fails_is_reported_by_the_training_thread() -> None:
             def decide(self, statistics):
                 raise KeyError("no such width table")
 
-        model, optimizer, state = new_run(Broken([2]))
+        model, optimizer, state = models.new_run(Broken([2]))
         state.mark()
         with pytest.raises(RuntimeError, match="no such width table"):
             models.train(model, optimizer, state, rank, range(4))
@@ -371,14 +266,6 @@ def test_a_controller_that_fails_is_reported_by_the_training_thread() -> None:
 def test_without_a_process_group_the_remedy_is_named() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         mqgrad.CompressionState()
-
-
-def test_different_intervals_are_detected() -> None:
-    def make_state(rank: int):
-        return mqgrad.CompressionState(mqgrad.FixedBits(4, interval=2 + rank))
-
-    for message in disagreement(make_state):
-        assert "disagree about the configuration" in message
 
 
 def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() -> None:

@@ -54,3 +54,12 @@ def train(
 
 def gradient_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
+
+
+def new_run(controller, **state_args):
+    """A small model in DDP with our hook, its optimizer and the state."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    state = mqgrad.CompressionState(controller, **state_args)
+    # Small buckets: DDP regroups them after the first iteration, which the run must not notice.
+    return compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state

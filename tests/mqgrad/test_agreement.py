@@ -1,0 +1,112 @@
+"""Ranks that are not in step: every one of them gets an error that names ranks and values."""
+
+import models
+import pytest
+from ranks import run_ranks
+
+import mqgrad
+
+
+def disagreement(make_state) -> list[str]:
+    """The error that each rank's training thread gets from a first iteration."""
+
+    def rank_main(rank: int):
+        model = models.small_model()
+        state = make_state(rank)
+        ddp = models.compressed_ddp(model, state)
+        try:
+            models.backward(ddp, rank, 0)
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            state.close()
+        return "no error"
+
+    return run_ranks(rank_main)
+
+
+def test_ranks_with_different_widths_are_detected_before_anything_is_sent() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None)
+        state.set_width(2 if rank == 0 else 8)
+        return state
+
+    for message in disagreement(make_state):
+        assert "bit width (rank 0: 2, rank 1: 8)" in message
+        assert "every rank" in message
+
+
+@pytest.mark.parametrize("widths", [(32, 4), (4, 32)])
+def test_a_rank_whose_plain_bucket_is_under_way_gets_the_named_error(widths) -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None)
+        state.set_width(widths[rank])
+        return state
+
+    for message in disagreement(make_state):
+        assert f"bit width (rank 0: {widths[0]}, rank 1: {widths[1]})" in message
+
+
+def test_a_plain_bucket_that_all_ranks_send_is_not_applied_where_they_disagree() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState(None, seed=rank)
+        state.set_width(32)
+        return state
+
+    for message in disagreement(make_state):
+        assert "disagree about the configuration" in message
+
+
+def test_one_rank_that_leaves_width_32_is_detected() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(None)
+        state.set_width(32)
+        models.train(model, optimizer, state, rank, range(2))
+        if rank == 0:
+            state.set_width(4)
+        with pytest.raises(RuntimeError, match=r"bit width \(rank 0: 4, rank 1: 32\)"):
+            models.train(model, optimizer, state, rank, range(1))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_a_rank_that_did_not_load_its_state_is_detected() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=2))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = state.state_dict()
+        state.close()
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=2))
+        if rank == 0:
+            state.load_state_dict(saved)
+        with pytest.raises(RuntimeError, match=r"iteration \(rank 0: 3, rank 1: 0\)"):
+            models.train(model, optimizer, state, rank, range(1))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_ranks_with_different_configuration_are_detected() -> None:
+    for message in disagreement(
+        lambda rank: mqgrad.CompressionState(compressor=mqgrad.Quantized(bucket_size=512 if rank else 256))
+    ):
+        assert "disagree about the configuration" in message
+
+
+def test_ranks_in_different_iterations_are_detected() -> None:
+    def make_state(rank: int):
+        state = mqgrad.CompressionState()
+        state.totals.iterations = 7 * rank
+        return state
+
+    for message in disagreement(make_state):
+        assert "iteration (rank 0: 0, rank 1: 7)" in message
+
+
+def test_different_intervals_are_detected() -> None:
+    def make_state(rank: int):
+        return mqgrad.CompressionState(mqgrad.FixedBits(4, interval=2 + rank))
+
+    for message in disagreement(make_state):
+        assert "disagree about the configuration" in message
