@@ -25,6 +25,9 @@ Read = TypeVar("Read")
 SMALL_BYTES = 1024  # a collective this small takes the time of its latency
 SMALL_MEMORY = 10
 
+Direction = Literal["in", "out"]
+_BOTH_WAYS: tuple[Direction, ...] = ("in", "out")
+
 
 class Link(Protocol):
     """A network slower than the one at hand."""
@@ -70,7 +73,9 @@ class Transport:
     _small_seconds: collections.deque[float] = dataclasses.field(init=False)
     _under_way: int = dataclasses.field(init=False, default=0)
     _awaited_first: Pending[None] | None = dataclasses.field(init=False, default=None)
-    _link_free: float = dataclasses.field(init=False, default=0.0)
+    _link_free: dict[Direction, float] = dataclasses.field(
+        init=False, default_factory=lambda: dict.fromkeys(_BOTH_WAYS, 0.0)
+    )
     device: torch.device = dataclasses.field(init=False)
     """Where tensors of control messages must live."""
 
@@ -172,6 +177,7 @@ class Transport:
             gathered,
             0 if is_server else payload.nbytes,
             link_bytes=payload.nbytes * (self.world_size - 1),
+            ways=("in",),
         )
 
     def start_fan_out(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
@@ -185,6 +191,7 @@ class Transport:
             received,
             total if is_server else 0,
             link_bytes=total,
+            ways=("out",),
         )
 
     @property
@@ -219,8 +226,10 @@ class Transport:
         result: Result,
         wire_bytes: float,
         link_bytes: float | None = None,
+        ways: tuple[Direction, ...] = _BOTH_WAYS,
     ) -> Pending[Result]:
-        """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own.
+        """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
+        ``ways``: in which directions it does.
 
         A collective that starts while others are under way does not add its latency to theirs.
         """
@@ -228,7 +237,7 @@ class Transport:
         begun, is_alone = time.perf_counter(), self._under_way == 0
         with _timed(seconds.append):
             work = collective()
-        arrival = self._arrival(begun, wire_bytes if link_bytes is None else link_bytes)
+        arrival = self._arrival(begun, wire_bytes if link_bytes is None else link_bytes, ways)
         self.wire_bytes += wire_bytes
         self.collectives += not self._under_way
         self._under_way += 1
@@ -248,12 +257,17 @@ class Transport:
 
         return Pending(wait)
 
-    def _arrival(self, begun: float, link_bytes: float) -> float:
-        """When the last byte would arrive over the emulated link, which carries one collective after another."""
+    def _arrival(self, begun: float, link_bytes: float, ways: tuple[Direction, ...]) -> float:
+        """When the last byte would arrive over the emulated full-duplex link.
+
+        Each direction carries one collective after another.
+        """
         if self.link is None or self.world_size == 1:
             return 0.0
-        arrival = max(begun, self._link_free) + self.link.seconds(int(link_bytes))
-        self._link_free = arrival - self.link.seconds(0)  # latency delays what is sent, not what follows
+        free = max(self._link_free[way] for way in ways)
+        arrival = max(begun, free) + self.link.seconds(int(link_bytes))
+        sent = arrival - self.link.seconds(0)  # latency delays what is sent, not what follows
+        self._link_free.update(dict.fromkeys(ways, sent))
         return arrival
 
     def _add_seconds(self, seconds: float, is_small: bool) -> None:

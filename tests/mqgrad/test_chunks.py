@@ -85,3 +85,20 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
         assert seconds >= 0.18
         assert 0.17 < wire_seconds <= seconds
         assert collectives == 1
+
+
+def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
+    """It answers one piece while it takes in the next; what goes the same way waits. 100 kB are 100 s here."""
+
+    def rank_main(rank: int) -> list[float]:
+        sleeps: list[float] = []
+        time.sleep = sleeps.append
+        transport = Transport(dist.group.WORLD, LinkEmulation(mbit_per_s=0.008))
+        piece = torch.zeros(100_000, dtype=torch.uint8)
+        pushed, pulled = transport.start_gather(piece), transport.start_fan_out(piece)
+        for pending in (pushed, pulled, transport.start_gather(piece), transport.start_all_gather(piece)):
+            pending.wait()
+        return sleeps
+
+    for sleeps in run_ranks(rank_main, 2):
+        assert sleeps == pytest.approx([100, 100, 200, 300], abs=30)
