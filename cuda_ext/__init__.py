@@ -1,17 +1,8 @@
 """Quantize, pack, unpack and reduce gradients: the C++ extension, or its torch reference where it was not built."""
 
 from mqgrad.cuda_ext.checks import minmax_bytes
-from mqgrad.cuda_ext.ops import (
-    IMPLEMENTATION,
-    decode,
-    decode_add_,
-    decode_minmax,
-    encode,
-    encode_minmax,
-    encode_with_feedback,
-    payload_bytes,
-    reduce_encode,
-)
+from mqgrad.cuda_ext.library import IMPLEMENTATION
+from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
 from mqgrad.cuda_ext.rotation import decode_rotated, decode_rotated_add_, encode_rotated, rotated_bytes
 from mqgrad.cuda_ext.sparse import (
     sparse_bytes,
@@ -20,6 +11,14 @@ from mqgrad.cuda_ext.sparse import (
     sparse_decode_add_,
     sparse_encode,
     sparse_encode_with_feedback,
+)
+from mqgrad.cuda_ext.uniform import (
+    decode,
+    decode_add_,
+    encode,
+    encode_with_feedback,
+    payload_bytes,
+    reduce_encode,
 )
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, ops, reference_rotation
+from mqgrad.cuda_ext import checks, library, reference_rotation
 
 MAX_BITS = 4
 MAX_BUCKET_SIZE = 65536
@@ -78,11 +78,11 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
 
 def _kernels(tensor: Tensor) -> Any:
     """The rotation has kernels for the CPU only; the reference runs anywhere."""
-    on_cpu = ops.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
+    on_cpu = library.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
     return torch.ops.mqgrad if on_cpu else reference_rotation
 
 
-if ops.IMPLEMENTATION == "extension":
+if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::encode_rotated")
     def _(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:

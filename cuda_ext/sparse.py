@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, ops, reference_sparse
+from mqgrad.cuda_ext import checks, library, reference_sparse
 
 
 def _kernels(device: torch.device) -> Any:
     if device.type not in ("cpu", "meta"):  # topk and sort are fast where there is no kernel of ours
         return reference_sparse
-    if ops.IMPLEMENTATION == "extension":
+    if library.IMPLEMENTATION == "extension":
         return torch.ops.mqgrad
-    ops._warn_of_reference(device.type)
+    library.warn_of_reference(device.type)
     return reference_sparse
 
 
@@ -114,7 +114,7 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
     _kernels(payload.device).sparse_decode_add_(accumulator, payload.contiguous(), elements_per_bit)
 
 
-if ops.IMPLEMENTATION == "extension":
+if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::sparse_encode")
     def _(x: Tensor, elements_per_bit: int) -> Tensor:

@@ -1,5 +1,5 @@
-// What the ops demand of their tensors, on the CPU and on CUDA. The Python wrappers in cuda_ext/ops.py check first and
-// say more; these checks guard the memory when torch.ops.mqgrad is called directly.
+// What the ops demand of their tensors, on the CPU and on CUDA. The Python wrappers in cuda_ext check first and say
+// more; these checks guard the memory when torch.ops.mqgrad is called directly.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>

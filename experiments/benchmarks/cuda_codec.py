@@ -186,7 +186,11 @@ def build(folder: str) -> dict[str, str]:
         check=False,
     )
     environment = {**os.environ, "PYTHONPATH": folder}
-    test = [sys.executable, "-c", "from mqgrad.cuda_ext.ops import COMPILED_DEVICES as d; assert 'cuda' in d"]
+    test = [
+        sys.executable,
+        "-c",
+        "from mqgrad.cuda_ext.library import COMPILED_DEVICES as d; assert 'cuda' in d",
+    ]
     if built.returncode or subprocess.run(test, env=environment, cwd=folder, check=False).returncode:
         raise SystemExit(
             f"{built.stdout[-8000:]}\ncuda_codec: the CUDA kernels were not built; the messages are above"

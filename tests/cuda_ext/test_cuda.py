@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import ops
+from mqgrad.cuda_ext import library
 
-HAS_KERNELS = torch.cuda.is_available() and "cuda" in ops.COMPILED_DEVICES
+HAS_KERNELS = torch.cuda.is_available() and "cuda" in library.COMPILED_DEVICES
 
 pytestmark = pytest.mark.skipif(
     not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
@@ -54,7 +54,7 @@ def assert_same(ours: Tensor, expected: Tensor) -> None:
 
 def test_the_kernels_are_there() -> None:
     assert torch.cuda.is_available()
-    assert "cuda" in ops.COMPILED_DEVICES
+    assert "cuda" in library.COMPILED_DEVICES
 
 
 @pytest.mark.parametrize("stochastic", [False, True])

@@ -1,66 +1,14 @@
-"""The public ops: arguments checked, then the C++ kernel where there is one for the device, else the reference."""
-
-import functools
-import warnings
-from pathlib import Path
-from typing import Any, Literal
+"""The public ops of uniform levels: arguments checked, then the C++ kernel, or the reference on other devices."""
 
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, reference
-
-
-def _load_library() -> str | None:
-    """Load the compiled ops; the reason if that is not possible."""
-    libraries = sorted(Path(__file__).parent.glob("_C*.so"))
-    if not libraries:
-        return "it was not built"
-    try:
-        torch.ops.load_library(libraries[0])
-    except OSError as error:
-        return str(error)
-    return None
-
-
-_load_error = _load_library()
-
-IMPLEMENTATION: Literal["extension", "reference"] = "extension" if _load_error is None else "reference"
-"""What runs the ops on CPU tensors. Both give the same bytes; the reference is some fifty times slower."""
-
-
-def _compiled_devices() -> tuple[str, ...]:
-    if IMPLEMENTATION == "reference":
-        return ()
-    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("mqgrad::encode", "CUDA")
-    return ("cpu", "meta", "cuda") if has_cuda else ("cpu", "meta")
-
-
-COMPILED_DEVICES = _compiled_devices()
-"""Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
-
-
-@functools.lru_cache
-def _warn_of_reference(device_type: str) -> None:
-    reason = f"could not be loaded ({_load_error})" if _load_error else "was built without kernels for it"
-    warnings.warn(
-        f"mqgrad runs on its slow torch reference on {device_type}: the C++ extension {reason}",
-        RuntimeWarning,
-        stacklevel=4,
-    )
-
-
-def _kernels(device: torch.device) -> Any:
-    """The compiled ops if they cover the device, else the reference, which runs anywhere."""
-    if device.type in COMPILED_DEVICES:
-        return torch.ops.mqgrad
-    _warn_of_reference(device.type)
-    return reference
+from mqgrad.cuda_ext import checks, library, reference
 
 
 def _writes_in_place(device: torch.device) -> bool:
     """Whether encode_into, decode_into and reduce_encode are compiled; elsewhere other ops do their work in turn."""
-    return device.type in COMPILED_DEVICES
+    return device.type in library.COMPILED_DEVICES
 
 
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
@@ -110,7 +58,7 @@ def encode(
     checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
     x, seed = x.contiguous(), checks.as_int64(seed)
     if out is None:
-        return _kernels(x.device).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
+        return library.kernels(x.device, reference).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
     checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
     if not _writes_in_place(x.device):
         return out.copy_(encode(x, bits, bucket_size, stochastic, seed, bucket_ids))
@@ -151,7 +99,7 @@ def encode_with_feedback(
     x = x.contiguous()
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
     if out is None:
-        return _kernels(x.device).encode_with_feedback(x, residual, *settings)
+        return library.kernels(x.device, reference).encode_with_feedback(x, residual, *settings)
     checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
     if not _writes_in_place(x.device):
         return out.copy_(encode_with_feedback(x, residual, *settings))
@@ -219,7 +167,9 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Ten
     """
     checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
     if out is None:
-        return _kernels(payload.device).decode(payload.contiguous(), numel, bits, bucket_size)
+        return library.kernels(payload.device, reference).decode(
+            payload.contiguous(), numel, bits, bucket_size
+        )
     checks.require_floats("out", out, numel, payload.device)
     if not _writes_in_place(payload.device):
         return out.copy_(decode(payload, numel, bits, bucket_size))
@@ -239,44 +189,12 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
     """
     checks.require_payload(payload, payload_bytes(accumulator.numel(), bits, bucket_size))
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    _kernels(payload.device).decode_add_(accumulator, payload.contiguous(), bits, bucket_size)
+    library.kernels(payload.device, reference).decode_add_(
+        accumulator, payload.contiguous(), bits, bucket_size
+    )
 
 
-def encode_minmax(x: Tensor, bits: int) -> Tensor:
-    """MQGrad's quantizer (Cui et al. 2018): per column, 2^bits cells between minimum and maximum, deterministic.
-
-    Args:
-        x: [R, C], float32, float64, float16 or bfloat16.
-        bits: 1..8.
-
-    Returns:
-        uint8: minimums [C] and ranges [C] as float32, then ceil(R·C·bits / 8) bytes of row-major
-        codes. Empty if x is.
-
-    Raises:
-        TypeError, ValueError: as `encode`.
-    """
-    checks.require_input(x, 2)
-    checks.require_layout(x.numel(), bits, 1)
-    return _kernels(x.device).encode_minmax(x.contiguous(), bits)
-
-
-def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
-    """Decode what `encode_minmax` returned: float32 [rows, columns], the midpoint of each element's cell.
-
-    A constant column is exact. A column that is not finite, or whose range overflows float32, is NaN.
-
-    Raises:
-        TypeError, ValueError: as `decode`.
-    """
-    if rows < 0 or columns < 0:
-        raise ValueError(f"rows and columns must not be negative, got {rows} and {columns}")
-    checks.require_layout(rows * columns, bits, 1)
-    checks.require_payload(payload, checks.minmax_bytes(rows, columns, bits))
-    return _kernels(payload.device).decode_minmax(payload.contiguous(), rows, columns, bits)
-
-
-if IMPLEMENTATION == "extension":
+if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::encode")
     def _(
@@ -339,11 +257,3 @@ if IMPLEMENTATION == "extension":
     @torch.library.register_fake("mqgrad::decode_add_")
     def _(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
         return None
-
-    @torch.library.register_fake("mqgrad::encode_minmax")
-    def _(x: Tensor, bits: int) -> Tensor:
-        return x.new_empty(checks.minmax_bytes(x.shape[0], x.shape[1], bits), dtype=torch.uint8)
-
-    @torch.library.register_fake("mqgrad::decode_minmax")
-    def _(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
-        return payload.new_empty(rows, columns, dtype=torch.float32)

@@ -1,0 +1,55 @@
+"""The compiled ops: loaded if they were built, and for which devices they have kernels."""
+
+import functools
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+
+def _load_library() -> str | None:
+    """Load the compiled ops; the reason if that is not possible."""
+    libraries = sorted(Path(__file__).parent.glob("_C*.so"))
+    if not libraries:
+        return "it was not built"
+    try:
+        torch.ops.load_library(libraries[0])
+    except OSError as error:
+        return str(error)
+    return None
+
+
+_load_error = _load_library()
+
+IMPLEMENTATION: Literal["extension", "reference"] = "extension" if _load_error is None else "reference"
+"""What runs the ops on CPU tensors. Both give the same bytes; the reference is some fifty times slower."""
+
+
+def _compiled_devices() -> tuple[str, ...]:
+    if IMPLEMENTATION == "reference":
+        return ()
+    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("mqgrad::encode", "CUDA")
+    return ("cpu", "meta", "cuda") if has_cuda else ("cpu", "meta")
+
+
+COMPILED_DEVICES = _compiled_devices()
+"""Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
+
+
+@functools.lru_cache
+def warn_of_reference(device_type: str) -> None:
+    reason = f"could not be loaded ({_load_error})" if _load_error else "was built without kernels for it"
+    warnings.warn(
+        f"mqgrad runs on its slow torch reference on {device_type}: the C++ extension {reason}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def kernels(device: torch.device, reference: Any) -> Any:
+    """The compiled ops if they cover the device, else the module ``reference``, which runs anywhere."""
+    if device.type in COMPILED_DEVICES:
+        return torch.ops.mqgrad
+    warn_of_reference(device.type)
+    return reference
