@@ -4,12 +4,16 @@ There they are measured between events on a stream, and known once the GPU has g
 reads them when it opens the next iteration, so that no other thread waits: they count one iteration late.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+
+from .statistics import Costs
+from .trace import trace_range
 
 Mark = float | torch.Event
 """A moment: of the clock, or of a CUDA stream."""
@@ -55,6 +59,15 @@ def since(start: Mark, add: Callable[[float], None]) -> None:
     end = mark()
     assert not isinstance(end, float), "a CUDA mark is for a thread that follows a stream"
     _thread.spans.append(_Span(start, end, add))
+
+
+@contextlib.contextmanager
+def add_seconds(costs: Costs, name: str) -> Iterator[None]:
+    """Add the block's seconds to the field of ``costs`` and show it in traces."""
+    start = mark()
+    with trace_range(name.removesuffix("_seconds")):
+        yield
+    since(start, lambda seconds: setattr(costs, name, getattr(costs, name) + seconds))
 
 
 def settle() -> None:

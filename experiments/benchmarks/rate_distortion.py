@@ -22,10 +22,10 @@ from rate_plot import plot
 
 from mqgrad import cuda_ext
 from mqgrad.codec import Codec
-from mqgrad.compressors.coded import VectorCodec
 from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
 from mqgrad.experiments.bench_peers import find_peers
 from mqgrad.experiments.provenance import provenance
+from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
 
 SEED = 1

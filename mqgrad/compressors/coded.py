@@ -1,26 +1,23 @@
 """Codes through a parameter server: compressed on the way to each shard's owner and on the way back."""
 
 import abc
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from .. import stopwatch
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
 from ..seeding import stream_seed
-from ..statistics import Costs
-from ..trace import trace_range
-from ..transport import Pending, Transport
+from ..transport import Transport
 from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width, Widths
 from .base import BucketWork, Step
-from .runs import Run, chunked, join, shard_runs, split
-from .topology import Received, Topology, TopologyName, make_topology
+from .exchange import Exchange, Way
+from .runs import Run
+from .topology import TopologyName, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -114,76 +111,17 @@ class CodedMean(abc.ABC):
         self.pull_feedback.drop(work.layout)
 
     def _average_coded(self, work: BucketWork, step: Step) -> None:
-        """Average through coded payloads.
-
-        1. Add this rank's residual and encode every shard; keep what the code left out as the new residual.
-        2. Push every shard to its owner: an all-to-all where rank r owns shard r.
-        3. Decode and sum the W versions of each own shard in fp32; divide by W.
-        4. Add the shard's residual, encode the mean again, keep what was left out.
-        5. Pull the coded means: an all-gather where rank r owns shard r.
-        6. Decode all shards, the own one included, so that every rank ends with the same bits.
-
-        That happens chunk by chunk: while one is coded, those before and after it are on the wire.
-        """
-        layout, transport = work.layout, step.transport
-        shards = shard_runs(layout, step.bits, step.parameter_bits)
-        chunks = chunked(shards, self.bucket_size)
-        residuals = self._residuals(layout, transport)
-        with add_seconds(step.costs, "encode_seconds"):
-            flat = layout.pack(work.gradients)
-            _drop_padding(flat, layout, shards, self.codec)
-        exchange = _Exchange(layout, step, make_topology(self.topology), flat, *residuals)
-        pushed = [self._start_push(exchange, chunk) for chunk in chunks]
-        _clear_padding(exchange.push, layout)
-        pulled = [self._start_pull(exchange, *pair) for pair in zip(chunks, pushed, strict=True)]
-        _clear_padding(exchange.pull, layout)
-        for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
-            self._decode(exchange, chunk, push, pull)
-        with add_seconds(step.costs, "decode_seconds"):
-            layout.unpack(flat, work.gradients)
-
-    def _start_push(self, exchange: "_Exchange", chunk: list[list[Run]]) -> "_Push":
-        """Steps 1 and 2."""
-        step, transport = exchange.step, exchange.step.transport
-        with add_seconds(step.costs, "encode_seconds"):
-            seed = stream_seed(step.seed, step.iteration, transport.rank)
-            pieces = [
-                [self._encode(exchange, exchange.push, run, seed, self.push_gain) for run in runs]
-                for runs in chunk
-            ]
-            payloads = [join(shard_pieces) for shard_pieces in pieces]
-        return _Push(pieces, payloads, exchange.topology.push(transport, payloads))
-
-    def _start_pull(
-        self, exchange: "_Exchange", chunk: list[list[Run]], push: "_Push"
-    ) -> Pending[tuple[torch.Tensor, ...]]:
-        """Steps 3 to 5."""
-        step, transport, topology = exchange.step, exchange.step.transport, exchange.topology
-        received, coded = push.received.wait(), []
-        with add_seconds(step.costs, "encode_seconds"):
-            seed = stream_seed(step.seed, step.iteration, transport.world_size)
-            for r, versions in zip(topology.owned(transport), received, strict=True):
-                pieces_of_ranks = zip(*(split(payload, push.pieces[r]) for payload in versions), strict=True)
-                means = [
-                    self._encode_mean(exchange, run, run_pieces, seed)
-                    for run, run_pieces in zip(chunk[r], pieces_of_ranks, strict=True)
-                ]
-                coded.append(join(means))
-        return topology.pull(transport, coded, push.payloads)
-
-    def _decode(
-        self,
-        exchange: "_Exchange",
-        chunk: list[list[Run]],
-        push: "_Push",
-        pull: Pending[tuple[torch.Tensor, ...]],
-    ) -> None:
-        """Step 6."""
-        pulled = pull.wait()
-        with add_seconds(exchange.step.costs, "decode_seconds"):
-            for runs, payload, shard_pieces in zip(chunk, pulled, push.pieces, strict=True):
-                for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
-                    self.codec.decode_into_(exchange.flat[run.part], piece, run.bits)
+        rank, world_size = step.transport.rank, step.transport.world_size
+        push, pull = self._residuals(work.layout, step.transport)
+        exchange = Exchange(
+            coder=self,
+            topology=make_topology(self.topology),
+            layout=work.layout,
+            step=step,
+            push=Way(push, self.push_gain, stream_seed(step.seed, step.iteration, rank)),
+            pull=Way(pull, self.pull_gain, stream_seed(step.seed, step.iteration, world_size)),
+        )
+        exchange.average_(work.gradients)
 
     @property
     def rotates_few_bits(self) -> bool:
@@ -214,44 +152,39 @@ class CodedMean(abc.ABC):
         names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
         return [name for name in names if getattr(self, name) is not None]
 
-    def _encode(
-        self, exchange: "_Exchange", residual: torch.Tensor | None, run: Run, seed: int, gain: FeedbackGain
-    ) -> torch.Tensor:
-        """Encode a run of the vector, through the same run of ``residual`` where there is feedback."""
+    def encode(self, exchange: Exchange, way: Way, run: Run) -> torch.Tensor:
+        """Encode a run of the vector, through the same run of the residual where there is feedback."""
         part, bits = run
-        ids = self._ids(exchange.layout, run)
-        x = exchange.flat[part]
-        if residual is None:
-            return self.codec.encode(x, bits, seed, ids)
-        alpha, beta = self.coefficients(gain, bits)
+        x, ids = exchange.flat[part], exchange.bucket_ids(run)
+        if way.residual is None:
+            return self.codec.encode(x, bits, way.seed, ids)
+        alpha, beta = self.coefficients(way.gain, bits)
+        residual = way.residual[part]
         learns = exchange.step.measure and self.learns_gain(bits)
-        value = x + alpha * residual[part] if learns else x
+        value = x + alpha * residual if learns else x
         payload = self.codec.encode_with_feedback(
-            x, residual[part], bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
+            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
         )
         if learns:
             self.observed = exchange.step.iteration
-            self._observe(gain, bits, payload, value)
+            self._observe(way.gain, bits, payload, value)
         return payload
 
-    def _encode_mean(
-        self, exchange: "_Exchange", run: Run, pieces: Sequence[torch.Tensor], seed: int
+    def encode_mean(
+        self, exchange: Exchange, way: Way, run: Run, pieces: Sequence[torch.Tensor]
     ) -> torch.Tensor:
         """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
-        flat, pull = exchange.flat, exchange.pull
-        if exchange.step.measure and self.learns_gain(run.bits):
+        part, bits = run
+        if exchange.step.measure and self.learns_gain(bits):
             # the code's error is seen on the mean
-            flat[run.part] = self.codec.decode_mean(pieces, run.numel, run.bits)
-            return self._encode(exchange, pull, run, seed, self.pull_gain)
-        alpha, beta = self.coefficients(self.pull_gain, run.bits)
-        residual = pull[run.part] if pull is not None else None
-        ids = self._ids(exchange.layout, run)
+            exchange.flat[part] = self.codec.decode_mean(pieces, run.numel, bits)
+            return self.encode(exchange, way, run)
+        alpha, beta = self.coefficients(way.gain, bits)
+        residual = way.residual[part] if way.residual is not None else None
+        ids = exchange.bucket_ids(run)
         return self.codec.encode_mean(
-            pieces, run.numel, run.bits, residual, alpha=alpha, beta=beta, seed=seed, bucket_ids=ids
+            pieces, run.numel, bits, residual, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
         )
-
-    def _ids(self, layout: Layout, run: Run) -> torch.Tensor:
-        return layout.bucket_ids[run.part.start // self.bucket_size : run.part.stop // self.bucket_size]
 
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
@@ -299,51 +232,5 @@ class CodedMean(abc.ABC):
         return push, pull
 
 
-class _Exchange(NamedTuple):
-    """One bucket on its way."""
-
-    layout: Layout
-    step: Step
-    topology: Topology
-    flat: torch.Tensor
-    """float32 [numel]: the gradients, and then their mean."""
-    push: torch.Tensor | None
-    """Residual [numel] of the own gradient."""
-    pull: torch.Tensor | None
-    """Residual [numel] of the averaged shards."""
-
-
-class _Push(NamedTuple):
-    """One chunk on its way to the owners of its shards."""
-
-    pieces: list[list[torch.Tensor]]
-    """By shard and run."""
-    payloads: list[torch.Tensor]
-    received: Pending[Received]
-
-
-def _drop_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]], codec: VectorCodec) -> None:
-    """Make zero what repeats elements for the sake of scales, where the code has no use for it."""
-    for run in itertools.chain.from_iterable(shards):
-        if not codec.repeats_padding(run.bits):
-            inside = (layout.padding >= run.part.start) & (layout.padding < run.part.stop)
-            flat[layout.padding[inside]] = 0.0
-
-
-def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
-    """Padding is repeated, not owed: a checkpoint and another bucket layout do not carry it along."""
-    if residual is not None:
-        residual[layout.padding] = 0.0
-
-
 def _norm_sq(x: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())
-
-
-@contextlib.contextmanager
-def add_seconds(costs: Costs, name: str) -> Iterator[None]:
-    """Add the block's seconds to the field of ``costs`` (see :mod:`mqgrad.stopwatch`), and show it in traces."""
-    start = stopwatch.mark()
-    with trace_range(name.removesuffix("_seconds")):
-        yield
-    stopwatch.since(start, lambda seconds: setattr(costs, name, getattr(costs, name) + seconds))

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 
 from ..layout import Layout
+from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 from .dgc import DGC
 from .factor_search import DENSE, Energies, FactorSearch
 from .sparsified import Sparsified, average_elements, largest_indices, num_largest

@@ -6,9 +6,9 @@ import torch
 
 from mqgrad import cuda_ext
 
+from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 from .topology import Topology, TopologyName, make_topology
 
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import torch
 
+from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

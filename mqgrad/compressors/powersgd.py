@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..seeding import stream_seed
+from ..stopwatch import add_seconds
 from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 
 
 class LowRank(NamedTuple):

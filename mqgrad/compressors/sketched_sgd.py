@@ -8,10 +8,10 @@ import torch
 from ..feedback import ErrorFeedback
 from ..layout import Layout
 from ..seeding import stream_seed
+from ..stopwatch import add_seconds
 from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 from .sparsified import check_ratio, num_largest
 
 

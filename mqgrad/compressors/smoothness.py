@@ -8,9 +8,9 @@ import torch
 
 from ..seeding import stream_seed
 from ..smoothness import SmoothQuantizer, StepRule, check_settings
+from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

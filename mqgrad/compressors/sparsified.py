@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from ..layout import Layout
+from ..stopwatch import add_seconds
 from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 
 
 class Accumulated(NamedTuple):

@@ -6,9 +6,9 @@ import torch
 
 from ..bit_planes import pack, unpack
 from ..seeding import stream_seed
+from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .coded import add_seconds
 from .topology import TopologyName, make_topology
 
 MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte

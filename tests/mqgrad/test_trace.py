@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mqgrad.compressors.coded import add_seconds
 from mqgrad.statistics import Costs
+from mqgrad.stopwatch import add_seconds
 
 
 def _encode(costs: Costs) -> None:

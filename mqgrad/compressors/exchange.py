@@ -1,0 +1,154 @@
+"""One bucket through a parameter server: coded, pushed to the owners of its shards, averaged, coded again, pulled."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from ..feedback import FeedbackGain
+from ..layout import Layout
+from ..stopwatch import add_seconds
+from ..transport import Pending
+from ..vector_codec import VectorCodec
+from .base import Step
+from .runs import Run, chunked, join, shard_runs, split
+from .topology import Received, Topology
+
+Chunk = list[list[Run]]
+"""The runs of a part of every shard."""
+Pulled = tuple[torch.Tensor, ...]
+"""The coded means of all shards."""
+
+
+class Way(NamedTuple):
+    """To the owners of the shards, or back from them."""
+
+    residual: torch.Tensor | None
+    """float32 [numel], updated in place: of the own gradient on the way there, of the own shards' means on the way
+    back. None without error feedback."""
+    gain: FeedbackGain
+    seed: int
+    """Of the random numbers."""
+
+
+class Coder(Protocol):
+    """Codes runs of the vector of an exchange."""
+
+    @property
+    def codec(self) -> VectorCodec: ...
+
+    @property
+    def bucket_size(self) -> int: ...
+
+    def encode(self, exchange: "Exchange", way: Way, run: Run) -> torch.Tensor:
+        """Encode a run of ``exchange.flat``, through the same run of the residual where there is feedback."""
+        ...
+
+    def encode_mean(
+        self, exchange: "Exchange", way: Way, run: Run, pieces: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
+        ...
+
+
+class _Push(NamedTuple):
+    """One chunk on its way to the owners of its shards."""
+
+    pieces: list[list[torch.Tensor]]
+    """By shard and run."""
+    payloads: list[torch.Tensor]
+    received: Pending[Received]
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Exchange:
+    """The mean over ranks of one bucket's gradients, through coded payloads."""
+
+    coder: Coder
+    topology: Topology
+    layout: Layout
+    step: Step
+    push: Way
+    pull: Way
+    flat: torch.Tensor = dataclasses.field(init=False, repr=False)
+    """float32 [numel]: the gradients, and then their mean."""
+
+    def average_(self, gradients: list[torch.Tensor]) -> None:
+        """Replace the gradients by their mean over ranks.
+
+        1. Add this rank's residual and encode every shard; keep what the code left out as the new residual.
+        2. Push every shard to its owner: an all-to-all where rank r owns shard r.
+        3. Decode and sum the W versions of each own shard in fp32; divide by W.
+        4. Add the shard's residual, encode the mean again, keep what was left out.
+        5. Pull the coded means: an all-gather where rank r owns shard r.
+        6. Decode all shards, the own one included, so that every rank ends with the same bits.
+
+        That happens chunk by chunk: while one is coded, those before and after it are on the wire.
+        """
+        layout, costs = self.layout, self.step.costs
+        shards = shard_runs(layout, self.step.bits, self.step.parameter_bits)
+        chunks = chunked(shards, self.coder.bucket_size)
+        with add_seconds(costs, "encode_seconds"):
+            self.flat = layout.pack(gradients)
+            _drop_padding(self.flat, layout, shards, self.coder.codec)
+        # 1. and 2.
+        pushed = [self._start_push(chunk) for chunk in chunks]
+        _clear_padding(self.push.residual, layout)
+        # 3. to 5.
+        pulled = [self._start_pull(chunk, push) for chunk, push in zip(chunks, pushed, strict=True)]
+        _clear_padding(self.pull.residual, layout)
+        # 6.
+        for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
+            self._decode(chunk, push, pull)
+        with add_seconds(costs, "decode_seconds"):
+            layout.unpack(self.flat, gradients)
+
+    def bucket_ids(self, run: Run) -> torch.Tensor:
+        """int64 [buckets of the run]: the identity of each scale bucket."""
+        size = self.coder.bucket_size
+        return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
+
+    def _start_push(self, chunk: Chunk) -> _Push:
+        """Steps 1 and 2."""
+        with add_seconds(self.step.costs, "encode_seconds"):
+            pieces = [[self.coder.encode(self, self.push, run) for run in runs] for runs in chunk]
+            payloads = [join(shard_pieces) for shard_pieces in pieces]
+        return _Push(pieces, payloads, self.topology.push(self.step.transport, payloads))
+
+    def _start_pull(self, chunk: Chunk, push: _Push) -> Pending[Pulled]:
+        """Steps 3 to 5."""
+        transport = self.step.transport
+        received, coded = push.received.wait(), []
+        with add_seconds(self.step.costs, "encode_seconds"):
+            for r, versions in zip(self.topology.owned(transport), received, strict=True):
+                pieces_of_ranks = zip(*(split(payload, push.pieces[r]) for payload in versions), strict=True)
+                means = [
+                    self.coder.encode_mean(self, self.pull, run, run_pieces)
+                    for run, run_pieces in zip(chunk[r], pieces_of_ranks, strict=True)
+                ]
+                coded.append(join(means))
+        return self.topology.pull(transport, coded, push.payloads)
+
+    def _decode(self, chunk: Chunk, push: _Push, pull: Pending[Pulled]) -> None:
+        """Step 6."""
+        pulled = pull.wait()
+        with add_seconds(self.step.costs, "decode_seconds"):
+            for runs, payload, shard_pieces in zip(chunk, pulled, push.pieces, strict=True):
+                for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
+                    self.coder.codec.decode_into_(self.flat[run.part], piece, run.bits)
+
+
+def _drop_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]], codec: VectorCodec) -> None:
+    """Make zero what repeats elements for the sake of scales, where the code has no use for it."""
+    for run in itertools.chain.from_iterable(shards):
+        if not codec.repeats_padding(run.bits):
+            inside = (layout.padding >= run.part.start) & (layout.padding < run.part.stop)
+            flat[layout.padding[inside]] = 0.0
+
+
+def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
+    """Padding is repeated, not owed: a checkpoint and another bucket layout do not carry it along."""
+    if residual is not None:
+        residual[layout.padding] = 0.0
