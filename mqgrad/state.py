@@ -119,15 +119,20 @@ class CompressionState:
     def step(self, loss: torch.Tensor | float) -> None:
         """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks.
 
-        The time until the first call after construction is not counted: it holds start-up costs.
+        The time until the first call after construction holds start-up costs: that iteration counts as long as the
+        second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
         now = time.perf_counter()
-        if self._step_time is not None:
+        if self._step_time is not None or self.interval > 1:
             self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
+        if self._step_time is not None:
             self._step_seconds = seconds = now - self._step_time
+            follows_untimed = len(self._losses) == 2 and self._statistics.step_seconds == 0
             self._account(Costs(step_seconds=seconds, compute_seconds=seconds - self._waited_seconds))
-        else:
-            self._statistics = RankStatistics()  # it holds the costs of an iteration whose time is not known
+            if follows_untimed:
+                self._statistics.double_seconds()
+        else:  # of an iteration whose time is not known, only the bytes are
+            self._statistics = RankStatistics(wire_bytes=self._statistics.wire_bytes if self._losses else 0.0)
         self._step_time = now
         if self.controller is not None:
             self._thread.post(self._open_iteration)

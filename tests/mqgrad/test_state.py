@@ -97,6 +97,29 @@ def test_the_first_decision_may_come_before_a_whole_interval() -> None:
         assert all(measured)
 
 
+def test_the_first_decision_sees_the_same_iterations_whether_or_not_the_clock_was_started() -> None:
+    """An environment starts the clock, a plain DDP script does not: a policy must see the same of both."""
+
+    def rank_main(rank: int):
+        intervals = []
+        for starts_clock in (True, False):
+            controller = Scripted([4, 8])
+            model, optimizer, state = models.new_run(controller)
+            if starts_clock:
+                state.mark()
+            models.train(model, optimizer, state, rank, range(2))
+            state.close()
+            intervals.append(controller.seen[0])
+        return intervals
+
+    for marked, unmarked in run_ranks(rank_main):
+        assert unmarked.iteration == marked.iteration == 2
+        assert unmarked.losses == pytest.approx(marked.losses)
+        assert unmarked.wire_bytes == marked.wire_bytes
+        assert unmarked.gradient_noise == pytest.approx(marked.gradient_noise)
+        assert 0 < unmarked.compute_seconds <= unmarked.step_seconds
+
+
 def test_rank_zero_decides_when_controllers_differ() -> None:
     def rank_main(rank: int):
         class Opinionated(Scripted):
