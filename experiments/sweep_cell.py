@@ -22,6 +22,7 @@ from .sweep_server import LabServer, LocalServer, Server
 _POLL_SECONDS = 0.02
 _SERVING = "serving"
 _RECORD = "record.json"
+_FAILED = ("crashed", "timed out")
 
 
 class Place(NamedTuple):
@@ -67,16 +68,21 @@ class CellRunner:
     def run(self, cell: Cell) -> CellResult:
         """Carry out one run, whatever becomes of it. Logs are kept if it crashed or timed out.
 
+        Processes close a run when they are asked for the next one. If they fail before that one trains, either may be
+        to blame: it is asked for again of new ones.
+
         Raises:
             KeyboardInterrupt: a signal asked to stop.
             NetLabError: no lab can be built here.
         """
         started, others = time.monotonic(), OthersLoad()
         limit = self._config.limit_of(cell)
-        self._prepare_server(cell)
-        record = self._logs / _RECORD
-        record.unlink(missing_ok=True)
-        ending = self._follow(request_of(cell, self._config, record), limit - (time.monotonic() - started))
+        record, kept = self._logs / _RECORD, self._server
+        ending = self._attempt(cell, record, limit)
+        if ending.outcome in _FAILED and self._server is kept and not record.exists():
+            self._end_server(at_once=True)
+            started, others = time.monotonic(), OthersLoad()
+            ending = self._attempt(cell, record, limit)
         if self._place.caught:
             raise KeyboardInterrupt
         if ending.outcome == "timed out":
@@ -89,15 +95,20 @@ class CellRunner:
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),
             revision=self._revision,
         )
-        if result.outcome not in ("finished", "diverged"):
+        if result.outcome in _FAILED:
             self._end_server(at_once=True)
             _move(self._logs, self._place.logs / _folder_name(cell))
         return result
 
-    def _follow(self, request: RunRequest, seconds: float) -> Ending:
+    def _attempt(self, cell: Cell, record: Path, limit: float) -> Ending:
+        deadline = time.monotonic() + limit
+        self._prepare_server(cell)
+        record.unlink(missing_ok=True)
+        return self._follow(request_of(cell, self._config, record), deadline)
+
+    def _follow(self, request: RunRequest, deadline: float) -> Ending:
         """Until the run's record is complete, its processes have ended, a signal came or the time is spent."""
         assert self._server is not None
-        deadline = time.monotonic() + seconds
         training = False
         self._server.request(request)
         while not self._place.caught:

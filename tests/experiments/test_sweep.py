@@ -40,7 +40,10 @@ MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 # Stands in for `mqgrad serve-runs`: what it does depends on the controller it is asked for.
 FAKE_SERVER = """
 import json, os, pathlib, signal, sys, time
+controller = ""
 for line in sys.stdin:
+    if controller == "fixed:7":
+        sys.exit("error: that run cannot be closed")
     request = json.loads(line)
     controller, seed = request["controller"], request["seed"]
     with open({calls!r}, "a") as file:
@@ -270,8 +273,10 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     config = small_config(systems=systems, seeds=(1,), time_limit_seconds=4.0)
     results = {result.system: result for result in run_fake(tmp_path, config)}
     processes = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
-    assert len(set(processes)) == 4  # new ones after each run that failed
-    assert processes[4] == processes[5]
+    assert (
+        len(set(processes)) == 5
+    )  # new ones after each run that failed, twice where the one before was still open
+    assert processes[5] == processes[6]
     assert {name: result.outcome for name, result in results.items()} == {
         "fixed:32": "finished",
         "fixed:1": "crashed",
@@ -293,15 +298,21 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     assert "never (0/1)" in report
 
 
+def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:7", "fixed:32"), seeds=(1,))
+    assert [result.outcome for result in run_fake(tmp_path, config)] == ["finished", "finished"]
+    assert not list((tmp_path / "out" / "logs").iterdir())
+
+
 def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
     config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
     program, calls = fake_program(tmp_path)
     sweep = Sweep(tmp_path / "out", config, program=program)
     sweep.run()
     sweep.run()
-    assert controllers(calls) == ["fixed:32", "fixed:1"]
-    sweep.run(retry_failed=True)
     assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
+    sweep.run(retry_failed=True)
+    assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1", "fixed:1"]
     assert len(load_results(tmp_path / "out")) == 2
 
 
