@@ -212,7 +212,7 @@ def run(
                 seed,
                 compressor=compressor,
                 method=method,
-                link=parse_link(link_mbit_per_s, link_latency_ms),  # anew: one that switches counts from here
+                link=link,
                 iterations=iterations,
                 budget_seconds=budget_seconds,
                 tensorboard=logs,

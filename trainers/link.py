@@ -31,6 +31,9 @@ class LinkEmulation:
         """Least duration of one collective in which a rank sends ``wire_bytes``."""
         return self.latency_ms * 1e-3 + wire_bytes * 8 / (self.rate_now() * 1e6)
 
+    def begin(self) -> None:
+        """A run begins to train: its rates, if the link has several, count from here."""
+
     def rate_now(self) -> float:
         """The rate at this moment, in Mbit/s."""
         return self.mbit_per_s
@@ -44,8 +47,9 @@ class LinkEmulation:
 class SwitchingEmulation(LinkEmulation):
     """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
 
-    It switches by the clock, whatever the ranks do meanwhile, so ranks on one machine switch together. A
-    collective keeps the rate at which it began.
+    It switches by the clock from :meth:`begin` on, whatever the ranks do meanwhile; before that the first rate is in
+    force. Every rank calls it when a reset has ended, in which they met, so that they switch together. A collective
+    keeps the rate at which it began.
 
     Raises:
         ValueError: as above; no other rate, or no time between two of them.
@@ -53,8 +57,8 @@ class SwitchingEmulation(LinkEmulation):
 
     others_mbit_per_s: tuple[float, ...]
     switch_seconds: float
-    began: float = dataclasses.field(default_factory=lambda: time.time())
-    """When the first rate came into force, in seconds since the epoch."""
+    _began: float | None = dataclasses.field(init=False, default=None, compare=False)
+    """By this process's monotonic clock."""
 
     def __post_init__(self) -> None:
         super(
@@ -66,9 +70,14 @@ class SwitchingEmulation(LinkEmulation):
         for rate in self.others_mbit_per_s:
             check_positive(mbit_per_s=rate)
 
+    def begin(self) -> None:
+        object.__setattr__(self, "_began", time.monotonic())
+
     def rate_now(self) -> float:
+        if self._began is None:
+            return self.mbit_per_s
         rates = (self.mbit_per_s, *self.others_mbit_per_s)
-        return rates[int((time.time() - self.began) / self.switch_seconds) % len(rates)]
+        return rates[int((time.monotonic() - self._began) / self.switch_seconds) % len(rates)]
 
     def __str__(self) -> str:
         rates = " / ".join(f"{rate:g}" for rate in (self.mbit_per_s, *self.others_mbit_per_s))
@@ -77,7 +86,7 @@ class SwitchingEmulation(LinkEmulation):
 
 
 def parse_emulation(text: str, latency_ms: float = 0.0) -> LinkEmulation:
-    """``"100"`` → 100 Mbit/s; ``"100/1000@10"`` → 100 Mbit/s from now on, after 10 s 1000 Mbit/s, and so on in turn.
+    """``"100"`` → 100 Mbit/s; ``"100/1000@10"`` → 100 Mbit/s at first, after 10 s 1000 Mbit/s, and so on in turn.
 
     Raises:
         ValueError: not of this form, or an impossible rate.

@@ -90,6 +90,8 @@ class TrainingSession:
             method=run_method,
         )
         torch.manual_seed(seed * self.world_size + self.rank)  # dropout and the like differ between ranks
+        if link is not None:
+            link.begin()
 
     def run(self, iterations: int, bits: Width | None = None) -> RankInterval:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`."""

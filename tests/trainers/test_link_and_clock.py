@@ -5,12 +5,16 @@ import time
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import run_ranks
 
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers import LinkEmulation, ModelClock
 from mqgrad.trainers.link import SwitchingEmulation, parse_emulation
+from mqgrad.trainers.session import TrainingSession
+from mqgrad.trainers.workload import make_workload
 
 
 def statistics(wire_bytes: float) -> IntervalStatistics:
@@ -72,20 +76,40 @@ def test_clock_on_another_link_keeps_its_compute() -> None:
     assert clock == ModelClock(compute_seconds=0.01, mbit_per_s=5, latency_ms=2)
 
 
-def test_an_emulated_link_switches_in_turn_for_all_ranks_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1000.0)
-    link = parse_emulation("8/80/40@5", latency_ms=2)
-    received = pickle.loads(pickle.dumps(link))
-    seen = []
-    for now in (1000.0, 1004.9, 1005.0, 1010.0, 1015.0):
-        monkeypatch.setattr(time, "time", lambda now=now: now)
-        assert received.rate_now() == link.rate_now()
-        seen.append(link.rate_now())
-    assert seen == [8, 8, 80, 40, 8]
+def at(seconds: float, link: LinkEmulation, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The rate at this time of the clock, which stays there."""
+    monkeypatch.setattr(time, "monotonic", lambda: seconds)
+    return link.rate_now()
+
+
+def test_an_emulated_link_switches_in_turn_from_the_start_of_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = pickle.loads(pickle.dumps(parse_emulation("8/80/40@5", latency_ms=2)))
+    assert at(1000.0, link, monkeypatch) == 8
+    assert at(1007.0, link, monkeypatch) == 8  # processes start, models are built
+    link.begin()
+    assert [at(1007.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 10, 15)] == [8, 8, 80, 40, 8]
+    link.begin()  # another run on the same link
+    assert [at(1022.0 + s, link, monkeypatch) for s in (4.9, 5)] == [8, 80]
+    at(1022.0, link, monkeypatch)
     assert link.seconds(1_000_000) == pytest.approx(1.002)
     assert str(link) == "8 / 80 / 40 Mbit/s every 5 s + 2 ms (emulated)"
     with pytest.raises(ValueError, match="knows one rate"):
         ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(link)
+
+
+def test_training_starts_when_the_reset_has_ended() -> None:
+    def rank_main(rank: int) -> tuple[float, float]:
+        session = TrainingSession(make_workload("digits-mlp", width=8), dist.group.WORLD)
+        link = parse_emulation("8/80@0.000001")
+        before = link.rate_now()
+        session.reset(seed=1, link=link)
+        rates = {link.rate_now() for _ in range(1000)}
+        session.close()
+        return before, max(rates)
+
+    assert run_ranks(rank_main, 1) == [(8, 80)]
 
 
 @pytest.mark.parametrize("text", ["fast", "100@10", "100/200", "100/0@1", "100/200@0", "-1", "1:2", ""])
