@@ -31,10 +31,12 @@ class ECQSGD(QSGD):
     """How much of the residual is sent along; None follows the width: β/(1 + γ), the most stable."""
     beta: float = 1.0
     """How much of the residual is remembered; above 1 nothing is stable for long."""
-    stability: dict[Width, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
-    """Measured: λ by width."""
-    growth: float = dataclasses.field(init=False, repr=False, default=math.nan)
-    """Measured: λ at the width where it was measured last."""
+    stability: dict[str, dict[Width, float]] = dataclasses.field(
+        init=False, repr=False, default_factory=lambda: {"push": {}, "pull": {}}
+    )
+    """Measured: λ by width, of each way's feedback."""
+    growth: dict[str, float] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """Measured: λ of each way at the width where it was measured last."""
     measured_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
     """Measured: payload bytes of the vectors that were looked at."""
     entropy_bytes: float = dataclasses.field(init=False, repr=False, default=0.0)
@@ -48,13 +50,11 @@ class ECQSGD(QSGD):
                 raise ValueError(f"{name} {value!r} must be a finite number, not negative")
 
     def figures(self) -> dict[str, float]:
-        """λ where it was measured last, and the share of the payload that an ideal entropy code would need."""
-        if math.isnan(self.growth):  # what is measured in one iteration is learned in the next
+        """λ of both ways as last measured; the share of the payload that an ideal entropy code would need."""
+        if not self.growth:  # what is measured in one iteration is learned in the next
             return {}
-        return {
-            "feedback_growth": self.growth,
-            "entropy_coded_share": self.entropy_bytes / self.measured_bytes,
-        }
+        growth = {f"feedback_growth_{way}": growth for way, growth in self.growth.items()}
+        return {**growth, "entropy_coded_share": self.entropy_bytes / self.measured_bytes}
 
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
@@ -69,15 +69,19 @@ class ECQSGD(QSGD):
         return decoded
 
     def _learned(self, gain: FeedbackGain, bits: Width) -> None:
+        way = "push" if gain is self.push_gain else "pull"
         gamma, alpha = gain.gamma(bits), self.coefficients(gain, bits)[0]
-        growth = self.growth = self.stability[bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
+        growth = self.growth[way] = self.stability[way][bits] = alpha**2 * gamma + (self.beta - alpha) ** 2
         ratio = self.measured_bytes / self.entropy_bytes if self.entropy_bytes else math.nan
-        _log.info("ecq-sgd at %s bits: λ = %.3f; bytes are %.2f × their entropy", bits, growth, ratio)
+        _log.info(
+            "ecq-sgd, %s at %s bits: λ = %.3f; bytes are %.2f × their entropy", way, bits, growth, ratio
+        )
         if growth >= 1 and not self.warned:
             self.warned = True
             warnings.warn(
-                f"ecq-sgd is not stable at {bits} bits: λ = α²γ + (β − α)² = {growth:.3g} ≥ 1 with α = {alpha:.3g}, "
-                f"β = {self.beta:g}, measured γ = {gamma:.3g}; leave alpha out, or try {self.beta / (1 + gamma):.3g}",
+                f"ecq-sgd is not stable at {bits} bits ({way}): λ = α²γ + (β − α)² = {growth:.3g} ≥ 1 with "
+                f"α = {alpha:.3g}, β = {self.beta:g}, measured γ = {gamma:.3g}; leave alpha out, or try "
+                f"{self.beta / (1 + gamma):.3g}",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -8,7 +8,7 @@ from ..quantization_noise import ROTATED_NOISE
 from ..vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
-from .rotated import FewBitsRotated
+from .rotated import FewBitsRotated, rotated_coefficients
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -21,7 +21,7 @@ class Quantized(CodedMean):
     bit-exact, though it loses nothing, because what was not sent stays in the residuals.
 
     Raises:
-        ValueError: for an unknown rounding or bucket size.
+        ValueError: for an unknown rounding or bucket size; with nearest rounding, one that is no multiple of 64.
     """
 
     rounding: Rounding = "nearest"
@@ -51,7 +51,7 @@ class Quantized(CodedMean):
 
     def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
         if bits in ROTATED_NOISE and self.rotates_few_bits:
-            return 1 / (1 + ROTATED_NOISE[bits]), 1.0  # most stable for an unbiased code, see FeedbackGain
+            return rotated_coefficients(bits)
         return super(Quantized, self).coefficients(gain, bits)
 
 

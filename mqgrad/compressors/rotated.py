@@ -8,12 +8,15 @@ import torch
 from mqgrad import cuda_ext
 
 from ..codec import Codec
-from ..quantization_noise import ROTATED_NOISE
+from ..feedback import FeedbackGain
+from ..quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
 from ..vector_codec import VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 
-ROTATED_WIDTHS = (1, 2, 3, 4)
+ROTATED_WIDTHS = tuple(ROTATED_GAMMA)
+SMALLEST_BLOCK = 64
+"""Fewer elements are not nearly Gaussian after the transform, and their error is not that of the codebook."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,6 +25,14 @@ class RotationCodec(VectorCodec):
 
     bucket_size: int
     unbiased: bool
+
+    def __post_init__(self) -> None:
+        if self.bucket_size < SMALLEST_BLOCK:
+            raise ValueError(
+                f"bucket_size is made of blocks of {self.bucket_size}, the largest power of two that divides it, and "
+                f"rotated codes need at least {SMALLEST_BLOCK}: choose a multiple of {SMALLEST_BLOCK}, or "
+                "uniform levels by quantized:rounding=stochastic or qsgd"
+            )
 
     def encode(
         self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
@@ -71,6 +82,9 @@ class FewBitsRotated(VectorCodec):
 
     others: Codec
     """At all other widths."""
+
+    def __post_init__(self) -> None:
+        self.rotation  # noqa: B018 (checks the blocks)
 
     @property
     def rotation(self) -> RotationCodec:
@@ -134,6 +148,11 @@ class FewBitsRotated(VectorCodec):
         return self.at(bits).is_contractive(bits)
 
 
+def rotated_coefficients(bits: Width) -> tuple[float, float]:
+    """α and β of the unbiased code, whose γ is known: α = 1/(1 + γ) is the most stable, see ``FeedbackGain``."""
+    return 1 / (1 + ROTATED_GAMMA[bits]), 1.0
+
+
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Rotated(CodedMean):
     """Rotated codes at 1-4 bits (DRIVE, NeurIPS 2021, and EDEN, ICML 2022), plain fp32 at 32.
@@ -141,7 +160,7 @@ class Rotated(CodedMean):
     At equal width the error is smaller than that of uniform levels, for a transform of each bucket on both sides.
 
     Raises:
-        ValueError: for a bucket size that is no power of two in 8..65536.
+        ValueError: for a bucket size that is no power of two in 64..65536.
     """
 
     unbiased: bool = False
@@ -150,6 +169,7 @@ class Rotated(CodedMean):
     def __post_init__(self) -> None:
         super(Rotated, self).__post_init__()  # slots make a new class, which super() alone does not find
         cuda_ext.rotated_bytes(0, 1, self.bucket_size)
+        self.codec  # noqa: B018 (checks the blocks)
 
     @property
     def codec(self) -> RotationCodec:
@@ -158,6 +178,14 @@ class Rotated(CodedMean):
     @property
     def rotates_few_bits(self) -> bool:
         return True
+
+    def learns_gain(self, bits: Width) -> bool:
+        return False
+
+    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
+        if not self.unbiased or bits not in ROTATED_GAMMA:
+            return super(Rotated, self).coefficients(gain, bits)
+        return rotated_coefficients(bits)
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -63,6 +63,8 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel, topology"),
         ("quantized:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
         ("minmax:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
+        ("quantized:bucket_size=96", "blocks of 32, .* need at least 64: choose a multiple of 64"),
+        ("rotation:bucket_size=32", "blocks of 32, .* need at least 64"),
         ("onebit:bucket_size=12", "bucket_size 12 must be a positive multiple of 8"),
         ("powersgd:0", "rank 0 must be at least 1"),
         ("powersgd:start_iteration=-1", "start_iteration -1 must not be negative"),
@@ -85,6 +87,28 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
 def test_mistakes_are_named(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mqgrad.make_compressor(spec)
+
+
+def test_uniform_levels_take_any_bucket_size_and_rotated_ones_blocks_of_64() -> None:
+    for spec in (
+        "qsgd:bucket_size=8",
+        "quantized:bucket_size=96,rounding=stochastic",
+        "quantized:bucket_size=320",
+    ):
+        mqgrad.make_compressor(spec)
+
+
+@pytest.mark.parametrize("spec", ["quantized", "rotation:unbiased=true"])
+@pytest.mark.parametrize("bits", [1, 2, 3])
+def test_an_unbiased_rotation_has_its_own_feedback_gain_from_the_start(spec: str, bits: int) -> None:
+    compressor = mqgrad.make_compressor(spec)
+    assert not compressor.learns_gain(bits)
+    x = torch.randn(2**16, generator=torch.Generator().manual_seed(0))
+    decoded = compressor.codec.decode(compressor.codec.encode(x, bits, seed=1), x.numel(), bits)
+    gamma = float((decoded - x).square().sum() / x.square().sum())
+    alpha, beta = compressor.coefficients(compressor.push_gain, bits)
+    assert beta == 1
+    assert alpha == pytest.approx(1 / (1 + gamma), rel=0.01)
 
 
 def test_names_are_sorted_and_their_compressors_name_their_widths() -> None:

@@ -42,19 +42,22 @@ def test_alpha_follows_the_width_and_stays_stable_where_textbook_feedback_diverg
         results = {}
         for spec in ("ecq-sgd", "ecq-sgd:alpha=1"):
             owed, compressor, messages = run(rank, spec, 1, 40)
-            results[spec] = owed, compressor.stability[1], messages
+            results[spec] = owed, compressor.stability, messages
         return results
 
     for results in run_ranks(rank_main):
-        owed, growth, messages = results["ecq-sgd"]
-        assert growth < 1
+        owed, stability, messages = results["ecq-sgd"]
+        assert stability["push"][1] < 1
+        assert stability["pull"][1] < 1
         assert not messages
         assert max(owed[20:]) < 1.2 * max(owed[:20])
-        owed, growth, messages = results["ecq-sgd:alpha=1"]
-        assert growth > 1
+        owed, stability, messages = results["ecq-sgd:alpha=1"]
+        assert stability["push"][1] > 1
         assert owed[39] > 100 * owed[19]
         (message,) = messages  # once a run
-        assert re.search(r"not stable at 1 bits: λ .* = \d.* ≥ 1 with α = 1, β = 1, measured γ = \d", message)
+        assert re.search(
+            r"not stable at 1 bits \(push\): λ .* = \d.* ≥ 1 with α = 1, β = 1, measured γ = \d", message
+        )
 
 
 def test_the_measured_growth_is_that_of_the_residual() -> None:
@@ -62,10 +65,24 @@ def test_the_measured_growth_is_that_of_the_residual() -> None:
 
     def rank_main(rank: int):
         owed, compressor, _ = run(rank, "ecq-sgd:alpha=1", 1, 60)
-        return (owed[59] / owed[39]) ** (2 / 20), compressor.stability[1]
+        return (owed[59] / owed[39]) ** (2 / 20), compressor.stability["push"][1]
 
     for grown, growth in run_ranks(rank_main):
         assert grown == pytest.approx(growth, rel=0.1)  # a running mean
+
+
+def test_both_ways_are_reported_and_either_one_warns() -> None:
+    """The push has γ = 0.2, the pull 3, and α = 1: only the feedback of the mean grows."""
+    compressor = mqgrad.make_compressor("ecq-sgd:alpha=1")
+    assert compressor.push_gain.learn(2, 0.2, 1.0)
+    compressor._learned(compressor.push_gain, 2)
+    assert compressor.pull_gain.learn(2, 3.0, 1.0)
+    compressor.measured_bytes = compressor.entropy_bytes = 1.0
+    with pytest.warns(RuntimeWarning, match=r"not stable at 2 bits \(pull\)"):
+        compressor._learned(compressor.pull_gain, 2)
+    figures = compressor.figures()
+    assert figures["feedback_growth_push"] == pytest.approx(0.2)
+    assert figures["feedback_growth_pull"] == pytest.approx(3.0)
 
 
 def test_the_entropy_coded_size() -> None:
