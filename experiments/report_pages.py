@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .report_sections import Figure, Listing, Part, Section, make_sections
+from .report_sections import Figure, Folded, Listing, Part, Section, make_sections
 from .report_tables import Shaded, Table
 from .sweep import load_config, load_provenance, load_results
 
@@ -18,12 +18,14 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1450px; margin: 2em auto; padding: 0 1em; color: #222; }
 h1 { margin-bottom: .2em; } h2 { margin-top: 2em; border-bottom: 2px solid #ddd; }
 nav { columns: 3; font-size: 13px; }
-.wide { overflow-x: auto; } img { max-width: 100%; } li { margin: .2em 0; }
+.wide { overflow: auto; max-height: 92vh; } img { max-width: 100%; } li { margin: .2em 0; }
+details { margin: 1em 0; } summary { cursor: pointer; font-weight: bold; color: #0645ad; }
+@media print { .wide { max-height: none; } }
 table { border-collapse: collapse; margin: 1em 0; font-size: 13px; }
 th, td { padding: .25em .6em; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap; }
-th { background: #f5f5f5; vertical-align: bottom; white-space: normal; min-width: 3.5em; }
+th { background: #f5f5f5; vertical-align: bottom; white-space: normal; min-width: 3.5em; position: sticky; top: 0; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0; }
-td:first-child { background: white; white-space: nowrap !important; }
+th:first-child { z-index: 1; } td:first-child { background: white; white-space: nowrap !important; }
 .text { text-align: left; white-space: normal; min-width: 12em; }
 pre { background: #f5f5f5; padding: 1em; overflow-x: auto; font-size: 12px; }
 """
@@ -50,11 +52,18 @@ def _markdown(sections: Sequence[Section]) -> str:
     parts = []
     for number, section in enumerate(sections):
         parts.append(f"{'#' if number == 0 else '##'} {section.heading}")
-        parts += [_part_markdown(part) for part in section.parts if not isinstance(part, Figure)]
+        parts += filter(None, map(_part_markdown, section.parts))
     return "\n\n".join(parts) + "\n"
 
 
-def _part_markdown(part: str | list[str] | Table | Listing) -> str:
+def _part_markdown(part: Part) -> str:
+    """Empty of figures: they are in the page."""
+    if isinstance(part, Folded):
+        inner = "\n\n".join(filter(None, map(_part_markdown, part.parts)))
+        is_open = " open" if part.is_open else ""
+        return inner and f"<details{is_open}><summary>{part.summary}</summary>\n\n{inner}\n\n</details>"
+    if isinstance(part, Figure):
+        return ""
     if isinstance(part, Table):
         return _markdown_table(part)
     if isinstance(part, Listing):
@@ -76,7 +85,7 @@ def _html(sections: Sequence[Section], origin: dict[str, Any]) -> str:
         parts.append(f'<h2 id="s{number}">{html.escape(section.heading)}</h2>')
         parts += map(_part_html, section.parts)
     parts.append(
-        "<h2>Configuration, versions, machine</h2>" + _part_html(Listing(json.dumps(origin, indent=1)))
+        _part_html(Folded("Configuration, versions, machine", [Listing(json.dumps(origin, indent=1))]))
     )
     head = f'<meta charset="utf-8"><title>mqgrad compare</title><style>{_STYLE}</style>'
     body = "\n".join(parts)
@@ -84,6 +93,10 @@ def _html(sections: Sequence[Section], origin: dict[str, Any]) -> str:
 
 
 def _part_html(part: Part) -> str:
+    if isinstance(part, Folded):
+        inner = "\n".join(map(_part_html, part.parts))
+        is_open = " open" if part.is_open else ""
+        return f"<details{is_open}><summary>{html.escape(part.summary)}</summary>\n{inner}\n</details>"
     if isinstance(part, Table):
         return _html_table(part)
     if isinstance(part, Figure):
@@ -122,7 +135,7 @@ def _html_head(cell: str, is_text: bool) -> str:
 
 
 def _html_cell(cell: str | Shaded, is_text: bool) -> str:
-    text = html.escape(_text(cell))
+    text = _emphasized(_text(cell))
     if isinstance(cell, Shaded):
         return f'<td style="background: {_colour(cell.tone)}">{text}</td>'
     return f"<td{_TEXT if is_text else ''}>{text}</td>"

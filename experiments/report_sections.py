@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from .report import TARGET_SHARE, GroupSummary, OverallSummary, summarize, summarize_overall
-from .report_plots import plot_group, plot_ratios
+from .report_labels import MOST_LINES
+from .report_plots import plot_group, plot_losses
+from .report_ratio_plot import plot_ratios
 from .report_tables import (
     Table,
     cells_table,
@@ -58,8 +60,19 @@ class Listing(NamedTuple):
     text: str
 
 
-Part: TypeAlias = str | list[str] | Table | Figure | Listing
+Plain: TypeAlias = str | list[str] | Table | Figure | Listing
 """A paragraph or a list, in which stars emphasize as in Markdown; or one of the others."""
+
+
+class Folded(NamedTuple):
+    """What a reader opens to see; the summary says what it is."""
+
+    summary: str
+    parts: Sequence[Plain]
+    is_open: bool = False
+
+
+Part: TypeAlias = Plain | Folded
 
 
 class Section(NamedTuple):
@@ -79,15 +92,20 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
         Section(
             "Time to target ÷ fp32's",
             [
-                "Below 1 is faster than fp32; the fastest first. ★: the fastest of a cell.",
-                *_overview(config, groups, overall),
+                "Below 1 is faster than fp32 (green), above 1 slower (red); grey: undecided; yellow: only a bound, "
+                "where (2/5) means that 2 of 5 runs reached the target. The fastest first; *all cells* is the "
+                "geometric mean. ★: the fastest of a cell.",
+                *_overview(groups, overall),
             ],
         ),
-        Section("How to read this", [list(_NOTES)]),
         Section("Cells", [cells_table(groups)]),
+        Section("How to read this", [list(_NOTES)]),
         Section(
-            "All cells together",
-            ["Geometric means over all cells.", overall_table(overall), worst_table(overall)],
+            "Other references than fp32",
+            [
+                "Times to target ÷ those of fp32, fp16, PowerSGD, the oracle and the ideal.",
+                *_against_references(overall),
+            ],
         ),
         *(_group_section(config, group, results) for group in groups),
         Section("Runs that did not finish", [Listing("\n".join(failed)) if failed else "None."]),
@@ -95,10 +113,8 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
     ]
 
 
-def _overview(
-    config: SweepConfig, groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]
-) -> list[Table | Figure]:
-    figures = (
+def _overview(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]) -> list[Plain]:
+    figures: list[Plain] = (
         [Figure(plot_ratios(groups, [each.system for each in overall]), "time to target over fp32's")]
         if groups
         else []
@@ -106,10 +122,25 @@ def _overview(
     return [ratio_table(groups, overall), *figures]
 
 
+def _against_references(overall: Sequence[OverallSummary]) -> list[Folded]:
+    return [
+        Folded("Geometric means", [overall_table(overall)], is_open=len(overall) <= MOST_LINES),
+        Folded("Each system's worst cell", [worst_table(overall)]),
+    ]
+
+
 def _group_section(config: SweepConfig, group: GroupSummary, results: Sequence[CellResult]) -> Section:
     own = [each for each in results if each.group == group.group]
     figure = Figure(plot_group(group, own), f"loss and bits over seconds, and time split, {group}")
-    return Section(str(group), [_target(group, config), group_table(group), figure, time_table(group)])
+    few = len(group.systems) <= MOST_LINES
+    folded = [
+        Folded("Times, losses and bytes of every system", [group_table(group)], is_open=few),
+        Folded("Where the time of an iteration goes", [time_table(group)], is_open=few),
+    ]
+    if not few:
+        losses = Figure(plot_losses(group, own), f"loss over seconds of every system, {group}")
+        folded.insert(1, Folded("Loss over time of every system", [losses]))
+    return Section(str(group), [_target(group, config), figure, *folded])
 
 
 def failures(results: Sequence[CellResult]) -> list[str]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .estimates import Estimate, Ratio
-from .report import GroupSummary, OverallSummary, SystemSummary, verdict
-from .report_plots import system_label
+from .report import VERDICTS, GroupSummary, OverallSummary, SystemSummary, verdict
+from .report_labels import is_marked, is_policy, system_label
 from .runs import PARTS
-from .sweep_grid import DENSE, SILENT
+from .sweep_grid import DENSE, SILENT, System
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
@@ -30,13 +30,22 @@ class Table(NamedTuple):
 
 
 def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]) -> Table:
-    """Time to target over fp32's: one row a system, one column a group. The best of a column is marked."""
-    header = ["system", "all cells", *map(str, groups)]
+    """Time to target over fp32's: one row a system, one column a group. The best of a column is marked.
+
+    Of several groups there is the worst, too. What all groups have in common is left out of their names.
+    """
+    several, common = len(groups) > 1, _common_name(groups)
+    header = ["system", "all cells", *(["worst"] if several else [])]
+    header += [str(group).removeprefix(common) for group in groups]
     cells = [{summary.system: summary for summary in group.systems} for group in groups]
     best = [_best(group) for group in groups]
     rows: list[list[str | Shaded]] = []
     for each in overall:
-        row: list[str | Shaded] = [system_label(each.system), _ratio(each.ratios.get("fp32"))]
+        label = system_label(each.system)
+        row: list[str | Shaded] = [f"**{label}**" if is_marked(each.system) else label]
+        row.append(_ratio(each.ratios.get("fp32")))
+        if several:
+            row.append(each.worst.get("fp32", "").replace(common, "") or _NONE)
         for by_system, winner in zip(cells, best, strict=True):
             summary = by_system.get(each.system)
             row.append(_NONE if summary is None else _shaded(summary, each.system == winner))
@@ -44,16 +53,18 @@ def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary
     return Table(header, rows)
 
 
+def _common_name(groups: Sequence[GroupSummary]) -> str:
+    """Workload and optimizer, if all of several groups have the same ones."""
+    names = {str(group).removesuffix(group.group.link) for group in groups}
+    return names.pop() if len(groups) > 1 and len(names) == 1 else ""
+
+
 def overall_table(overall: Sequence[OverallSummary]) -> Table:
     """Geometric means over all cells, one row a system, one column a reference."""
     names = list(overall[0].ratios) if overall else []
     header = ["system", *(f"÷ {name}" for name in names), "cells, against fp32"]
     rows = [
-        [
-            system_label(each.system),
-            *(_mean_ratio(each, name) for name in names),
-            _verdicts(each),
-        ]
+        [system_label(each.system), *(_mean_ratio(each, name) for name in names), _verdicts(each)]
         for each in overall
     ]
     return Table(header, rows)
@@ -67,11 +78,13 @@ def worst_table(overall: Sequence[OverallSummary]) -> Table:
 
 
 def cells_table(groups: Sequence[GroupSummary]) -> Table:
-    """One row a group: its target, who came first, and what bounds it."""
+    """One row a group: its target, who came first, how policies and references did, and what bounds it."""
     names = list(dict.fromkeys(name for group in groups for name in group.references if name != "fp32"))
-    header = ["cell", "target loss", "fastest", "÷ fp32"]
+    policies = list(dict.fromkeys(s.system for g in groups for s in g.systems if _is_policy(s.system)))
+    header = ["cell", "target loss", "fastest", "÷ fp32", "against fp32"]
+    header += [f"{system_label(policy)} ÷ fp32" for policy in policies]
     header += [f"{name} ÷ fp32" for name in names] + ["ceiling of a time-only schedule, bits"]
-    return Table(header, [_cell_row(group, names) for group in groups])
+    return Table(header, [_cell_row(group, policies, names) for group in groups])
 
 
 def group_table(group: GroupSummary) -> Table:
@@ -113,16 +126,36 @@ def time_table(group: GroupSummary) -> Table:
     return Table(header, rows)
 
 
-def _cell_row(group: GroupSummary, names: Sequence[str]) -> list[str]:
+def _is_policy(system: str) -> bool:
+    return is_policy(System.parse(system).controller or "")
+
+
+def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]) -> list[str]:
     by_system = {summary.system: summary for summary in group.systems}
     winner = _best(group)
     row = [str(group), _number(group.target, ".4f")]
     row += (
         [_NONE, _NONE] if winner is None else [system_label(winner), _ratio(by_system[winner].ratios["fp32"])]
     )
-    for name in names:
-        row.append(_reference_to_dense(group, name))
+    row.append(_counts(group))
+    row += [_place(group, policy) for policy in policies]
+    row += [_reference_to_dense(group, name) for name in names]
     return [*row, _number(group.ceiling_bits, ".2f")]
+
+
+def _counts(group: GroupSummary) -> str:
+    """How many systems are faster and slower than fp32."""
+    said = [verdict(each) for each in group.systems if each.system not in (DENSE, SILENT)]
+    return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
+
+
+def _place(group: GroupSummary, system: str) -> str:
+    """A system's ratio, and where it stands among all that train."""
+    names = [each.system for each in group.systems if each.system != SILENT]
+    if system not in names:
+        return _NONE
+    ratio = next(each.ratios.get("fp32") for each in group.systems if each.system == system)
+    return _NONE if ratio is None else f"{_ratio(ratio)} (no. {names.index(system) + 1} of {len(names)})"
 
 
 def _reference_to_dense(group: GroupSummary, name: str) -> str:
@@ -151,7 +184,7 @@ def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
     said, ratio = verdict(summary), summary.ratios.get("fp32")
     tone = _TONES[said]
     if ratio is not None and tone:
-        tone *= min(1.0, 0.25 + abs(math.log2(ratio.value)) / 2)
+        tone *= min(1.0, 0.2 + abs(math.log2(ratio.value)) / 3)
     text = said if ratio is None else _ratio(ratio)
     missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""
     return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)

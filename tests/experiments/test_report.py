@@ -20,8 +20,8 @@ from mqgrad.experiments.estimates import (
     paired_ratio,
 )
 from mqgrad.experiments.report import SystemSummary, summarize, summarize_overall, target_loss, verdict
+from mqgrad.experiments.report_labels import families, shown_systems
 from mqgrad.experiments.report_pages import write_report
-from mqgrad.experiments.report_plots import shown_systems
 from mqgrad.experiments.report_tables import cells_table, group_table, overall_table, ratio_table, time_table
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
@@ -327,3 +327,35 @@ def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> No
     for told in ("≥ 0.20 (1/2)", "goodput, seed 1: diverged: training loss nan", "never", "◂ oracle"):
         assert told in page
         assert told in text
+
+
+def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Path) -> None:
+    systems = (*SYSTEMS, "default", "mqgrad-authors on minmax", "local-sgd", "qsgd")
+    links = ("emulated:100mbit", "emulated:1gbit")
+    config = small_config(systems=systems, links=links)
+    rows = [
+        result(system, seed, [2.0, 1.0, 1.0], step=1 + i * n / 10, link=link)
+        for i, system in enumerate(systems)
+        for n, link in enumerate(links)
+        for seed in (1, 2)
+    ]
+    assert families(systems) == {
+        "policy, fp32, fp16": ["fixed:32", "fp16", "default"],
+        "fixed widths": ["fixed:4", "fixed:2"],
+        "rules that set the width": ["goodput", "mqgrad-authors on minmax"],
+        "other codes": ["powersgd:rank=1", "powersgd:rank=4", "qsgd"],
+        "other methods of training": ["local-sgd"],
+    }
+    groups = summarize(config, rows)
+    table = ratio_table(groups, summarize_overall(config, groups))
+    assert table.header == ["system", "all cells", "worst", "emulated:100mbit", "emulated:1gbit"]
+    by_system = {row[0]: row for row in table.rows}
+    assert by_system["**policy default**"][2] == "1.80 emulated:1gbit"
+    assert by_system["qsgd"][2] == "2.10 emulated:1gbit"
+    (slow,) = [row for row in cells_table(groups).rows if "1gbit" in row[0]]
+    assert "1.80 (no. 8 of 11)" in slow
+    write_results(tmp_path, config, rows)
+    page = write_report(tmp_path).html.read_text()
+    assert page.count("data:image/png;base64,") == 5  # ratios, and two of each link
+    assert page.count("<details>") == page.count("</details>") == 9
+    assert "<b>policy default</b>" in page
