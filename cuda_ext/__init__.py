@@ -1,5 +1,12 @@
 """Quantize, pack, unpack and reduce gradients: the C++ extension, or its torch reference where it was not built."""
 
+from mqgrad.cuda_ext.bfloat16 import (
+    decode_bfloat16,
+    decode_bfloat16_add_,
+    encode_bfloat16,
+    encode_bfloat16_with_feedback,
+    reduce_encode_bfloat16,
+)
 from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.library import IMPLEMENTATION
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
@@ -25,16 +32,21 @@ __all__ = [
     "IMPLEMENTATION",
     "decode",
     "decode_add_",
+    "decode_bfloat16",
+    "decode_bfloat16_add_",
     "decode_minmax",
     "decode_rotated",
     "decode_rotated_add_",
     "encode",
+    "encode_bfloat16",
+    "encode_bfloat16_with_feedback",
     "encode_minmax",
     "encode_rotated",
     "encode_with_feedback",
     "minmax_bytes",
     "payload_bytes",
     "reduce_encode",
+    "reduce_encode_bfloat16",
     "rotated_bytes",
     "sparse_bytes",
     "sparse_count",

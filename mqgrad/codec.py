@@ -13,9 +13,6 @@ from .widths import Width, check_width
 
 Rounding = Literal["nearest", "stochastic"]
 
-CACHED_ELEMENTS = 32768
-"""Whose few temporaries fit the second cache; fewer would pay more for the calls."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Codec(VectorCodec):
@@ -56,8 +53,10 @@ class Codec(VectorCodec):
         """
         if check_width(bits) < 1:
             return cuda_ext.sparse_encode(x, _elements_per_bit(bits))
-        if bits >= 16:
-            return _cast_to_bytes(x, bits)
+        if bits == 16:
+            return cuda_ext.encode_bfloat16(x)
+        if bits == 32:
+            return x.float().contiguous().view(torch.uint8)
         return cuda_ext.encode(
             x, int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids
         )
@@ -87,7 +86,9 @@ class Codec(VectorCodec):
             return cuda_ext.encode_with_feedback(
                 x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
             )
-        return _cast_with_feedback(x, residual, bits, alpha, beta)
+        if bits == 16:
+            return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta)
+        return _send_floats(x.float(), residual, alpha, beta)
 
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
@@ -103,7 +104,9 @@ class Codec(VectorCodec):
             return cuda_ext.sparse_decode(payload, numel, _elements_per_bit(bits))
         if bits < 16:
             return cuda_ext.decode(payload, numel, int(bits), self.bucket_size)
-        return _cast_from_bytes(payload, numel, bits)
+        if bits == 16:
+            return cuda_ext.decode_bfloat16(payload, numel)
+        return _floats(payload, numel)
 
     def encode_mean(
         self,
@@ -117,8 +120,12 @@ class Codec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]; 1-8 bits in one pass."""
-        if not 1 <= check_width(bits) <= 8:
+        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
+        if check_width(bits) == 16:
+            return cuda_ext.reduce_encode_bfloat16(
+                torch.stack(list(payloads)), numel, residual=residual, alpha=alpha, beta=beta
+            )
+        if not 1 <= bits <= 8:
             return VectorCodec.encode_mean(
                 self,
                 payloads,
@@ -147,6 +154,8 @@ class Codec(VectorCodec):
         """Overwrite the float32 ``out`` [N] with a decoded payload."""
         if 1 <= check_width(bits) <= 8:
             cuda_ext.decode(payload, out.numel(), int(bits), self.bucket_size, out=out)
+        elif bits == 16:
+            cuda_ext.decode_bfloat16(payload, out.numel(), out=out)
         else:
             VectorCodec.decode_into_(self, out, payload, bits)
 
@@ -156,44 +165,27 @@ class Codec(VectorCodec):
             cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
         elif bits < 16:
             cuda_ext.decode_add_(accumulator, payload, int(bits), self.bucket_size)
+        elif bits == 16:
+            cuda_ext.decode_bfloat16_add_(accumulator, payload)
         else:
-            accumulator.add_(_cast_from_bytes(payload, accumulator.numel(), bits))
+            accumulator.add_(_floats(payload, accumulator.numel()))
 
 
 def _elements_per_bit(bits: Width) -> int:
     return round(1 / bits)
 
 
-def _cast_with_feedback(
-    x: torch.Tensor, residual: torch.Tensor, bits: Width, alpha: float, beta: float
-) -> torch.Tensor:
-    """As :meth:`Codec.encode_with_feedback`; on the CPU in pieces that stay in the cache from step to step."""
-    on_cpu = x.device.type == "cpu"
-    piece = CACHED_ELEMENTS if on_cpu else max(1, x.numel())
-    sent = torch.empty(x.numel(), dtype=_cast_dtype(bits), device=x.device)
-    for x_P, h_P, sent_P in zip(x.split(piece), residual.split(piece), sent.split(piece), strict=True):
-        x_P = x_P.float()
-        sent_P.copy_(torch.add(x_P, h_P, alpha=alpha))
-        owed_P = torch.sub(x_P, sent_P.float()).add_(h_P, alpha=beta)
-        if not (
-            on_cpu and owed_P.sum().isfinite()
-        ):  # the test of all elements takes longer than all of the above
-            owed_P = torch.where(owed_P.isfinite(), owed_P, h_P)
-        h_P.copy_(owed_P)
+def _send_floats(x: torch.Tensor, residual: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
+    """:meth:`Codec.encode_with_feedback` at 32 bits, where all that is owed is what the sum rounds off."""
+    sent = torch.add(x, residual, alpha=alpha)
+    owed = torch.sub(x, sent).add_(residual, alpha=beta)
+    residual.copy_(torch.where(owed.isfinite(), owed, residual))
     return sent.view(torch.uint8)
 
 
-def _cast_to_bytes(x: torch.Tensor, bits: Width) -> torch.Tensor:
-    return x.to(_cast_dtype(bits)).contiguous().view(torch.uint8)
-
-
-def _cast_from_bytes(payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-    if payload.dtype != torch.uint8 or payload.numel() != numel * bits // 8:
+def _floats(payload: torch.Tensor, numel: int) -> torch.Tensor:
+    if payload.dtype != torch.uint8 or payload.numel() != 4 * numel:
         raise ValueError(
-            f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at {bits} bits"
+            f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at 32 bits"
         )
-    return payload.view(_cast_dtype(bits)).float()
-
-
-def _cast_dtype(bits: Width) -> torch.dtype:
-    return torch.bfloat16 if bits == 16 else torch.float32
+    return payload.view(torch.float32)

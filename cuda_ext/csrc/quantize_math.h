@@ -266,6 +266,22 @@ MQ_INLINE float next_residual(float x, float residual, float sent, float beta) {
   return beta * residual + (x - sent);
 }
 
+// Note [bfloat16]
+//
+// A payload at width 16: the upper half of the fp32 value, rounded to nearest, halves to even; little-endian, no scales.
+// Every NaN becomes the one below, where torch leaves another one where it converts vectors.
+constexpr uint16_t kBfloat16Nan = 0x7fc0;
+
+MQ_INLINE uint16_t bfloat16_bits(float x) {
+  const uint32_t bits = float_bits(x);
+  const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>(abs_bits(x) > kInfinityBits ? kBfloat16Nan : rounded);
+}
+
+MQ_INLINE float bfloat16_value(uint16_t bits) {
+  return float_from_bits(static_cast<uint32_t>(bits) << 16);
+}
+
 // MQGrad (Cui et al. 2018): S = 2^b cells between the column's minimum and maximum, decoded at their midpoints.
 // S is a power of two, so dividing before multiplying by it changes nothing but avoids an overflow.
 MQ_INLINE int32_t minmax_code(float x, float minimum, float range, float cells) {

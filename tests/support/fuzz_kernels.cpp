@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 
+#include "bfloat16.h"
 #include "kernels.h"
 #include "rotation_kernels.h"
 #include "sparse.h"
@@ -202,11 +203,32 @@ void fuzz_rotation_encode(Input& input) {
                          payload.get());
 }
 
+void fuzz_bfloat16(Input& input) {
+  const int64_t numel = input.take_in(0, kMaxElements);
+  const int type = static_cast<int>(input.take_in(0, 3));
+  const int64_t count = input.take_in(0, 3);
+  const bool feedback = input.take_in(0, 1);
+  const auto x = input.take_array<uint8_t>(count ? count * 2 * numel : numel * kTypeBytes[type]);
+  const auto residual = input.take_array<float>(numel);
+  Bfloat16Arguments arguments{x.get(), kTypes[type], numel, feedback ? residual.get() : nullptr, 1.0, 0.9};
+  if (count) {
+    arguments.payloads = x.get();
+    arguments.count = count;
+  }
+  const std::unique_ptr<uint8_t[]> payload(new uint8_t[2 * numel]);
+  const std::unique_ptr<float[]> out(new float[numel]());
+  const int64_t middle = input.take_in(0, numel);
+  encode_bfloat16_range(arguments, 0, middle, payload.get());
+  encode_bfloat16_range(arguments, middle, numel, payload.get());
+  decode_bfloat16_range(payload.get(), 0, middle, true, out.get());
+  decode_bfloat16_range(payload.get(), middle, numel, false, out.get());
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 9)) {
+  switch (input.take_in(0, 10)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
@@ -215,6 +237,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 5: fuzz_sparse_decode(input); break;
     case 6: fuzz_rotation_encode(input); break;
     case 7: fuzz_rotation_decode(input); break;
+    case 8: fuzz_bfloat16(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

@@ -1,0 +1,88 @@
+// bfloat16 on the CPU: conversion, error feedback and the mean of payloads, each in one pass.
+#include <algorithm>
+
+#include "bfloat16.h"
+#include "clones.h"
+#include "kernels.h"
+#include "quantize_math.h"
+
+namespace mqgrad {
+namespace {
+
+// A payload may begin at any byte.
+MQ_INLINE void store(uint8_t* payload, int64_t i, uint16_t bits) {
+  std::memcpy(payload + 2 * i, &bits, 2);
+}
+
+MQ_INLINE float load(const uint8_t* payload, int64_t i) {
+  uint16_t bits;
+  std::memcpy(&bits, payload + 2 * i, 2);
+  return bfloat16_value(bits);
+}
+
+MQ_CLONES void convert(const float* __restrict x, int64_t n, uint8_t* __restrict payload) {
+  for (int64_t i = 0; i < n; ++i) store(payload, i, bfloat16_bits(x[i]));
+}
+
+MQ_CLONES void convert_with_feedback(const float* __restrict x, float* __restrict residual, int64_t n, float alpha,
+                                     float beta, uint8_t* __restrict payload) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint16_t bits = bfloat16_bits(compensated(x[i], residual[i], alpha));
+    const float kept = next_residual(x[i], residual[i], bfloat16_value(bits), beta);
+    residual[i] = abs_bits(kept) < kInfinityBits ? kept : residual[i];
+    store(payload, i, bits);
+  }
+}
+
+MQ_CLONES void write_values(const uint8_t* __restrict payload, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = load(payload, i);
+}
+
+MQ_CLONES void add_values(const uint8_t* __restrict payload, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n; ++i) out[i] += load(payload, i);
+}
+
+MQ_CLONES void divide(float* v, int64_t n, float divisor) {
+  for (int64_t i = 0; i < n; ++i) v[i] /= divisor;
+}
+
+// The sum starts from +0, as a tensor of zeros would.
+void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* mean) {
+  std::fill(mean, mean + n, 0.0f);
+  for (int64_t k = 0; k < a.count; ++k) add_values(a.payloads + 2 * (k * a.numel + begin), n, mean);
+  divide(mean, n, static_cast<float>(a.count));
+}
+
+// Elements [begin, begin + n) as fp32, in `room` where they are not that already.
+const float* input_floats(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* room) {
+  if (a.payloads) {
+    mean_of_payloads(a, begin, n, room);
+  } else if (a.dtype == torch::headeronly::ScalarType::Float) {
+    return static_cast<const float*>(a.x) + begin;
+  } else {
+    load_floats(a.x, a.dtype, begin, n, room);
+  }
+  return room;
+}
+
+}  // namespace
+
+void encode_bfloat16_range(const Bfloat16Arguments& a, int64_t begin, int64_t end, uint8_t* payload) {
+  float room[kChunk];
+  for (int64_t at = begin; at < end; at += kChunk) {
+    const int64_t n = std::min(kChunk, end - at);
+    const float* x = input_floats(a, at, n, room);
+    if (a.residual) {
+      convert_with_feedback(x, a.residual + at, n, a.alpha, a.beta, payload + 2 * at);
+    } else {
+      convert(x, n, payload + 2 * at);
+    }
+  }
+}
+
+void decode_bfloat16_range(const uint8_t* payload, int64_t begin, int64_t end, bool add, float* out) {
+  const auto values = add ? add_values : write_values;
+  values(payload + 2 * begin, end - begin, out + begin);
+}
+
+}  // namespace mqgrad

@@ -1,0 +1,45 @@
+"""The ops of width 16 in plain torch: what is right, byte for byte. Note [bfloat16] in csrc/quantize_math.h."""
+
+import torch
+from torch import Tensor
+
+
+def encode_bfloat16(x: Tensor, residual: Tensor | None, alpha: float, beta: float) -> Tensor:
+    """See `mqgrad.cuda_ext.encode_bfloat16`."""
+    x = x.float()
+    sent = _round(x if residual is None else x + alpha * residual)
+    if residual is not None:
+        kept = beta * residual + (x - sent.float())
+        residual.copy_(torch.where(kept.isfinite(), kept, residual))
+    return sent.view(torch.uint8)
+
+
+def reduce_encode_bfloat16(
+    payloads: Tensor, residual: Tensor | None, numel: int, alpha: float, beta: float
+) -> Tensor:
+    """See `mqgrad.cuda_ext.reduce_encode_bfloat16`."""
+    mean = payloads.new_zeros(numel, dtype=torch.float32)
+    for payload in payloads:
+        decode_bfloat16_add_(mean, payload)
+    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    return encode_bfloat16(mean, residual, alpha, beta)
+
+
+def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:
+    """See `mqgrad.cuda_ext.decode_bfloat16`."""
+    return payload.clone().view(torch.bfloat16).float()  # a slice of a message may be unaligned
+
+
+def decode_bfloat16_into(out: Tensor, payload: Tensor) -> None:
+    """See `mqgrad.cuda_ext.decode_bfloat16`."""
+    out.copy_(decode_bfloat16(payload, out.numel()))
+
+
+def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
+    """See `mqgrad.cuda_ext.decode_bfloat16_add_`."""
+    accumulator.add_(decode_bfloat16(payload, accumulator.numel()))
+
+
+def _round(v: Tensor) -> Tensor:
+    rounded = v.to(torch.bfloat16)
+    return torch.where(v.isnan(), torch.full_like(rounded, torch.nan), rounded)

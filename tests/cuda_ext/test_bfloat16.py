@@ -1,0 +1,183 @@
+"""Width 16: the kernels give the bytes of the reference, whatever lengths, alignments, threads and values are."""
+
+import math
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import reference_bfloat16 as reference
+
+compiled = pytest.mark.skipif(
+    cuda_ext.IMPLEMENTATION == "reference" and "MQGRAD_REQUIRE_EXTENSION" not in os.environ,
+    reason="the extension was not built: nothing to compare with the reference",
+)
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+LENGTHS = [*range(140), 2047, 2048, 2049, 4096, 5001, 32767, 65536, 70001]
+
+
+def any_floats(numel: int, seed: int = 0) -> Tensor:
+    """Every bit pattern is as likely as any other: NaNs, infinities, denormals and ties included."""
+    generator = torch.Generator().manual_seed(seed)
+    bits = torch.randint(-(2**31), 2**31, (numel,), generator=generator, dtype=torch.int64).to(torch.int32)
+    bits[::5] &= -0x8000  # ties
+    bits[3::50], bits[4::50] = (
+        0x7F800000,
+        0x7F800001,
+    )  # infinity, and the NaN that rounding would turn into it
+    return bits.view(torch.float32)
+
+
+def gradient(numel: int, seed: int = 0) -> Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_same(ours: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@compiled
+@pytest.mark.parametrize("numel", LENGTHS)
+def test_parity_at_any_length(numel: int) -> None:
+    for x, owed in [
+        (any_floats(numel), any_floats(numel, 1)),
+        (gradient(numel), gradient(numel, 1) * 1e-3),
+    ]:
+        payload = cuda_ext.encode_bfloat16(x)
+        assert_same(payload, reference.encode_bfloat16(x, None, 0, 0))
+        assert_same(cuda_ext.decode_bfloat16(payload, numel), reference.decode_bfloat16(payload, numel))
+        ours, expected = owed.clone(), owed.clone()
+        for alpha, beta in [(1.0, 1.0), (0.3, 0.9)]:
+            sent = cuda_ext.encode_bfloat16_with_feedback(x, ours, alpha, beta)
+            assert_same(sent, reference.encode_bfloat16(x, expected, alpha, beta))
+            assert_same(ours, expected)
+        cuda_ext.decode_bfloat16_add_(ours, payload)
+        reference.decode_bfloat16_add_(expected, payload)
+        assert_same(ours, expected)
+
+
+@compiled
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("numel", [0, 1, 31, 2049, 40000])
+def test_mean_of_payloads(world_size: int, numel: int) -> None:
+    x = gradient(world_size * numel).view(world_size, numel)
+    if numel:
+        x[0, numel // 2], x[-1, 0] = torch.inf, torch.nan
+    payloads = torch.stack([cuda_ext.encode_bfloat16(row) for row in x])
+    expected = reference.reduce_encode_bfloat16(payloads, None, numel, 1, 1)
+    assert_same(cuda_ext.reduce_encode_bfloat16(payloads, numel), expected)
+    ours, owed = gradient(numel, 1), gradient(numel, 1)
+    payload = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=ours, alpha=0.5, beta=0.9)
+    assert_same(payload, reference.reduce_encode_bfloat16(payloads, owed, numel, 0.5, 0.9))
+    assert_same(ours, owed)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_types_of_gradients(dtype: torch.dtype) -> None:
+    x, ours, expected = gradient(5000).to(dtype), torch.zeros(5000), torch.zeros(5000)
+    payload = cuda_ext.encode_bfloat16_with_feedback(x, ours, 1.0, 1.0)
+    assert_same(payload, reference.encode_bfloat16(x, expected, 1.0, 1.0))
+    assert_same(ours, expected)
+
+
+@pytest.mark.parametrize("offset", range(9))
+def test_slices_at_any_alignment(offset: int) -> None:
+    """As the collective uses them; nothing beside them is touched."""
+    numel = 300
+    x, owed = gradient(numel + 16)[offset : offset + numel], torch.full((numel + 16,), 7.0)
+    residual = owed[offset : offset + numel].zero_()
+    payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+    message = torch.full((2 * numel + 16,), 77, dtype=torch.uint8)
+    message[offset : offset + 2 * numel] = payload
+    flat = torch.full((numel + 16,), 7.0)
+    part = flat[offset : offset + numel]
+    received = message[offset : offset + 2 * numel]
+    assert cuda_ext.decode_bfloat16(received, numel, out=part) is part
+    assert_same(part, x.bfloat16().float())
+    assert_same(residual, x - part)
+    for whole in (owed, flat):
+        assert bool((whole[:offset] == 7).all() & (whole[offset + numel :] == 7).all())
+    cuda_ext.decode_bfloat16_add_(residual, received)
+    assert_same(residual, x)
+
+
+def test_bytes_do_not_depend_on_threads() -> None:
+    x, owed, before = any_floats(200_003), any_floats(200_003, 1), torch.get_num_threads()
+
+    def run(threads: int) -> list[Tensor]:
+        torch.set_num_threads(threads)
+        residual = owed.clone()
+        payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+        mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(2, 1), len(x))
+        return [payload, residual, mean, cuda_ext.decode_bfloat16(payload, len(x))]
+
+    try:
+        single = run(1)
+        for threads in (2, 5):
+            for ours, expected in zip(run(threads), single, strict=True):
+                assert_same(ours, expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@given(st.floats(width=32), st.floats(width=32))
+def test_what_is_not_finite_leaves_its_residual(value: float, owed: float) -> None:
+    x, residual = torch.tensor([value]), torch.tensor([owed])
+    payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+    sent = cuda_ext.decode_bfloat16(payload, 1)
+    assert_same(sent, (x + owed).bfloat16().float())
+    kept = owed + (x - sent)
+    assert_same(residual, kept if math.isfinite(kept) else torch.tensor([owed]))
+    if sent.isnan():
+        assert payload.tolist() == [0xC0, 0x7F]
+
+
+@compiled
+def test_opcheck() -> None:
+    x = gradient(70)
+    payload = cuda_ext.encode_bfloat16(x)
+    ops = torch.ops.mqgrad
+    torch.library.opcheck(ops.encode_bfloat16.default, (x, x.clone(), 1.0, 0.9))
+    torch.library.opcheck(ops.reduce_encode_bfloat16.default, (payload.repeat(2, 1), None, 70, 1.0, 1.0))
+    torch.library.opcheck(ops.decode_bfloat16.default, (payload, 70))
+    torch.library.opcheck(ops.decode_bfloat16_into.default, (x.clone(), payload))
+    torch.library.opcheck(ops.decode_bfloat16_add_.default, (x.clone(), payload))
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("encode_bfloat16", (torch.zeros(4, dtype=torch.int32), None, 1.0, 1.0)),
+        ("encode_bfloat16", (torch.zeros(8)[::2], None, 1.0, 1.0)),
+        ("encode_bfloat16", (torch.zeros(4), torch.zeros(3), 1.0, 1.0)),
+        ("reduce_encode_bfloat16", (torch.zeros(2, 7, dtype=torch.uint8), None, 4, 1.0, 1.0)),
+        ("reduce_encode_bfloat16", (torch.zeros(0, 8, dtype=torch.uint8), None, 4, 1.0, 1.0)),
+        ("decode_bfloat16", (torch.zeros(8, dtype=torch.uint8), 5)),
+        ("decode_bfloat16", (torch.zeros(0, dtype=torch.uint8), 2**63 - 1)),  # twice that wraps to -2
+        ("decode_bfloat16_into", (torch.zeros(5), torch.zeros(8, dtype=torch.uint8))),
+        ("decode_bfloat16_add_", (torch.zeros(3), torch.zeros(8, dtype=torch.uint8))),
+    ],
+)
+def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[object, ...]) -> None:
+    with pytest.raises(RuntimeError, match="mqgrad: "):
+        getattr(torch.ops.mqgrad, name)(*arguments)
+
+
+def test_mistakes_are_named() -> None:
+    x = torch.zeros(4)
+    with pytest.raises(TypeError, match=r"torch\.int64"):
+        cuda_ext.encode_bfloat16(x.long())
+    with pytest.raises(ValueError, match=r"residual must have shape \(4,\), got \(3,\)"):
+        cuda_ext.encode_bfloat16_with_feedback(x, torch.zeros(3), 1.0, 1.0)
+    with pytest.raises(ValueError, match="alpha and beta must be finite, got inf"):
+        cuda_ext.encode_bfloat16_with_feedback(x, torch.zeros(4), math.inf, 1.0)
+    with pytest.raises(ValueError, match=r"payload must have shape \(10,\), got \(8,\)"):
+        cuda_ext.decode_bfloat16(cuda_ext.encode_bfloat16(x), 5)
+    with pytest.raises(ValueError, match=r"payloads must have shape \(2, 8\), got \(2, 7\)"):
+        cuda_ext.reduce_encode_bfloat16(torch.zeros(2, 7, dtype=torch.uint8), 4)
