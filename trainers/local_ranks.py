@@ -132,7 +132,7 @@ class LocalRanks:
             if failure is None:
                 worker = self._workers[rank]
                 return WorkerError(rank, f"{worker.describe_exit()}; {_REMEDY}", worker.log_tail())
-        rank, failure = min(failures.items(), key=lambda item: item[1].time if item[1] else 0.0)
+        rank, failure = min(failures.items(), key=lambda item: item[1].order if item[1] else 0.0)
         assert failure is not None
         return WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
 

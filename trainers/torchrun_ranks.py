@@ -4,7 +4,6 @@ import atexit
 import contextlib
 import datetime
 import os
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -113,7 +112,7 @@ class TorchrunRanks:
         try:
             answer = Reply(getattr(self._session, command.method)(**command.arguments))
         except Exception:
-            answer = Failure(traceback.format_exc(), time.time())
+            answer = Failure(traceback.format_exc(), self._channel.next_number("failures"))
             with contextlib.suppress(Exception):
                 self._session.close()  # closes its connections: ranks that wait for this one fail at once
         return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
@@ -125,7 +124,7 @@ class TorchrunRanks:
                 raise WorkerError(rank, reason)
         failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
         if failures:
-            rank, failure = min(failures.items(), key=lambda item: item[1].time)
+            rank, failure = min(failures.items(), key=lambda item: item[1].order)
             raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
 
@@ -158,7 +157,7 @@ def _attempt(read: Callable[[], object]) -> tuple[Exception | None, Reply | Fail
     try:
         return None, Reply(read())
     except Exception as error:
-        return error, Failure(f"{type(error).__name__}: {error}", time.time())
+        return error, Failure(f"{type(error).__name__}: {error}", order=0)
 
 
 def _join(timeout: datetime.timedelta) -> None:

@@ -55,8 +55,8 @@ class Failure:
     """The method raised. The rank is of no further use."""
 
     traceback: str
-    time: float
-    """When, by the rank's clock: what one rank raises first makes the others fail too."""
+    order: float
+    """Smaller if earlier: what one rank raises first makes the others fail too. On one machine, the time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
