@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class TrainConfig:
             raise ValueError("nothing says when to stop: give total_steps, total_seconds or both")
         for name in ("total_steps", "total_seconds", "checkpoint_every"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive, got {value!r}")
         if self.warm_start not in WARM_STARTS:
             raise ValueError(f"warm_start must be one of {WARM_STARTS}, got {self.warm_start!r}")

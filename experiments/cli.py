@@ -11,12 +11,12 @@ from rich.table import Table
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
-from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
 from mqgrad.trainers.workload import workload_names
 from mqgrad.widths import Width, parse_width
 
 from . import bench_command, compare_command, netlab_command, run_server_command
+from .error_line import error_line
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -63,11 +63,16 @@ Rate = Annotated[
     ),
 ]
 Latency = Annotated[float, typer.Option(help="Latency of the emulated link per collective, in milliseconds.")]
+_SETS = {
+    "settings": "workload_settings",
+    "data_root": "workload_settings",
+}  # by another name than the option's
 Seed = Annotated[int, typer.Option(help="Seed of weights, data order, rounding and agent.")]
 
 
 @app.command()
 def train(
+    context: typer.Context,
     output: Annotated[Path, typer.Argument(help="Run folder: checkpoints, model, TensorBoard logs.")],
     workload: WorkloadName = "digits-cnn",
     settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
@@ -111,7 +116,10 @@ def train(
         "preset": preset,
     }
     if resume:
-        config = read_once(lambda: resume_config(output, total_steps, total_seconds))
+        asked = {**env, "algo": algo, "warm_start": warm_start, "seed": seed}
+        config = read_once(
+            lambda: resume_config(output, total_steps, total_seconds, given_options(context, asked))
+        )
         _train(config, resume=True)
         return
     if total_steps is None and total_seconds is None and preset != "authors":
@@ -187,13 +195,14 @@ def run(
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .oracle import oracle_trials, run_oracle, trials_table
     from .runs import default_controller
-    from .training import open_cluster, read_once, run_once
+    from .training import check_run, open_cluster, read_once, run_once
 
     if iterations is None and budget_seconds is None:
         iterations = 200
     make_method(method)  # mistakes are found before any worker starts
     make_compressor(compressor)
     link = parse_link(link_mbit_per_s, link_latency_ms)
+    read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
     if trials and method != DEFAULT_METHOD:
         raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
@@ -274,6 +283,17 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
         console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
 
 
+def given_options(context: typer.Context, values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Names and values whose options are on the command line, by option."""
+    return {
+        option: (name, values[name])
+        for parameter in context.command.params
+        if (name := _SETS.get(parameter.name or "", parameter.name)) in values
+        and getattr(context.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
+        for option in parameter.opts[:1]
+    }
+
+
 def parse_rate(text: str | None) -> float | tuple[float, float] | None:
     """``"100"`` → 100.0, ``"10:1000"`` → (10.0, 1000.0)."""
     if text is None:
@@ -308,10 +328,12 @@ def main() -> None:
     """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130."""
     try:
         app()
-    except (ValueError, WorkerError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, ImportError) as error:
         if os.environ.get("MQGRAD_TRACEBACK"):
             raise
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[red]error:[/red] {escape(error_line(error))}", highlight=False, soft_wrap=True
+        )
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         Console(stderr=True).print("stopped")

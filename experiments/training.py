@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.train import train
+from mqgrad.agents.config import TrainConfig, plain
+from mqgrad.agents.train import check_writable, train
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.settings import check_positive
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .tensorboard_log import TensorBoardLog
 
 _T = TypeVar("_T")
+_OF_THE_AGENT = ("algo", "warm_start", "seed")
 
 
 def under_torchrun() -> bool:
@@ -71,19 +72,53 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
         )
 
 
-def resume_config(output: Path, total_steps: int | None, total_seconds: float | None) -> TrainConfig:
+def resume_config(
+    output: Path, total_steps: int | None, total_seconds: float | None, given: dict[str, tuple[str, Any]]
+) -> TrainConfig:
     """The saved configuration of a run folder; limits that are given replace the saved ones.
+
+    Args:
+        given: names and values of what else the command line says, by option; they must agree.
 
     Raises:
         FileNotFoundError: if the folder holds no run.
+        ValueError: an option says otherwise than the run.
     """
     path = output / "config.json"
     if not path.exists():
         raise FileNotFoundError(f"{output} holds no run to resume; start one without --resume")
     saved = TrainConfig.load(path)
+    for option, (name, value) in given.items():
+        own = saved.env.get(name) if name not in _OF_THE_AGENT else getattr(saved, name)
+        if plain(value) != plain(own):
+            raise ValueError(
+                f"{option} asks for {value}, but the run in {output} was started with {own}: leave {option} out, "
+                "or start another run in another folder"
+            )
     if total_steps is None and total_seconds is None:
         return dataclasses.replace(saved, output=output)
     return dataclasses.replace(saved, output=output, total_steps=total_steps, total_seconds=total_seconds)
+
+
+def check_run(budget_seconds: float | None, tensorboard: Path | None, record: Path | None) -> None:
+    """Find before any worker starts what would fail after it.
+
+    Raises:
+        OSError: a folder does not exist or cannot be written.
+        ValueError: a budget that would never be spent.
+    """
+    if budget_seconds is not None:
+        check_positive(budget_seconds=budget_seconds)
+    if tensorboard is not None:
+        check_writable(tensorboard)
+    if record is None:
+        return
+    folder = record.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} for the record")
+    if record.is_dir():
+        raise IsADirectoryError(f"the record {record} is a folder; give a file")
+    check_writable(folder)
 
 
 def run_once(
@@ -101,14 +136,8 @@ def run_once(
 ) -> RunRecord:
     """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
 
-    Raises:
-        OSError: a folder of theirs does not exist or cannot be written; nothing has been trained then.
-        ValueError: a budget that would never be spent.
+    See :func:`check_run` for what can be found out before.
     """
-    if budget_seconds is not None:
-        check_positive(budget_seconds=budget_seconds)
-    if record is not None and not record.absolute().parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {record.absolute().parent} for the record")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -141,7 +141,9 @@ def _import_factory(reference: str) -> Factory:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"workload {reference!r}: no module {error.name!r} can be imported") from error
+        raise ValueError(
+            f"workload {reference!r}: no module {error.name!r} can be imported; is its folder on PYTHONPATH?"
+        ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise ValueError(f"workload {reference!r}: module {module_name!r} has no callable {attribute!r}")
@@ -149,11 +151,15 @@ def _import_factory(reference: str) -> Factory:
 
 
 def _check_settings(name: str, factory: Factory, settings: dict[str, Any]) -> None:
-    parameters = inspect.signature(factory).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
+    signature = inspect.signature(factory)
+    parameters = signature.parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     unknown = sorted(set(settings) - set(parameters))
-    if unknown:
+    if unknown and not takes_any:
         raise ValueError(
             f"workload {name!r} has no setting {', '.join(map(repr, unknown))}; it has {', '.join(parameters)}"
         )
+    try:
+        signature.bind(**settings)
+    except TypeError as error:
+        raise ValueError(f"workload {name!r}: {error}") from None

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import mqgrad
+from mqgrad.agents.config import TrainConfig
 from mqgrad.experiments.cli import main
 from mqgrad.experiments.runs import RunRecord
+from mqgrad.trainers.errors import WorkerError
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 Invoke = Callable[..., tuple[int, str, str]]
@@ -61,6 +63,10 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--controller", "oracle", "--method", "local-sgd"], "no width for the oracle"),
         (["run", "--controller", "missing.mqg"], "missing.mqg"),
         (["run", "--set", "batch_size=0"], "batch_size"),
+        (["run", "--budget-seconds", "0"], "budget_seconds"),
+        (["run", "--workload", "json:loads"], "missing a required argument"),
+        (["run", "--workload", "nomodule:Mine"], "on PYTHONPATH"),
+        (["train", "run", "--total-seconds", "nan"], "total_seconds must be positive, got nan"),
         (["run", "--set", "batch_size"], "NAME=VALUE"),
         (["run", "--link-mbit-per-s", "fast"], "Mbit/s"),
         (["run", "--link-mbit-per-s", "1:2"], "100/1000@10"),
@@ -78,6 +84,52 @@ def test_a_mistake_ends_in_one_message_and_exit_code_2(
     code, _, error = invoke(*arguments)
     assert code == 2
     assert expected in error
+
+
+def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke: Invoke) -> None:
+    env = {"workload": "digits-mlp", "workload_settings": {"width": 8}, "num_workers": 2, "widths": (2, 32)}
+    TrainConfig(output=tmp_path, algo="ppo", total_steps=1, env=env).save(tmp_path / "config.json")
+    differs = {
+        ("--workload", "digits-cnn"): "digits-mlp",
+        ("--set", "width=9"): "{'width': 8}",
+        ("--algo", "dqn"): "ppo",
+        ("--interval", "7"): "None",
+        ("--widths", "2+4"): "[2, 32]",
+        ("--seed", "1"): "0",
+    }
+    for option, own in differs.items():
+        code, _, error = invoke("train", str(tmp_path), "--resume", *option)
+        assert code == 2
+        assert option[0] in error
+        assert f"was started with {own}" in error
+    same = ["--workload", "digits-mlp", "--set", "width=8", "--widths", "2+32", "--seed", "0"]
+    code, _, error = invoke("train", str(tmp_path), "--resume", *same)
+    assert code == 2
+    assert "no checkpoint to resume from" in error
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            WorkerError(1, "raised; restart()", "Traceback\nValueError: batch_size 9 is too large"),
+            "rank 1: batch_size 9",
+        ),
+        (WorkerError(1, "raised; restart()", "Traceback\nTypeError: a bug"), "TypeError: a bug"),
+        (RuntimeError("port in use"), "port in use (MQGRAD_TRACEBACK=1 shows where)"),
+        (ModuleNotFoundError("pip install it"), "pip install it"),
+    ],
+)
+def test_an_error_is_a_sentence_and_no_traceback_of_ours(
+    error: Exception, line: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("mqgrad.experiments.cli.app", fail)
+    code, _, told = invoke()
+    assert code == 2
+    assert line in told
 
 
 def test_a_data_root_reaches_the_workers(tmp_path: Path, invoke: Invoke) -> None:
