@@ -13,7 +13,7 @@ from .agreement import Agreement
 from .comm_thread import CommThread
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork, Step
-from .controllers.base import Controller, opening_of, wants_parameters
+from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
 from .gradient_figures import GradientFigures
 from .layout import Layout, LayoutTable
 from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
@@ -77,13 +77,12 @@ class CompressionState:
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         self._seed = seed
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
-        by_parameter = wants_parameters(controller)
+        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
         opening, interval = self.interval, controller.interval if controller is not None else interval
-        decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}"
+        decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
-        bucket_size = self.compressor.bucket_size
-        self._layouts = LayoutTable(bucket_size=bucket_size, world_size=world_size)
-        self._figures = GradientFigures(seed, bucket_size, by_parameter=by_parameter)
+        self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
+        self._figures = GradientFigures(seed, self.compressor, by_parameter=by_parameter, trial_widths=tried)
         first_bits = controller.initial_bits if controller is not None else self.compressor.widths[-1]
         self._closed_bits = check_width(first_bits, self.compressor.widths)
         self._requested_bits: Widths = self._closed_bits

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -92,8 +93,9 @@ class RankStatistics(Costs):
     """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
     sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
     """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :mod:`mqgrad.sketch`."""
-    parameters: dict[int, tuple[int, float, float]] = dataclasses.field(default_factory=dict)
-    """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy. Keys are those of the layout."""
+    parameters: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy, then error and ‖Q(g_r)‖² of each
+    :class:`Trial`. Keys are those of the layout."""
 
     def to_row(self, interval: int) -> torch.Tensor:
         """Pack into a float64 row of a length that depends on ``interval`` only, so that ranks can all-gather it."""
@@ -102,9 +104,17 @@ class RankStatistics(Costs):
         return torch.cat([torch.tensor(scalars + losses, dtype=torch.float64), self.sketch.cpu().double()])
 
     def parameter_rows(self) -> torch.Tensor:
-        """``parameters`` as float64 [K, 3], in the order of their keys."""
-        rows = [self.parameters[key] for key in sorted(self.parameters)]
-        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+        """``parameters`` as float64 [K, 3 + 2B] with B trials, in the order of their keys."""
+        return torch.tensor([self.parameters[key] for key in sorted(self.parameters)], dtype=torch.float64)
+
+
+class Trial(NamedTuple):
+    """What a code would make of one parameter's gradient at a width: Q(g_r), without feedback. Means over ranks."""
+
+    error_sq: float
+    """‖Q(g_r) − g_r‖²."""
+    norm_sq: float
+    """‖Q(g_r)‖²."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,14 +126,21 @@ class ParameterStatistics:
     """‖g_r‖², mean over ranks."""
     peak_energy: float
     """Σ n_k · max|g_k|² over the parameter's scale buckets, divided by W."""
+    trials: tuple[Trial, ...] = ()
+    """At the controller's ``trial_widths``, in their order; empty where the compressor has no trials."""
 
     @classmethod
-    def from_rows(cls, rows_WK3: torch.Tensor) -> "tuple[ParameterStatistics, ...]":
-        """Combine the ranks' ``RankStatistics.parameter_rows``, float64 [W, K, 3]."""
-        world_size = rows_WK3.shape[0]
+    def from_rows(cls, rows_WKN: torch.Tensor) -> "tuple[ParameterStatistics, ...]":
+        """Combine the ranks' ``RankStatistics.parameter_rows``, float64 [W, K, N]."""
+        world_size = rows_WKN.shape[0]
         return tuple(
-            cls(numel=int(numel), norm_sq=norm_sq, peak_energy=peak_energy / world_size)
-            for numel, norm_sq, peak_energy in rows_WK3.mean(dim=0).tolist()
+            cls(
+                numel=int(numel),
+                norm_sq=norm_sq,
+                peak_energy=peak_energy / world_size,
+                trials=tuple(map(Trial, trials[::2], trials[1::2])),
+            )
+            for numel, norm_sq, peak_energy, *trials in rows_WKN.mean(dim=0).tolist()
         )
 
 

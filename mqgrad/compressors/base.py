@@ -90,6 +90,13 @@ class Compressor(Protocol):
         """
         ...
 
+    def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
+        """What this rank's code would make of each of the bucket's gradients at a width, flat and without feedback.
+
+        For controllers with ``trial_widths``. Changes nothing. None if that cannot be told.
+        """
+        ...
+
     def figures(self) -> dict[str, float]:
         """What this rank measured of the run so far, by name, for its record; empty where there is nothing."""
         ...
@@ -124,6 +131,9 @@ class Stateless:
 
     def is_plain(self, bits: Widths) -> bool:
         return False
+
+    def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
+        return None
 
     def figures(self) -> dict[str, float]:
         return {}

@@ -133,6 +133,18 @@ class CodedMean(abc.ABC):
         """Parameters that have error feedback now; equal on all ranks."""
         return len(self.push_feedback) if self.push_feedback is not None else 0
 
+    def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
+        """Coded shard by shard, as on the way to their owners; see :meth:`Compressor.tried`."""
+        if bits not in self.widths:
+            return None
+        if bits == 32:
+            return [gradient.reshape(-1) for gradient in work.gradients]
+        codec, layout = self.codec, work.layout
+        flat = layout.pack(work.gradients, fill_padding=codec.repeats_padding(bits))
+        for shard in flat.split(layout.shard_numel):
+            codec.decode_into_(shard, codec.encode(shard, bits), bits)
+        return layout.views(flat)
+
     def figures(self) -> dict[str, float]:
         """Nothing; see :meth:`Compressor.figures`."""
         return {}

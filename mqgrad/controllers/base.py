@@ -15,7 +15,8 @@ class Controller(Protocol):
     controller need not be bit-reproducible across machines. All its state is in ``state_dict``.
 
     One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``, which costs two more
-    passes over one gradient of each interval. One with an attribute ``opening`` decides for the first time after so
+    passes over one gradient of each interval; ``trial_widths`` beside it are widths at which that gradient is tried
+    (``ParameterStatistics.trials``). One with an attribute ``opening`` decides for the first time after so
     many iterations, however long its intervals are.
     """
 
@@ -43,6 +44,11 @@ class Controller(Protocol):
 def wants_parameters(controller: Controller | None) -> bool:
     """Whether the controller asks for ``IntervalStatistics.parameters``."""
     return bool(getattr(controller, "wants_parameters", False))
+
+
+def trial_widths(controller: Controller | None) -> tuple[Width, ...]:
+    """Widths at which the controller wants the gradient to be tried."""
+    return tuple(getattr(controller, "trial_widths", ()))
 
 
 def opening_of(controller: Controller) -> int:

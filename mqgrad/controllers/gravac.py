@@ -1,8 +1,9 @@
 """GraVAC, transcribed from compression factors to bit widths."""
 
 import dataclasses
+from typing import ClassVar
 
-from ..statistics import IntervalStatistics
+from ..statistics import IntervalStatistics, Trial
 from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
 
@@ -21,9 +22,12 @@ class GraVAC(WidthRule):
     4. Else the candidate goes one width down.
 
     Transcribed: the published gain, ‖compressed‖²/‖gradient‖², passes 1 for unbiased quantizers, so the gain here
-    is cos²(g, Q(g)) = 1/(1 + q(b)/‖g‖²) of one rank's gradient g. That assumes an unbiased quantizer whose error is
-    uncorrelated with the gradient and follows the d/(6s²) law; then no width need be tried to know its gain.
+    is cos²(g, Q(g)) of a rank's gradient g, without feedback, which for a selection of elements is the published one.
+    It is measured at every width by a trial compression, once an interval. Compressors without trials are taken to be
+    unbiased, with the error that their law gives: cos² = 1/(1 + q(b)/‖g‖²).
     """
+
+    wants_parameters: ClassVar[bool] = True
 
     widths: tuple[Width, ...] = TIMED_WIDTHS
     """Widths to choose from, increasing; the last is the dense one."""
@@ -59,6 +63,11 @@ class GraVAC(WidthRule):
         self.gains = [None] * len(self.widths)
         self.throughputs = [None] * len(self.widths)
 
+    @property
+    def trial_widths(self) -> tuple[Width, ...]:
+        """All that it chooses from."""
+        return self.widths
+
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """Measure, take a step of the search where one is due, and send what is good enough."""
         figures = (statistics.gradient_signal, statistics.gradient_noise, statistics.peak_energy)
@@ -73,7 +82,9 @@ class GraVAC(WidthRule):
 
     def _measure(self, statistics: IntervalStatistics) -> None:
         for i, bits in enumerate(self.widths):
-            self.gains[i] = ewma(self.gains[i], squared_cosine(statistics, bits), self.keep)
+            trials = [p.trials[i] for p in statistics.parameters if p.trials]
+            gain = measured_cosine(statistics, trials) if trials else squared_cosine(statistics, bits)
+            self.gains[i] = ewma(self.gains[i], gain, self.keep)
         if statistics.bits in self.widths:
             i = self.widths.index(statistics.bits)
             rate = 1 / max(statistics.step_seconds, _SHORTEST_STEP)
@@ -100,6 +111,15 @@ class GraVAC(WidthRule):
         gain = self.gains[self.widths.index(bits)]
         assert gain is not None
         return gain
+
+
+def measured_cosine(statistics: IntervalStatistics, trials: list[Trial]) -> float:
+    """cos²(g, Q(g)) of all parameters together, by ⟨g, Q⟩ = (‖g‖² + ‖Q‖² − ‖Q − g‖²)/2; 1 for a zero gradient."""
+    norm_sq = sum(p.norm_sq for p in statistics.parameters)
+    sent_sq, error_sq = sum(trial.norm_sq for trial in trials), sum(trial.error_sq for trial in trials)
+    if norm_sq * sent_sq == 0:
+        return float(norm_sq == 0)
+    return ((norm_sq + sent_sq - error_sq) / 2) ** 2 / (norm_sq * sent_sq)
 
 
 def squared_cosine(statistics: IntervalStatistics, bits: Width) -> float:

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..quantization_noise import uniform_noise
 from ..statistics import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
@@ -18,9 +17,12 @@ class LGreCo(LayerRule):
 
     A knapsack over layers, solved by dynamic programming over the allowed error in ``steps`` parts.
 
-    The paper measures err(l, b) by compressing the layer's accumulated gradient at every candidate. Here it is the
-    law d/(6s²)·max² per scale bucket, of one gradient per decision averaged over decisions: the same on every rank,
-    without a trial compression. A layer is one parameter, and its size d·b bits: scales are the same at each width.
+    err(l, b) is measured, as in the paper, by compressing the layer's gradient at every candidate: here of the last
+    iteration of each interval, averaged over ranks and decisions, where the paper has the accumulated gradient of one
+    rank. A layer is one parameter, and its size d·b bits: scales are the same at each width.
+
+    Raises:
+        ValueError: from ``decide``, for a compressor that has no trials.
     """
 
     reference: Width = 4
@@ -28,21 +30,27 @@ class LGreCo(LayerRule):
     steps: int = 10_000
     """Parts of the allowed error."""
     keep: float = 0.9
-    """Share of the old value in the average of a parameter's peak energy, per decision."""
-    energies: list[float] = dataclasses.field(init=False, default_factory=list)
-    """State: EWMA of the peak energy of each parameter."""
+    """Share of the old value in the average of an error, per decision."""
+    errors: list[float] = dataclasses.field(init=False, default_factory=list)
+    """State: EWMA of the error of each parameter at each width, parameter after parameter."""
 
     def prepare(self) -> None:
         self.reference = self.check_choice("reference", self.reference)
         check_count("steps", self.steps)
         check_keep(self.keep)
 
+    @property
+    def trial_widths(self) -> tuple[Width, ...]:
+        """All that it chooses from."""
+        return self.widths
+
     def choose(self, parameters: tuple[ParameterStatistics, ...]) -> list[Width]:
         """The knapsack's solution, for errors averaged over decisions."""
-        self.energies = ewma_each(self.energies, [p.peak_energy for p in parameters], self.keep)
-        errors_LB = np.array(
-            [[uniform_noise(energy, bits) for bits in self.widths] for energy in self.energies]
-        )
+        if any(len(p.trials) != len(self.widths) for p in parameters):
+            raise ValueError("l-greco needs the errors of trial compressions, and this compressor has none")
+        measured = [trial.error_sq for p in parameters for trial in p.trials]
+        self.errors = ewma_each(self.errors, measured, self.keep)
+        errors_LB = np.array(self.errors).reshape(len(parameters), len(self.widths))
         sizes_LB = np.outer([p.numel for p in parameters], self.widths)
         reference = self.widths.index(self.reference)
         chosen_L = knapsack(sizes_LB, errors_LB, float(errors_LB[:, reference].sum()), self.steps)

@@ -20,14 +20,25 @@ import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.l_greco import knapsack
 from mqgrad.quantization_noise import uniform_noise
-from mqgrad.statistics import IntervalStatistics, ParameterStatistics
+from mqgrad.statistics import IntervalStatistics, ParameterStatistics, Trial
+from mqgrad.widths import CODED_WIDTHS, Width
 
 SPECS = ("l-greco:reference=3", "smoothness-layers:budget=3")
 
 
-def statistics(*figures: tuple[int, float, float]) -> IntervalStatistics:
-    """Of parameters with these elements, ‖g‖² and peak energy."""
-    parameters = [ParameterStatistics(numel=n, norm_sq=s, peak_energy=e) for n, s, e in figures]
+def statistics(
+    *figures: tuple[int, float, float], widths: tuple[Width, ...] = CODED_WIDTHS
+) -> IntervalStatistics:
+    """Of parameters with these elements, ‖g‖² and peak energy, tried by a code that errs as the uniform law says."""
+    parameters = [
+        ParameterStatistics(
+            numel=n,
+            norm_sq=s,
+            peak_energy=e,
+            trials=tuple(Trial(uniform_noise(e, bits), s) for bits in widths),
+        )
+        for n, s, e in figures
+    ]
     return dataclasses.replace(BASE, parameters=tuple(parameters))
 
 
@@ -44,14 +55,31 @@ def test_l_greco_keeps_the_uniform_width_where_nothing_is_gained() -> None:
     assert make_controller(SPECS[0]).decide(alike) == [3, 3]
     # Without any error at the reference, nothing but 16 bits is exact enough.
     exact = make_controller("l-greco:widths=2+16+32,start=32,reference=32")
-    assert exact.decide(statistics((100, 1.0, 10.0), (50, 1.0, 0.0))) == [16, 2]
+    tried = statistics((100, 1.0, 10.0), (50, 1.0, 0.0), widths=(2, 16, 32))
+    assert exact.decide(tried) == [16, 2]
 
 
 def test_l_greco_averages_errors_over_decisions() -> None:
-    controller = make_controller("l-greco:keep=0.5")
-    controller.decide(statistics((10, 1.0, 4.0), (10, 1.0, 8.0)))
-    controller.decide(statistics((10, 1.0, 8.0), (10, 1.0, 0.0)))
-    assert controller.state_dict()["energies"] == [6.0, 4.0]
+    controller = make_controller("l-greco:keep=0.5,widths=1+4")
+    controller.decide(statistics((10, 1.0, 4.0), (10, 1.0, 8.0), widths=(1, 4)))
+    controller.decide(statistics((10, 1.0, 8.0), (10, 1.0, 0.0), widths=(1, 4)))
+    assert controller.state_dict()["errors"] == pytest.approx([6.0, 6.0 / 294, 4.0, 4.0 / 294])
+
+
+def test_l_greco_goes_by_measured_errors_and_not_by_peaks() -> None:
+    """The same peaks, and a code that loses nothing of the first parameter from two bits on."""
+    trials = (
+        [[0.1 if bits == 1 else 0.0, 1.0] for bits in CODED_WIDTHS],
+        [[4.0**-b, 1.0] for b in CODED_WIDTHS],
+    )
+    parameters = tuple(
+        ParameterStatistics(numel=100, norm_sq=1.0, peak_energy=9.0, trials=tuple(Trial(*t) for t in each))
+        for each in trials
+    )
+    assert make_controller(SPECS[0]).decide(dataclasses.replace(BASE, parameters=parameters)) == [2, 3]
+    untried = tuple(dataclasses.replace(each, trials=()) for each in parameters)
+    with pytest.raises(ValueError, match="needs the errors of trial compressions"):
+        make_controller(SPECS[0]).decide(dataclasses.replace(BASE, parameters=untried))
 
 
 layers = st.lists(

@@ -9,6 +9,8 @@ import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.goodput import relative_goodput
 from mqgrad.controllers.gravac import squared_cosine
+from mqgrad.controllers.rule import TIMED_WIDTHS
+from mqgrad.statistics import ParameterStatistics, Trial
 
 
 def test_goodput_maximises_efficiency_per_second() -> None:
@@ -80,6 +82,25 @@ def test_gravac_searches_falls_back_and_freezes_the_best() -> None:
         seconds = 0.05 + 0.025 * widths[-1]
         widths.append(controller.decide(statistics(bits=widths[-1], step_seconds=seconds)))
     assert widths == [8, 4, 3, 6, 6, 3, 3, 3, 3]
+
+
+def test_gravac_goes_by_the_measured_gain_where_widths_were_tried() -> None:
+    """By the law every width is exact. Tried: ⟨g, Q⟩ = (4 + 2 − 3)/2, so cos² = 1.5²/(4·2) = 0.28 at 6 bits."""
+    good, bad = Trial(error_sq=0.0, norm_sq=2.0), Trial(error_sq=1.5, norm_sq=1.0)
+    halves = ParameterStatistics(
+        numel=9, norm_sq=2.0, peak_energy=0.0, trials=tuple(bad if b == 6 else good for b in TIMED_WIDTHS)
+    )
+    controller = make_controller("gravac:window=1,keep=0")
+    assert controller.wants_parameters
+    assert controller.trial_widths == TIMED_WIDTHS
+    interval = dataclasses.replace(BASE, peak_energy=0.0, parameters=(halves, halves), bits=8)
+    controller.decide(interval)
+    assert dict(zip(TIMED_WIDTHS, controller.gains, strict=True)) == {
+        bits: pytest.approx(0.28125 if bits == 6 else 1.0) for bits in TIMED_WIDTHS
+    }
+    zero = dataclasses.replace(halves, norm_sq=0.0, trials=(Trial(0.0, 0.0),) * len(TIMED_WIDTHS))
+    controller.decide(dataclasses.replace(interval, parameters=(zero,)))
+    assert controller.gains == [1.0] * len(TIMED_WIDTHS)
 
 
 def test_gravac_sends_dense_when_nothing_else_is_good_enough() -> None:

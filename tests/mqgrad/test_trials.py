@@ -1,0 +1,112 @@
+"""Trial compression: what controllers are told of widths that are not in use."""
+
+import models
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.codec import Codec
+from mqgrad.compressors.base import BucketWork
+from mqgrad.compressors.rotated import RotationCodec
+from mqgrad.layout import LayoutTable
+
+
+class Curious:
+    """Stays at four bits and wants to know of others."""
+
+    interval = 2
+    initial_bits = 4
+    wants_parameters = True
+
+    def __init__(self, trial_widths: tuple[float, ...]) -> None:
+        self.trial_widths = trial_widths
+        self.seen: list[mqgrad.IntervalStatistics] = []
+
+    def decide(self, statistics: mqgrad.IntervalStatistics) -> int:
+        self.seen.append(statistics)
+        return 4
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        pass
+
+
+class OneParameter:
+    """What a layout asks of a DDP bucket."""
+
+    def __init__(self, gradient: torch.Tensor) -> None:
+        self.gradient = gradient
+
+    def index(self) -> int:
+        return 0
+
+    def parameters(self) -> list[torch.Tensor]:
+        return [self.gradient]
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [self.gradient]
+
+
+def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):
+    """Of one interval: the trials of each parameter, and this rank's gradients at its last iteration."""
+    controller = Curious(widths)
+    model = models.small_model()
+    state = mqgrad.CompressionState(controller, compressor=compressor)
+    ddp = models.compressed_ddp(model, state)
+    state.mark()
+    for iteration in range(2):
+        model.zero_grad()
+        with ddp.no_sync():
+            models.backward(ddp, rank, iteration)
+        own = {id(p): p.grad.flatten().clone() for p in model.parameters()}
+        model.zero_grad()
+        state.step(models.backward(ddp, rank, iteration))
+    state.close()
+    gradients = [own[id(p)].numpy() for p in state.parameters]
+    return [[tuple(t) for t in p.trials] for p in controller.seen[0].parameters], gradients
+
+
+def test_the_errors_of_every_width_are_those_of_the_code_averaged_over_ranks() -> None:
+    widths = (1, 4, 32)
+    results = run_ranks(lambda rank: trials_of(rank, "quantized", widths))
+    assert results[0][0] == results[1][0]
+    uniform, rotated = Codec(), RotationCodec(bucket_size=512, unbiased=True)
+    for k, trials in enumerate(results[0][0]):
+        for bits, trial in zip(widths, trials, strict=True):
+            expected = []
+            for _, gradients in results:
+                x = torch.from_numpy(gradients[k])
+                codec = rotated if bits == 1 else uniform
+                whole = torch.nn.functional.pad(x, (0, -len(x) % 512))
+                coded = codec.decode(codec.encode(whole, bits), len(whole), bits)[: len(x)]
+                expected.append([float((coded - x).square().sum()), float(coded.square().sum())])
+            # Uniform levels repeat elements as padding, rotation takes zeros: the same for whole buckets.
+            rel = 1e-4 if len(x) % 512 == 0 or bits == 32 else 0.3
+            assert trial == pytest.approx(np.mean(expected, axis=0), rel=rel, abs=1e-12)
+
+
+def test_a_compressor_without_trials_gives_none() -> None:
+    for trials, _ in run_ranks(lambda rank: trials_of(rank, "minmax", (2, 4))):
+        assert trials == [[]] * 8
+
+
+@pytest.mark.parametrize("spec", ["quantized", "qsgd", "ecq-sgd", "rotation"])
+def test_trying_changes_neither_the_gradients_nor_the_compressor(spec: str) -> None:
+    compressor = mqgrad.make_compressor(spec)
+    gradient = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
+    layout, gradients = LayoutTable(bucket_size=512, world_size=2).of(OneParameter(gradient))
+    work, before = BucketWork(gradient.flatten(), gradients, layout), gradient.clone()
+    state = str(compressor.state_dict())
+    errors = []
+    for bits in (1, 2, 3, 4, 32):
+        (values,) = compressor.tried(work, bits)
+        errors.append(float((values - gradient.flatten()).square().sum()))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == 0
+    assert gradient.equal(before)
+    assert str(compressor.state_dict()) == state
+    assert compressor.tried(work, 5 if spec == "rotation" else 0.3) is None
