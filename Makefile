@@ -14,6 +14,7 @@ setup: $(VENV)/.installed
 
 # Torch comes first and alone: a build environment of pip's own would download a second one.
 $(VENV)/.torch: constraints.txt
+	@echo 'Installing torch and the rest into $(VENV), once: this takes minutes.'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel ninja torch
 	touch $@
