@@ -1,0 +1,19 @@
+"""The command ``mqgrad demo``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="Folder for everything the demo writes.")] = Path(
+        "demo-output"
+    ),
+    train_seconds: Annotated[float, typer.Option(help="Wall-clock time for learning the policy.")] = 150.0,
+) -> None:
+    """The whole job in about five minutes: learn a policy, freeze it, compare it on runs it has not seen."""
+    from .demo import run_demo
+
+    run_demo(output, train_seconds, Console())

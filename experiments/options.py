@@ -1,0 +1,27 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mqgrad.trainers.workload import workload_names
+
+WorkloadName = Annotated[
+    str,
+    typer.Option(
+        help=f"What is trained: {', '.join(workload_names())}, or your own as package.module:factory."
+    ),
+]
+WorkloadSettings = Annotated[
+    list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload; may be repeated.")
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the workload's data, for those on public data sets; sets data_root."),
+]
+Workers = Annotated[
+    int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
+]
+Latency = Annotated[float, typer.Option(help="Latency of the emulated link per collective, in milliseconds.")]
+Seed = Annotated[int, typer.Option(help="Seed of weights, data order, rounding and agent.")]

@@ -1,0 +1,133 @@
+"""The command ``mqgrad run``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from mqgrad.controllers import controller_names, make_controller
+from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
+
+from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
+from .settings import parse_settings
+
+if TYPE_CHECKING:
+    from mqgrad.trainers.link import LinkEmulation
+
+    from .runs import RunRecord
+
+
+def run(
+    workload: WorkloadName = "digits-cnn",
+    settings: WorkloadSettings = [],  # noqa: B006
+    data_root: DataRoot = None,
+    num_workers: Workers = 2,
+    controller: Annotated[
+        str | None,
+        typer.Option(
+            help=f"A policy file, or one of: {', '.join(controller_names())}; e.g. fixed:4. "
+            "oracle, or oracle:widths=2+4+8: every fixed width in turn, and the best in hindsight. "
+            "Default: fixed:4, or the compressor's only width."
+        ),
+    ] = None,
+    compressor: Annotated[
+        str, typer.Option(help=f"How gradients travel: one of {', '.join(compressor_names())}.")
+    ] = DEFAULT_COMPRESSOR,
+    method: Annotated[
+        str, typer.Option(help=f"How the replicas train together: one of {', '.join(method_names())}.")
+    ] = DEFAULT_METHOD,
+    iterations: Annotated[int | None, typer.Option(help="Training iterations.", min=1)] = None,
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="Stop after this many training seconds.")
+    ] = None,
+    link_mbit_per_s: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE[/RATE@SECONDS]",
+            help="Emulate a link of this rate by pacing the transport; of several, in turn for these seconds.",
+        ),
+    ] = None,
+    link_latency_ms: Latency = 0.0,
+    seed: Seed = 0,
+    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs of the run.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write every point of the run to this JSON file.")
+    ] = None,
+) -> None:
+    """Train once with DDP under a controller, and report loss, time, bits and bytes."""
+    from .oracle import oracle_trials, run_oracle, trials_table
+    from .runs import default_controller
+    from .training import check_run, open_cluster, read_once, run_once
+
+    if iterations is None and budget_seconds is None:
+        iterations = 200
+    make_method(method)  # mistakes are found before any worker starts
+    make_compressor(compressor)
+    link = parse_link(link_mbit_per_s, link_latency_ms)
+    read_once(lambda: check_run(budget_seconds, tensorboard, record))
+    trials = oracle_trials(controller, compressor)
+    if trials and method != DEFAULT_METHOD:
+        raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
+    if method == DEFAULT_METHOD and not trials:
+        controller = chosen = controller or default_controller(compressor)
+        read_once(lambda: make_controller(chosen).initial_bits)
+    with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
+        if cluster is None:
+            return
+        world_size = cluster.world_size
+
+        def train_once(name: str | None, logs: Path | None, file: Path | None) -> "RunRecord":
+            return run_once(
+                cluster,
+                name,
+                seed,
+                compressor=compressor,
+                method=method,
+                link=link,
+                iterations=iterations,
+                budget_seconds=budget_seconds,
+                tensorboard=logs,
+                record=file,
+            )
+
+        if trials:
+            result = run_oracle(
+                trials, lambda name: train_once(name, tensorboard and tensorboard / name, None), record
+            )
+            Console().print(trials_table(result))
+        else:
+            result = train_once(controller, tensorboard, record)
+    on_link = f", {link}" if link else ""
+    Console().print(_run_table(result, f"{workload}, {world_size} workers{on_link}, seed {seed}"))
+
+
+def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
+    """The emulated link of a run, if one is asked for."""
+    from mqgrad.trainers.link import parse_emulation
+
+    return None if text is None else parse_emulation(text, latency_ms)
+
+
+def _run_table(result: "RunRecord", title: str) -> Table:
+    """What one run was and what came of it; figures that do not apply are left out."""
+    table = Table(title=title, show_header=False)
+    rows = {
+        "method": result.method,
+        "compressor": result.compressor if result.method == DEFAULT_METHOD else "",
+        "controller": result.controller,
+        "outcome": result.outcome,
+        "iterations": result.final.iteration,
+        "seconds": f"{result.final.elapsed_seconds:.2f}",
+        "held-out loss": f"{result.final.heldout['loss']:.4f}",
+        "mean bits": f"{result.mean_bits:.3g}",
+        "MiB sent per rank": f"{result.final.wire_bytes / 2**20:.2f}",
+        "seconds of all trials": f"{result.trial_seconds:.2f}" if result.trials else "",
+    }
+    rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in result.final.figures.items()}
+    for name, value in rows.items():
+        if value != "":
+            table.add_row(name, str(value))
+    return table

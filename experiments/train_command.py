@@ -1,0 +1,157 @@
+"""The commands ``mqgrad train`` and ``mqgrad export``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mqgrad.widths import Width, parse_width
+
+from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
+from .settings import parse_settings
+
+if TYPE_CHECKING:
+    from mqgrad.agents.config import TrainConfig
+
+Rate = Annotated[
+    str | None,
+    typer.Option(
+        "--link-mbit-per-s",
+        metavar="RATE[:RATE]",
+        help="Emulate a link of this rate by pacing the transport; with two rates, each training episode draws one.",
+    ),
+]
+
+
+_SETS = {
+    "settings": "workload_settings",
+    "data_root": "workload_settings",
+}  # by another name than the option's
+
+
+def train(
+    context: typer.Context,
+    output: Annotated[Path, typer.Argument(help="Run folder: checkpoints, model, TensorBoard logs.")],
+    workload: WorkloadName = "digits-cnn",
+    settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    data_root: DataRoot = None,
+    num_workers: Workers = 2,
+    link_mbit_per_s: Rate = None,
+    link_latency_ms: Latency = 0.0,
+    interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
+    budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
+    widths: Annotated[
+        str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="'authors': the setting of the MQGrad paper.")] = None,
+    algo: Annotated[str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")] = "ppo",
+    total_steps: Annotated[int | None, typer.Option(help="Stop after this many decisions.")] = None,
+    total_seconds: Annotated[float | None, typer.Option(help="Stop after this much wall-clock time.")] = None,
+    warm_start: Annotated[
+        str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
+    ] = "auto",
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+) -> None:
+    """Learn a bit-selection policy on a real distributed training loop.
+
+    Starts local worker processes, or uses the ranks of the torchrun job it runs in. Look at the curves with
+    `tensorboard --logdir OUTPUT/tensorboard`.
+    """
+    from mqgrad.agents.config import TrainConfig
+
+    from .training import read_once, resume_config
+
+    env = {
+        "workload": workload,
+        "workload_settings": parse_settings(settings, data_root) or None,
+        "num_workers": num_workers,
+        "link_mbit_per_s": parse_rate(link_mbit_per_s),
+        "link_latency_ms": link_latency_ms,
+        "interval": interval,
+        "budget_seconds": budget_seconds,
+        "widths": parse_widths(widths),
+        "preset": preset,
+    }
+    if resume:
+        asked = {**env, "algo": algo, "warm_start": warm_start, "seed": seed}
+        config = read_once(
+            lambda: resume_config(output, total_steps, total_seconds, given_options(context, asked))
+        )
+        _train(config, resume=True)
+        return
+    if total_steps is None and total_seconds is None and preset != "authors":
+        total_seconds = 600.0
+    limits = {"total_steps": total_steps, "total_seconds": total_seconds}
+    chosen: dict[str, Any] = {**_not_none(limits), "seed": seed, "env": _not_none(env)}
+    if preset == "authors":
+        config = TrainConfig.authors(output, **chosen)
+    else:
+        config = TrainConfig(output=output, algo=algo, warm_start=warm_start, **chosen)
+    _train(config, resume=False)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder of `mqgrad train`, or its model.zip.")],
+    policy: Annotated[Path, typer.Argument(help="File to write, e.g. policy.mqg.")],
+) -> None:
+    """Freeze a trained policy into one file without code, for deployment.
+
+    Loading a model.zip runs code from it (it is Stable-Baselines3's format): export only your own. The file that is
+    written holds tensors and JSON and is safe to share.
+    """
+    from mqgrad.agents.export import export as export_model
+
+    frozen = export_model(run / "model.zip" if run.is_dir() else run, policy)
+    Console().print(
+        f"{policy}: {frozen.provenance['algorithm']} after {frozen.provenance['steps']} decisions"
+    )
+
+
+def _not_none(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _train(config: "TrainConfig", *, resume: bool) -> None:
+    from .training import train_policy
+
+    model = train_policy(config, resume=resume)
+    if model is not None:
+        console = Console()
+        console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
+        console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+
+
+def given_options(context: typer.Context, values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Names and values whose options are on the command line, by option."""
+    return {
+        option: (name, values[name])
+        for parameter in context.command.params
+        if (name := _SETS.get(parameter.name or "", parameter.name)) in values
+        and getattr(context.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
+        for option in parameter.opts[:1]
+    }
+
+
+def parse_rate(text: str | None) -> float | tuple[float, float] | None:
+    """``"100"`` → 100.0, ``"10:1000"`` → (10.0, 1000.0)."""
+    if text is None:
+        return None
+    try:
+        rates = tuple(float(part) for part in text.split(":"))
+    except ValueError:
+        rates = ()
+    if len(rates) not in (1, 2) or min(rates) <= 0:
+        raise typer.BadParameter(
+            f"{text!r} is not RATE or LOW:HIGH in Mbit/s", param_hint="--link-mbit-per-s"
+        )
+    return rates[0] if len(rates) == 1 else (rates[0], rates[1])
+
+
+def parse_widths(text: str | None) -> tuple[Width, ...] | None:
+    """``"1/4+2+32"`` → (0.25, 2, 32)."""
+    try:
+        return None if text is None else tuple(parse_width(part) for part in text.split("+"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None
