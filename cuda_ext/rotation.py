@@ -1,7 +1,5 @@
 """The public ops of the rotated codes: arguments checked, then the C++ kernel or the reference."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -49,7 +47,9 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     """
     checks.require_input(x, 1)
     rotated_bytes(x.numel(), bits, bucket_size)
-    return _kernels(x).encode_rotated(x.contiguous(), bits, bucket_size, unbiased, checks.as_int64(seed))
+    return library.kernels(x.device, reference_rotation).encode_rotated(
+        x.contiguous(), bits, bucket_size, unbiased, checks.as_int64(seed)
+    )
 
 
 def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
@@ -62,7 +62,9 @@ def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> 
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
-    return _kernels(payload).decode_rotated(payload.contiguous(), numel, bits, bucket_size)
+    return library.kernels(payload.device, reference_rotation).decode_rotated(
+        payload.contiguous(), numel, bits, bucket_size
+    )
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -73,13 +75,9 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     """
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     checks.require_payload(payload, rotated_bytes(accumulator.numel(), bits, bucket_size))
-    _kernels(payload).decode_rotated_add_(accumulator, payload.contiguous(), bits, bucket_size)
-
-
-def _kernels(tensor: Tensor) -> Any:
-    """The rotation has kernels for the CPU only; the reference runs anywhere."""
-    on_cpu = library.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
-    return torch.ops.mqgrad if on_cpu else reference_rotation
+    library.kernels(payload.device, reference_rotation).decode_rotated_add_(
+        accumulator, payload.contiguous(), bits, bucket_size
+    )
 
 
 if library.IMPLEMENTATION == "extension":

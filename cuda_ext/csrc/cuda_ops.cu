@@ -1,39 +1,15 @@
 // The ops on CUDA tensors: on the current stream, without waiting for it, and with no memory but torch's own.
-#include <cuda_runtime.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/util/shim_utils.h>
 
 #include <optional>
 
+#include "cuda_device.h"
 #include "cuda_kernels.h"
 #include "op_checks.h"
 
 namespace mqgrad {
 namespace {
-
-// Makes the tensor's device the current one and knows its current stream.
-class OnDevice {
- public:
-  explicit OnDevice(const Tensor& tensor) : guard_(tensor.get_device_index()) {
-    void* stream = nullptr;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
-    stream_ = static_cast<cudaStream_t>(stream);
-  }
-
-  cudaStream_t stream() const { return stream_; }
-
- private:
-  torch::stable::accelerator::DeviceGuard guard_;
-  cudaStream_t stream_;
-};
-
-void check_status(cudaError_t status) {
-  STD_TORCH_CHECK(status == cudaSuccess, "mqgrad: CUDA launch failed: ", cudaGetErrorString(status));
-}
 
 Tensor new_payload(const Tensor& like, const Layout& layout) {
   return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);

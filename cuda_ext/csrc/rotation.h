@@ -26,8 +26,14 @@ constexpr int64_t kRotationColumns = 16;
 
 constexpr int kMaxRotationBits = 4;
 
+#if defined(__CUDA_ARCH__)
+#define MQ_TABLE __device__ constexpr  // device code cannot refer to an array of the host's
+#else
+#define MQ_TABLE constexpr
+#endif
+
 // Non-negative codewords of the Lloyd-Max quantizer of a standard Gaussian, ascending; the others are their negatives.
-constexpr float kCodebook[kMaxRotationBits][8] = {
+MQ_TABLE float kCodebook[kMaxRotationBits][8] = {
     {0.797884561f},
     {0.452780035f, 1.510417608f},
     {0.245094179f, 0.756005281f, 1.343909279f, 2.151945705f},

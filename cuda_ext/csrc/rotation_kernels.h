@@ -8,16 +8,17 @@
 namespace mqgrad {
 
 constexpr int64_t kSeedBytes = 8;
+constexpr int64_t kMaxRotationBucket = 65536;
 
 struct RotationLayout {
   int64_t numel;
   int bits;
   int64_t bucket_size;  // a power of two, 8 or more
 
-  int64_t buckets() const { return numel / bucket_size + (numel % bucket_size != 0); }
-  int64_t bucket_bytes() const { return bucket_size / 8 * bits; }
-  int64_t codes_at() const { return kSeedBytes + 4 * buckets(); }
-  int64_t payload_bytes() const { return codes_at() + buckets() * bucket_bytes(); }
+  MQ_INLINE int64_t buckets() const { return numel / bucket_size + (numel % bucket_size != 0); }
+  MQ_INLINE int64_t bucket_bytes() const { return bucket_size / 8 * bits; }
+  MQ_INLINE int64_t codes_at() const { return kSeedBytes + 4 * buckets(); }
+  MQ_INLINE int64_t payload_bytes() const { return codes_at() + buckets() * bucket_bytes(); }
 };
 
 // Scales and codes of buckets [begin, end); the seed at the front of the payload is the caller's to write.

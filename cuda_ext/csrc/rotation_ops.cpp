@@ -4,21 +4,10 @@
 
 #include <cstring>
 
-#include "op_checks.h"
-#include "rotation_kernels.h"
+#include "rotation_checks.h"
 
 namespace mqgrad {
 namespace {
-
-constexpr int64_t kMaxBucket = 65536;
-
-RotationLayout rotation_layout(int64_t numel, int64_t bits, int64_t bucket_size) {
-  STD_TORCH_CHECK(numel >= 0, "mqgrad: numel must not be negative, got ", numel);
-  STD_TORCH_CHECK(bits >= 1 && bits <= kMaxRotationBits, "mqgrad: bits must be in 1..4, got ", bits);
-  STD_TORCH_CHECK(bucket_size >= 8 && bucket_size <= kMaxBucket && (bucket_size & (bucket_size - 1)) == 0,
-                  "mqgrad: bucket_size must be a power of two in 8..65536, got ", bucket_size);
-  return {numel, static_cast<int>(bits), bucket_size};
-}
 
 int64_t grain(const RotationLayout& layout) {
   return std::max<int64_t>(1, 16384 / layout.bucket_size);
@@ -26,7 +15,7 @@ int64_t grain(const RotationLayout& layout) {
 
 Tensor encode_rotated(const Tensor& x, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed) {
   check_input(x, 1);
-  const RotationLayout layout = rotation_layout(x.numel(), bits, bucket_size);
+  const RotationLayout layout = checked_rotation_layout(x.numel(), bits, bucket_size);
   Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
   std::memcpy(bytes, &seed, kSeedBytes);
@@ -48,7 +37,7 @@ void run_decode(const Tensor& payload, const RotationLayout& layout, bool add, c
 }
 
 Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
-  const RotationLayout layout = rotation_layout(numel, bits, bucket_size);
+  const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
   check_payload(payload, layout.payload_bytes());
   Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
   run_decode(payload, layout, false, out);
@@ -57,7 +46,7 @@ Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_
 
 void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   check_floats(accumulator, accumulator.numel(), payload, "accumulator");
-  run_decode(payload, rotation_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
+  run_decode(payload, checked_rotation_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
 }
 
 }  // namespace

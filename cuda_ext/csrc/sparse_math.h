@@ -88,7 +88,7 @@ MQ_INLINE uint32_t lowest_key(uint32_t top) {
 }
 
 // The lowest key worth keeping, of counts[j] keys that are j to j + 1 half octaves below the top.
-inline uint32_t best_floor(const int64_t* counts, uint32_t top) {
+MQ_INLINE uint32_t best_floor(const int64_t* counts, uint32_t top) {
   double dropped = 0, square = 1;
   for (int j = 0; j < kHalfOctaves; ++j, square /= 2) dropped += static_cast<double>(counts[j]) * square;
   double kept = 0, least = 0;
@@ -111,6 +111,13 @@ inline uint32_t best_floor(const int64_t* counts, uint32_t top) {
 MQ_INLINE uint32_t sparse_lowest(uint32_t level, uint32_t floor, uint32_t top) {
   const uint64_t range = static_cast<uint64_t>(top) - floor + 1;
   return floor + static_cast<uint32_t>((level * range + (1 << kLevelBits) - 1) >> kLevelBits);
+}
+
+// The level of a key from floor to top.
+MQ_INLINE uint32_t sparse_level(uint32_t key, uint32_t floor, uint32_t top) {
+  uint32_t level = 0;
+  for (uint32_t l = 1; l < 1 << kLevelBits; ++l) level += key >= sparse_lowest(l, floor, top) ? 1 : 0;
+  return level;
 }
 
 MQ_INLINE float sparse_magnitude(uint32_t level, uint32_t floor, uint32_t top) {

@@ -4,18 +4,10 @@
 
 #include <cstring>
 
-#include "op_checks.h"
-#include "sparse.h"
+#include "sparse_checks.h"
 
 namespace mqgrad {
 namespace {
-
-SparseLayout checked_sparse_layout(int64_t numel, int64_t elements_per_bit) {
-  STD_TORCH_CHECK(numel >= 0 && numel < (int64_t{1} << 40), "mqgrad: numel must be in 0..2^40, got ", numel);
-  STD_TORCH_CHECK(elements_per_bit >= 1 && elements_per_bit <= 64, "mqgrad: elements_per_bit must be in 1..64, got ",
-                  elements_per_bit);
-  return sparse_layout(numel, elements_per_bit);
-}
 
 Tensor run_encode(const Tensor& x, const SparseArguments& arguments) {
   Tensor payload = torch::stable::new_empty(x, {arguments.layout.payload_bytes()}, ScalarType::Byte);

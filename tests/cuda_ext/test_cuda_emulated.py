@@ -6,27 +6,18 @@ the kernels are right, not that a GPU's arithmetic, memory and scheduling are. t
 
 import ctypes
 import itertools
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
+from emulated_cuda import COMPILER, DTYPE_CODES, assert_same, compiled, pointer
 from torch import Tensor
-from torch.utils.cpp_extension import include_paths
 
 from mqgrad import cuda_ext
-
-EMULATION = Path(__file__).parents[1] / "support" / "cuda_emulation"
-KERNELS = Path(__file__).parents[2] / "cuda_ext" / "csrc"
-FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
-COMPILER = shutil.which("g++")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile the emulation with")
 
 WIDTHS = range(1, 9)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-DTYPE_CODES = {torch.float32: 6, torch.float64: 7, torch.float16: 5, torch.bfloat16: 15}
 # One warp a bucket, whole and cut short; several warps; a block of 16; too large for one; not a multiple of 32.
 SHAPES = [
     (1, 512),
@@ -43,12 +34,7 @@ SHAPES += [(130, 1), (20_000, 16_384)]
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    assert COMPILER is not None
-    library = tmp_path_factory.mktemp("emulation") / "kernels.so"
-    includes = [f"-I{EMULATION}", f"-I{KERNELS}", *(f"-isystem{path}" for path in include_paths())]
-    command = [COMPILER, *FLAGS, *includes, str(EMULATION / "emulated_kernels.cpp"), "-o", str(library)]
-    subprocess.run(command, check=True, timeout=110)
-    return ctypes.CDLL(str(library))
+    return compiled("emulated_kernels.cpp", tmp_path_factory.mktemp("emulation"))
 
 
 def gradient(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,10 +47,6 @@ def gradient(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
     if numel > 1000:
         x[-3] = torch.inf
     return x.to(dtype)
-
-
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p | None:
-    return None if tensor is None else ctypes.c_void_p(tensor.data_ptr())
 
 
 def encode(
@@ -107,10 +89,6 @@ def decode_add(
     kernels.emulated_decode(
         pointer(payload), ctypes.c_int64(out.numel()), bits, ctypes.c_int64(bucket_size), add, pointer(out)
     )
-
-
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("stochastic", [False, True])

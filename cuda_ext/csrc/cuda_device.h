@@ -1,0 +1,32 @@
+// Device and stream of the CUDA ops, and what they make of a launch that failed.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
+
+namespace mqgrad {
+
+// Makes the tensor's device the current one and knows its current stream.
+class OnDevice {
+ public:
+  explicit OnDevice(const torch::stable::Tensor& tensor) : guard_(tensor.get_device_index()) {
+    void* stream = nullptr;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+    stream_ = static_cast<cudaStream_t>(stream);
+  }
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  torch::stable::accelerator::DeviceGuard guard_;
+  cudaStream_t stream_;
+};
+
+inline void check_status(cudaError_t status) {
+  STD_TORCH_CHECK(status == cudaSuccess, "mqgrad: CUDA launch failed: ", cudaGetErrorString(status));
+}
+
+}  // namespace mqgrad

@@ -1,0 +1,62 @@
+// Decodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
+#include "cuda_rotation.h"
+#include "cuda_rotation_bucket.h"
+
+namespace mqgrad::cuda {
+namespace {
+
+template <int BITS>
+__device__ __forceinline__ void load_codes(const uint8_t* packed, const float* words, float scale,
+                                           const RotatedBucket& bucket) {
+#pragma unroll 1
+  for (int group = bucket.thread; group < bucket.size / 8; group += bucket.threads) {
+    uint64_t codes = 0;
+#pragma unroll
+    for (int b = 0; b < BITS; ++b) codes |= static_cast<uint64_t>(packed[group * BITS + b]) << (8 * b);
+    unpack8<BITS>(codes);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bucket.at_position(8 * group + i) = words[codes >> (8 * i) & 0xff] * scale;
+  }
+}
+
+template <int BITS, bool SHARED>
+__global__ void __launch_bounds__(kRotationThreads)
+    decode_rotated_kernel(const uint8_t* payload, RotationLayout layout, bool add, float norm, float* out,
+                          float* workspace) {
+  __shared__ float words[1 << BITS];
+  if (threadIdx.x < 1 << BITS) words[threadIdx.x] = codeword<BITS>(static_cast<uint8_t>(threadIdx.x));
+  __syncthreads();
+  uint64_t seed;
+  std::memcpy(&seed, payload, kSeedBytes);
+  const Stream stream = random_stream(seed, 0);
+  for_buckets<SHARED>(layout, workspace, [&](const RotatedBucket& bucket, int64_t k) {
+    const int64_t first = k * layout.bucket_size, length = elements_in(layout, k);
+    if (length > 0) {
+      load_codes<BITS>(payload + layout.codes_at() + k * layout.bucket_bytes(), words,
+                       load_scale(payload + kSeedBytes, k), bucket);
+    }
+    bucket.sync();
+    transform_columns_bits<true>(bucket);
+    transform_rows_bits(bucket);
+    for (int i = bucket.thread; i < length; i += bucket.threads) {
+      const float value = bucket[i] * factor(stream, i, norm);
+      out[first + i] = add ? out[first + i] + value : value;
+    }
+  });
+}
+
+}  // namespace
+
+cudaError_t decode_rotated(const uint8_t* payload, const RotationLayout& layout, bool add, float* out, void* workspace,
+                           cudaStream_t stream) {
+  if (layout.numel == 0) return cudaSuccess;
+  cudaError_t status = cudaSuccess;
+  with_kernel(layout, [&](auto bits, auto shared) {
+    status = launch(stream, blocks_of(layout), dim3(kRotationThreads),
+                    decode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, payload, layout, add,
+                    norm_of(layout), out, static_cast<float*>(workspace));
+  });
+  return status;
+}
+
+}  // namespace mqgrad::cuda

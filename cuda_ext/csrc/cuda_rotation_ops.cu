@@ -1,0 +1,58 @@
+// The ops of the rotated codes on CUDA tensors, as those of cuda_ops.cu.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include "cuda_device.h"
+#include "cuda_rotation.h"
+#include "rotation_checks.h"
+
+namespace mqgrad {
+namespace {
+
+Tensor new_workspace(const Tensor& like, const RotationLayout& layout) {
+  return torch::stable::new_empty(like, {cuda::rotation_workspace_bytes(layout)}, ScalarType::Byte);
+}
+
+Tensor encode_rotated(const Tensor& x, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed) {
+  check_input(x, 1);
+  const RotationLayout layout = checked_rotation_layout(x.numel(), bits, bucket_size);
+  const OnDevice device(x);
+  const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
+  const Tensor workspace = new_workspace(x, layout);
+  check_status(cuda::encode_rotated(x.const_data_ptr(), x.scalar_type(), layout, unbiased, static_cast<uint64_t>(seed),
+                                    static_cast<uint8_t*>(payload.mutable_data_ptr()), workspace.mutable_data_ptr(),
+                                    device.stream()));
+  return payload;
+}
+
+void run_decode(const Tensor& payload, const RotationLayout& layout, bool add, const Tensor& out) {
+  check_payload(payload, layout.payload_bytes());
+  const OnDevice device(payload);
+  const Tensor workspace = new_workspace(payload, layout);
+  check_status(cuda::decode_rotated(static_cast<const uint8_t*>(payload.const_data_ptr()), layout, add,
+                                    static_cast<float*>(out.mutable_data_ptr()), workspace.mutable_data_ptr(),
+                                    device.stream()));
+}
+
+Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
+  const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
+  check_payload(payload, layout.payload_bytes());  // before numel is allocated
+  const Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  run_decode(payload, layout, false, out);
+  return out;
+}
+
+void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
+  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
+  run_decode(payload, checked_rotation_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
+  m.impl("encode_rotated", TORCH_BOX(&encode_rotated));
+  m.impl("decode_rotated", TORCH_BOX(&decode_rotated));
+  m.impl("decode_rotated_add_", TORCH_BOX(&decode_rotated_add_));
+}
+
+}  // namespace mqgrad
