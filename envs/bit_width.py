@@ -1,8 +1,7 @@
 """The Gymnasium environment around a data-parallel training run."""
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -12,17 +11,14 @@ from mqgrad.observation import Observer
 from mqgrad.policy import apply_action
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers.cluster import Cluster
-from mqgrad.trainers.distributed import Distributed
-from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.simulated import Simulated
 from mqgrad.trainers.workload import make_workload
 from mqgrad.widths import format_width
 
-from .rewards import AuthorsReward, LogLossReward, Reward
+from .recovering_cluster import RecoveringCluster
+from .rewards import make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
 
-Result = TypeVar("Result")
 Observation = npt.NDArray[np.float32]
 
 _REPORTED = (
@@ -166,10 +162,10 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self.action_space = gymnasium.spaces.Discrete(actions)
         if cluster is None:  # a mistake in the workload is found here, before workers start
             make_workload(self.settings.workload, **self.settings.workload_settings or {})
-        self._cluster, self._owns_cluster = cluster, cluster is None
+        self._cluster = RecoveringCluster(self.settings, cluster)
         self._observer = Observer(schema, self.settings.budget_seconds)
-        self._reward = _make_reward(self.settings)
-        self._running = self._failed = False
+        self._reward = make_reward(self.settings)
+        self._running = False
         self._line = ""
 
     def reset(
@@ -191,11 +187,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._observer.reset()
         self._running = False
         self._bits, self._steps = self.settings.first_bits, 0
-        cluster = self._ready_cluster()
-        self._guard(
-            lambda: cluster.reset(training_seed, link=self._link, compressor=self.settings.compressor)
-        )
-        opening = self._run(self.settings.opening)
+        self._cluster.reset(training_seed, self._link)
+        opening = self._cluster.run(self.settings.opening, self._bits)
         self._running = True
         self._reward.reset(opening)
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
@@ -215,7 +208,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"action {action!r} is not one of 0 to {self.action_space.n - 1}")
         settings = self.settings
         self._bits = apply_action(settings.action, int(action), self._bits, settings.widths)
-        statistics = self._run(self.settings.interval)
+        self._running = False  # in case training fails or is interrupted
+        statistics = self._cluster.run(settings.interval, self._bits)
+        self._running = True
         self._steps += 1
         observation = self._observer.observe(statistics)
         reward = self._reward(statistics, self._observer.elapsed_seconds)
@@ -231,9 +226,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     def close(self) -> None:
         """Stop the workers, if the environment started them."""
         self._running = False
-        if self._owns_cluster and self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
+        self._cluster.close()
 
     def _choose_link(self, options: dict[str, Any]) -> LinkEmulation | None:
         unknown = set(options) - {"link_mbit_per_s"}
@@ -247,32 +240,6 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             None if rate is None else LinkEmulation(mbit_per_s=rate, latency_ms=self.settings.link_latency_ms)
         )
 
-    def _ready_cluster(self) -> Cluster:
-        """The cluster, started or restarted if need be."""
-        settings = self.settings
-        if self._cluster is None:
-            self._cluster = _open_cluster(settings)
-        elif self._failed and hasattr(self._cluster, "restart"):
-            self._cluster.restart()
-        self._failed = False
-        return self._cluster
-
-    def _run(self, iterations: int) -> IntervalStatistics:
-        cluster = self._cluster
-        assert cluster is not None
-        return self._guard(lambda: cluster.run(iterations, bits=self._bits))
-
-    def _guard(self, call: Callable[[], Result]) -> Result:
-        """Call the cluster; if that fails or is interrupted, end the episode and have ``reset`` restart it."""
-        self._running, self._failed, was_running = False, True, self._running
-        try:
-            result = call()
-        except WorkerError as error:
-            reason = f"{error.reason} (the episode is lost; env.reset() starts new workers)"
-            raise WorkerError(error.rank, reason, error.details) from error
-        self._running, self._failed = was_running, False
-        return result
-
     def _is_spent(self) -> bool:
         budget, max_steps = self.settings.budget_seconds, self.settings.max_steps
         return (budget is not None and self._observer.elapsed_seconds >= budget) or self._steps == max_steps
@@ -280,33 +247,17 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     def _info(self, statistics: IntervalStatistics) -> dict[str, Any]:
         info: dict[str, Any] = {name: getattr(statistics, name) for name in _REPORTED}
         info["elapsed_seconds"] = self._observer.elapsed_seconds
-        link = self._link or getattr(
-            self._cluster, "link", None
-        )  # a cluster of the caller's may bring its own
+        link = self._link or self._cluster.link
         info["link_mbit_per_s"] = link.mbit_per_s if link else None
         info["emulated"] = link is not None
         # A cluster of the caller's brings its own clock; one that models time must say so by `clock`.
-        info["modelled"] = (self.settings.clock or getattr(self._cluster, "clock", None)) is not None
-        bits = format_width(statistics.bits)
-        self._line = (
-            f"iteration {statistics.iteration:5d}  {bits:>4} bits  loss {statistics.loss:.4f}  "
-            f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {info['elapsed_seconds']:.2f} s elapsed"
-        )
+        info["modelled"] = (self.settings.clock or self._cluster.clock) is not None
+        self._line = _describe(statistics, self._observer.elapsed_seconds)
         return info
 
 
-def _open_cluster(settings: BitWidthSettings) -> Cluster:
-    kind: Callable[..., Cluster] = Simulated if settings.simulated else Distributed
-    return kind(
-        settings.workload,
-        workload_settings=settings.workload_settings,
-        num_workers=settings.num_workers,
-        clock=settings.clock or "measured",
-        timeout_seconds=settings.timeout_seconds,
+def _describe(statistics: IntervalStatistics, elapsed_seconds: float) -> str:
+    return (
+        f"iteration {statistics.iteration:5d}  {format_width(statistics.bits):>4} bits  loss {statistics.loss:.4f}  "
+        f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {elapsed_seconds:.2f} s elapsed"
     )
-
-
-def _make_reward(settings: BitWidthSettings) -> Reward:
-    if settings.reward == "authors":
-        return AuthorsReward(settings.history)
-    return LogLossReward(settings.discount_per_second, settings.budget_seconds)

@@ -6,6 +6,8 @@ from mqgrad.controllers.sarsa import slope_reward
 from mqgrad.observation import SmoothedLosses, log_loss
 from mqgrad.statistics import IntervalStatistics
 
+from .settings import BitWidthSettings
+
 
 class Reward(Protocol):
     """Judges the intervals of an episode, one after the other."""
@@ -69,3 +71,10 @@ class AuthorsReward:
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
         self._smoothed.extend(statistics.losses)
         return slope_reward(self._smoothed.values, statistics.bits)
+
+
+def make_reward(settings: BitWidthSettings) -> Reward:
+    """The reward that an environment's settings ask for."""
+    if settings.reward == "authors":
+        return AuthorsReward(settings.history)
+    return LogLossReward(settings.discount_per_second, settings.budget_seconds)

@@ -79,7 +79,7 @@ def achieved(case: Case, interval: int, choose: Callable[[Any], Any]) -> float:
     env, drops = environment(case, interval), []
     for seed in EPISODES:
         observation, info = env.reset(seed=seed)
-        cluster: Any = env._cluster
+        cluster: Any = env._cluster.cluster
         times, levels, done = [info["elapsed_seconds"]], [cluster.log_loss], False
         while not done:
             observation, _, terminated, truncated, info = env.step(np.int64(choose(observation)))

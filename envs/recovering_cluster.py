@@ -1,0 +1,99 @@
+"""The workers behind an environment, which outlive a failed episode."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.trainers.clock import ModelClock
+from mqgrad.trainers.cluster import Cluster
+from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.simulated import Simulated
+from mqgrad.widths import Width
+
+from .settings import BitWidthSettings
+
+Result = TypeVar("Result")
+
+
+class RecoveringCluster:
+    """A cluster that is started when it is first needed, and anew after it has failed or was interrupted.
+
+    Args:
+        settings: what to start.
+        cluster: one of the caller's to use instead; it is not closed.
+    """
+
+    def __init__(self, settings: BitWidthSettings, cluster: Cluster | None) -> None:
+        self._settings = settings
+        self._owned = cluster is None
+        self._failed = False
+        self.cluster = cluster
+        """None before it is needed."""
+
+    @property
+    def link(self) -> LinkEmulation | None:
+        """The link that a cluster of the caller's brings."""
+        return getattr(self.cluster, "link", None)
+
+    @property
+    def clock(self) -> ModelClock | None:
+        """The clock of the cluster, where seconds are modelled."""
+        return getattr(self.cluster, "clock", None)
+
+    def reset(self, seed: int, link: LinkEmulation | None) -> None:
+        """Begin a run on workers that are ready.
+
+        Raises:
+            WorkerError: a worker died or hangs.
+        """
+        cluster = self._ready()
+        self._guard(lambda: cluster.reset(seed, link=link, compressor=self._settings.compressor))
+
+    def run(self, iterations: int, bits: Width) -> IntervalStatistics:
+        """Train at a width.
+
+        Raises:
+            WorkerError: a worker died or hangs; ``reset`` starts new ones.
+        """
+        cluster = self.cluster
+        assert cluster is not None, "reset() comes first"
+        return self._guard(lambda: cluster.run(iterations, bits=bits))
+
+    def close(self) -> None:
+        """Stop the workers, unless they are the caller's."""
+        if self._owned and self.cluster is not None:
+            self.cluster.close()
+            self.cluster = None
+
+    def _ready(self) -> Cluster:
+        """The cluster, started or restarted if need be."""
+        if self.cluster is None:
+            self.cluster = _open_cluster(self._settings)
+        elif self._failed and hasattr(self.cluster, "restart"):
+            self.cluster.restart()
+        self._failed = False
+        return self.cluster
+
+    def _guard(self, call: Callable[[], Result]) -> Result:
+        """Call the cluster; if that fails or is interrupted, have ``reset`` restart it."""
+        self._failed = True
+        try:
+            result = call()
+        except WorkerError as error:
+            reason = f"{error.reason} (the episode is lost; env.reset() starts new workers)"
+            raise WorkerError(error.rank, reason, error.details) from error
+        self._failed = False
+        return result
+
+
+def _open_cluster(settings: BitWidthSettings) -> Cluster:
+    kind: Callable[..., Cluster] = Simulated if settings.simulated else Distributed
+    return kind(
+        settings.workload,
+        workload_settings=settings.workload_settings,
+        num_workers=settings.num_workers,
+        clock=settings.clock or "measured",
+        timeout_seconds=settings.timeout_seconds,
+    )

@@ -1,0 +1,42 @@
+"""Workers that die or are interrupted, and whose they are to close."""
+
+import gymnasium
+import numpy as np
+import pytest
+from toy_cluster import ToyCluster
+
+from mqgrad.envs import BitWidthEnv
+from mqgrad.trainers import WorkerError
+
+
+def test_lost_worker_is_reported_and_reset_restarts(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.error = WorkerError(1, "was killed")
+    with pytest.raises(WorkerError, match=r"rank 1 was killed.*env\.reset\(\)"):
+        env.step(np.int64(0))
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(np.int64(0))
+    env.reset()
+    assert toy.restarts == 1
+    env.step(np.int64(0))
+    env.reset()
+    assert toy.restarts == 1
+
+
+def test_an_interrupted_step_restarts_too(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.int64(0))
+    env.reset()
+    assert toy.restarts == 1
+
+
+def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset()
+    env.close()
+    env.close()
+    assert toy.closes == 0

@@ -1,0 +1,50 @@
+"""The arguments of the environment."""
+
+import math
+from typing import Any
+
+import pytest
+from toy_cluster import ToyCluster
+
+from mqgrad.envs import BitWidthEnv
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workload": "digits-rnn"}, "digits-rnn.*digits-cnn"),
+        ({"workload_settings": {"depth": 3}}, "depth"),
+        ({"preset": "paper"}, "'paper'.*authors"),
+        ({"observation": "all"}, "observation 'all'.*full, loss, authors"),
+        ({"action": "relative"}, "action 'relative'.*keep-or-increase"),
+        ({"reward": "loss"}, "reward 'loss'.*log-loss"),
+        ({"widths": (2, 9)}, "9"),
+        ({"widths": (4, 2)}, "increasing"),
+        ({"widths": ()}, "non-empty"),
+        ({"initial_bits": 5}, "5"),
+        ({"num_workers": 0}, "num_workers 0"),
+        ({"interval": 2.5}, r"interval 2\.5"),
+        ({"opening": 0}, "opening 0"),
+        ({"budget_seconds": -1}, "budget_seconds -1"),
+        ({"budget_seconds": None}, "max_steps"),
+        ({"link_mbit_per_s": 0}, "link_mbit_per_s 0"),
+        ({"link_mbit_per_s": (100, 10)}, r"\(100, 10\)"),
+        ({"link_mbit_per_s": (1, 2, 3)}, r"\(1, 2, 3\)"),
+        ({"link_mbit_per_s": "100"}, "'100'"),
+        ({"link_latency_ms": -1}, "link_latency_ms -1"),
+        ({"discount_per_second": 1.5}, r"discount_per_second 1\.5"),
+        ({"simulated": True}, "simulated=True needs a clock"),
+        ({"clock": "modelled"}, "clock 'modelled'.*ModelClock"),
+        ({"timeout_seconds": math.nan}, "timeout_seconds nan"),
+        ({"render_mode": "human"}, "render_mode 'human'"),
+        ({"bits": 4}, "unknown argument bits"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BitWidthEnv(**arguments)
+
+
+def test_arguments_win_over_the_preset(toy: ToyCluster) -> None:
+    settings = BitWidthEnv(preset="authors", cluster=toy, max_steps=7).settings
+    assert (settings.max_steps, settings.reward) == (7, "authors")
