@@ -11,12 +11,14 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.workload import make_workload
 from mqgrad.widths import WIDTHS, Width
 
 from .bench_steps import StepFigures, measure_steps
 from .bench_transport import CollectiveFigures, measure_collectives
 
+_RANK_FAILED = (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException)
 _TIMEOUT = datetime.timedelta(minutes=10)
 
 
@@ -53,13 +55,17 @@ def measure_locally(settings: TransportSettings, num_workers: int) -> TransportR
 
     Raises:
         ValueError: an unknown workload or setting.
-        torch.multiprocessing.ProcessRaisedException: a rank raised; its traceback is the message.
+        WorkerError: a rank raised, or its process was killed.
     """
     make_workload(settings.workload, **settings.workload_settings)  # a mistake is found here
     results = torch.multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         arguments = (num_workers, settings, str(Path(folder, "rendezvous")), results)
-        torch.multiprocessing.spawn(_local_rank, arguments, num_workers, daemon=True)
+        try:
+            torch.multiprocessing.spawn(_local_rank, arguments, num_workers, daemon=True)
+        except _RANK_FAILED as error:
+            told = str(error).strip()
+            raise WorkerError(error.error_index, "failed; run the benchmark again", told) from error
         return results.get()
 
 

@@ -24,4 +24,6 @@ Workers = Annotated[
     int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
 ]
 Latency = Annotated[float, typer.Option(help="Latency of the emulated link per collective, in milliseconds.")]
-Seed = Annotated[int, typer.Option(help="Seed of weights, data order, rounding and agent.")]
+Seed = Annotated[
+    int, typer.Option(help="Seed of weights, data order, rounding and agent.", min=0, max=2**31 - 1)
+]

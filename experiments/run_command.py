@@ -108,6 +108,10 @@ def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
     """The emulated link of a run, if one is asked for."""
     from mqgrad.trainers.link import parse_emulation
 
+    if text is None and latency_ms:
+        raise typer.BadParameter(
+            "latency is of an emulated link: give its rate too", param_hint="--link-latency-ms"
+        )
     return None if text is None else parse_emulation(text, latency_ms)
 
 

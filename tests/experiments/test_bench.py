@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from mqgrad.experiments import bench_codec, bench_peers
 from mqgrad.experiments.bench_break_even import break_even_mbit_per_s, break_even_rates
 from mqgrad.experiments.bench_codec import Coder, Operation, Skipped, measure_codec, time_in_turn
-from mqgrad.experiments.bench_ranks import TransportSettings, measure_on_rank
+from mqgrad.experiments.bench_ranks import TransportSettings, measure_locally, measure_on_rank
 from mqgrad.experiments.bench_steps import StepFigures
 from mqgrad.experiments.bench_tables import format_rate
 from mqgrad.experiments.cli import app
+from mqgrad.experiments.error_line import error_line
+from mqgrad.trainers.errors import WorkerError
 
 SMALL = 1 / 64  # MiB: 4096 elements
 
@@ -164,6 +166,18 @@ def test_a_mistake_is_named_before_anything_is_measured(arguments: list[str], ex
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert result.exit_code == 2
     assert expected in result.output
+
+
+def test_a_rank_that_fails_is_named_with_what_it_said() -> None:
+    """One that only a rank finds: with more ranks there are fewer examples for each."""
+    settings = TransportSettings(
+        workload="digits-mlp", workload_settings={"batch_size": 1000}, mebibytes=SMALL, rounds=1
+    )
+    with pytest.raises(WorkerError) as failed:
+        measure_locally(settings, num_workers=2)
+    assert error_line(failed.value).startswith(
+        f"rank {failed.value.rank}: batch_size 1000 on 2 ranks needs 2000"
+    )
 
 
 def test_an_unknown_workload_is_named_before_anything_is_measured() -> None:

@@ -64,6 +64,8 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--controller", "missing.mqg"], "missing.mqg"),
         (["run", "--set", "batch_size=0"], "batch_size"),
         (["run", "--budget-seconds", "0"], "budget_seconds"),
+        (["run", "--link-latency-ms", "5"], "give its rate too"),
+        (["run", "--seed", "-1"], "--seed"),
         (["run", "--workload", "json:loads"], "missing a required argument"),
         (["run", "--workload", "nomodule:Mine"], "on PYTHONPATH"),
         (["train", "run", "--total-seconds", "nan"], "total_seconds must be positive, got nan"),
