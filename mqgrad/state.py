@@ -256,6 +256,9 @@ class CompressionState:
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
+        self._transport.move_costs(
+            self._iteration_costs
+        )  # where a checkpoint finds them: nobody decides this again
 
     def _close_iteration(self) -> None:
         self._is_open = False
@@ -284,6 +287,7 @@ class CompressionState:
             "bits": self._closed_bits,
             "interval": self.interval,
             "statistics": dataclasses.asdict(self._statistics),
+            "open_costs": dataclasses.asdict(self._iteration_costs),
             "losses": [float(loss) for loss in self._losses],
             "totals": dataclasses.asdict(self.totals),
             "compressor": self.compressor.state_dict(),
@@ -309,7 +313,7 @@ class CompressionState:
         self._transport.move_costs(
             Costs()
         )  # the next iteration may have been opened: its costs are not this run's
-        self._iteration_costs = Costs()
+        self._iteration_costs = Costs(**state["open_costs"])
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
         requested = state["requested_bits"]
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)

@@ -37,6 +37,25 @@ class Scripted:
         self.decisions = state["decisions"]
 
 
+def test_a_resumed_run_counts_what_a_decision_has_cost_before_it_was_saved() -> None:
+    """What is sent again is that the ranks compare notes: 5 numbers of 8 bytes, to one other rank."""
+
+    def rank_main(rank: int) -> tuple[float, float]:
+        model, optimizer, state = models.new_run(Scripted([32]))
+        state.mark()
+        models.train(model, optimizer, state, rank, range(4))  # the second decision has just been made
+        saved, other = state.state_dict(), models.new_run(Scripted([32]))
+        models.train(model, optimizer, state, rank, range(4, 6))
+        state.close()
+        other[2].load_state_dict(saved)
+        models.train(*other, rank, range(4, 6))
+        other[2].close()
+        return state.totals.wire_bytes, other[2].totals.wire_bytes
+
+    for straight, resumed in run_ranks(rank_main, 2):
+        assert resumed == straight + 5 * 8
+
+
 def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     def rank_main(rank: int):
         controller = Scripted([2, 8, 32, 4])
