@@ -182,6 +182,7 @@ def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
     ("changes", "message"),
     [
         ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
+        ({"links": ("emulated:0mbit",)}, "a rate must be above 0"),
         ({"systems": ("fixed:32", "fixed:32")}, "twice"),
         ({"workloads": ()}, "no workloads"),
         ({"hosts": 1}, "1 hosts"),
