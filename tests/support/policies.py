@@ -1,0 +1,55 @@
+"""Frozen policies with drawn weights, and what they decide."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from mqgrad.observation import ObservationSchema
+from mqgrad.policy import FrozenPolicy, Normalization
+from mqgrad.statistics import IntervalStatistics
+
+
+def make_policy(**changes: Any) -> FrozenPolicy:
+    schema = changes.pop("schema", ObservationSchema())
+    outputs = 2 if changes.get("action") == "keep-or-increase" else len(schema.widths)
+    generator = torch.Generator().manual_seed(1)
+
+    def layer(inputs: int, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(outputs, inputs, generator=generator), torch.randn(outputs, generator=generator)
+
+    size = schema.size
+    fields: dict[str, Any] = {
+        "layers": [layer(size, 16), layer(16, outputs)],
+        "normalization": Normalization(mean=np.full(size, 0.5), std=np.linspace(0.5, 2, size), clip=10.0),
+        "opening": 3,
+        "budget_seconds": 30.0,
+        "provenance": {"algorithm": "DQN", "timesteps": 1000, "note": "größer"},
+    }
+    return FrozenPolicy(schema=schema, **fields | changes)
+
+
+def make_statistics(loss: float, bits: int = 8) -> IntervalStatistics:
+    return IntervalStatistics(
+        iteration=5,
+        bits=bits,
+        world_size=2,
+        losses=(loss,) * 5,
+        step_seconds=0.1,
+        compute_seconds=0.05 * loss,
+        encode_seconds=0.01,
+        wire_seconds=0.02,
+        decode_seconds=0.01,
+        wire_bytes=1e5,
+        gradient_signal=loss,
+        gradient_noise=1.0,
+        peak_energy=5.0,
+    )
+
+
+def decisions(policy: FrozenPolicy) -> list[int]:
+    bits, seen = policy.initial_bits, []
+    for loss in np.random.default_rng(0).uniform(0.1, 5, 50):
+        bits = policy.decide(make_statistics(float(loss), bits))
+        seen.append(bits)
+    return seen
