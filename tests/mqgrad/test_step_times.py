@@ -1,0 +1,91 @@
+"""What the seconds of a few widths teach about those of all."""
+
+import dataclasses
+import json
+import math
+import random
+
+import pytest
+from intervals import BASE
+
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.step_times import StepTimes
+from mqgrad.widths import Width
+
+
+def interval(bits: Width, seconds: float, *, iterations: int = 10) -> IntervalStatistics:
+    """Of it, the ranks do not wait for a millisecond."""
+    losses = (1.0,) * iterations
+    return dataclasses.replace(BASE, bits=bits, step_seconds=seconds, compute_seconds=0.001, losses=losses)
+
+
+def after(*intervals: IntervalStatistics) -> StepTimes:
+    times = StepTimes()
+    for statistics in intervals:
+        times.observe(statistics)
+    return times
+
+
+def test_one_interval_is_predicted_as_it_was_and_more_bits_as_longer() -> None:
+    times = after(interval(4, 0.1))
+    assert times.seconds(4) == pytest.approx(0.1, rel=0.35)
+    assert times.seconds(1) < times.seconds(4) < times.seconds(32)
+
+
+def test_waiting_that_no_width_shortens_is_not_taken_for_bytes() -> None:
+    times = after(*(interval(bits, 0.1) for bits in (4, 2, 1, 1 / 2)))
+    assert times.seconds(32) < 0.3  # by the first interval alone it was half a second
+    times.observe(interval(32, 0.1))
+    assert [times.seconds(bits) for bits in (1, 4, 32)] == pytest.approx([0.1] * 3, rel=0.05)
+
+
+@pytest.mark.parametrize("seconds_per_bit", [0.0, 0.001, 0.02])
+def test_finds_what_two_widths_show_through_noise(seconds_per_bit: float) -> None:
+    rng, times = random.Random(0), StepTimes()
+    for k in range(20):
+        bits = (2, 8)[k % 2]
+        times.observe(interval(bits, (0.05 + seconds_per_bit * bits) * rng.gauss(1.0, 0.05)))
+    for bits in (2, 8):
+        assert times.seconds(bits) == pytest.approx(0.05 + seconds_per_bit * bits, rel=0.2)
+
+
+def test_a_slow_start_is_forgotten() -> None:
+    times = after(interval(4, 0.5, iterations=2), *(interval(bits, 0.1) for bits in (3, 8, 16)))
+    assert times.seconds(8) == pytest.approx(0.1, rel=0.2)
+
+
+def test_a_link_that_slows_down_is_noticed() -> None:
+    times = after(*(interval(bits, 0.01 + 0.0001 * bits) for bits in (4, 16, 16, 16)))
+    for _ in range(2):
+        times.observe(interval(16, 0.01 + 0.01 * 16))
+    assert times.seconds(32) > 2 * times.seconds(8)
+
+
+def test_what_has_long_not_been_tried_seems_less_and_less_slow() -> None:
+    times = after(*(interval(bits, 0.01 + 0.01 * bits) for bits in (4, 2, 1, 1)))
+    known = times.seconds(32)
+    for _ in range(5):
+        times.observe(interval(1, 0.02))
+    assert 0.2 * known < times.seconds(32) < known
+
+
+def test_what_was_computed_stays() -> None:
+    times = after(interval(4, 0.1), dataclasses.replace(interval(4, 0.1), compute_seconds=0.09))
+    assert times.fixed_seconds >= 0.09
+
+
+@pytest.mark.parametrize("seconds", [0.0, math.inf, math.nan, 1e300, -1.0])
+def test_any_clock_leaves_finite_predictions(seconds: float) -> None:
+    times = after(interval(4, seconds), interval(2, seconds), interval(4, 0.1))
+    for bits in (1 / 64, 4, 32):
+        assert 0 <= times.seconds(bits) < 1e12
+    assert after(dataclasses.replace(BASE, losses=())).seconds(4) == 0.0
+
+
+def test_state_continues_exactly() -> None:
+    first = after(interval(4, 0.1), interval(2, 0.06))
+    second = StepTimes()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    for times in (first, second):
+        times.observe(interval(8, 0.2))
+    assert first.seconds(32) == second.seconds(32)
