@@ -237,7 +237,7 @@ def test_controllers_take_fractions_in_both_spellings() -> None:
     # Where the wire is all that takes time, few bits are chosen; where it takes none, all of them.
     bits: float = 4
     for _ in range(10):
-        bits = goodput.decide(make_interval(step_seconds=2.5 * bits, bits=bits, gradient_noise=50.0))
+        bits = goodput.decide(make_interval(step_seconds=2.5 * bits, bits=bits))
     assert bits < 1
     fast = make_interval(step_seconds=0.05, compute_seconds=0.05)
     assert make_controller("goodput:widths=1/64+1/4+1+4+32,start=1/4").decide(fast) == 32

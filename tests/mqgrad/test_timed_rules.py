@@ -1,5 +1,7 @@
 """Rules that weigh seconds against noise: each formula on statistics made by hand."""
 
+import dataclasses
+
 import pytest
 from intervals import BASE, statistics, widths_of
 
