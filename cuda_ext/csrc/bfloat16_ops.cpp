@@ -1,8 +1,8 @@
 // The ops of width 16: tensors, checks, schemas.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 
 #include "bfloat16.h"
+#include "new_output.h"
 #include "op_checks.h"
 
 namespace mqgrad {
@@ -16,7 +16,7 @@ int64_t checked_bytes(int64_t numel) {
 }
 
 Tensor run_encode(const Bfloat16Arguments& arguments, const Tensor& like) {
-  Tensor payload = torch::stable::new_empty(like, {checked_bytes(arguments.numel)}, ScalarType::Byte);
+  const Tensor payload = new_output(like, checked_bytes(arguments.numel), ScalarType::Byte);
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
   torch::stable::parallel_for(0, arguments.numel, kGrain, [&](int64_t begin, int64_t end) {
     encode_bfloat16_range(arguments, begin, end, bytes);
@@ -50,7 +50,7 @@ void run_decode(const Tensor& out, const Tensor& payload, bool add) {
 
 Tensor decode_bfloat16(const Tensor& payload, int64_t numel) {
   check_payload(payload, checked_bytes(numel));  // before numel is allocated
-  const Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  const Tensor out = new_output(payload, numel, ScalarType::Float);
   run_decode(out, payload, false);
   return out;
 }

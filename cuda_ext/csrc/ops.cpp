@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "new_output.h"
 #include "op_checks.h"
 
 namespace mqgrad {
@@ -34,7 +35,7 @@ void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
 }
 
 Tensor new_payload(const Tensor& like, const Layout& layout) {
-  return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);
+  return new_output(like, layout.payload_bytes(), ScalarType::Byte);
 }
 
 void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
@@ -89,7 +90,7 @@ void run_decode(const Tensor& out, const Tensor& payload, int64_t bits, int64_t 
 
 Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
   check_payload(payload, checked_layout(numel, bits, bucket_size).payload_bytes());  // before numel is allocated
-  const Tensor out = torch::stable::new_empty(payload, {numel}, ScalarType::Float);
+  const Tensor out = new_output(payload, numel, ScalarType::Float);
   run_decode(out, payload, bits, bucket_size, false);
   return out;
 }

@@ -1,0 +1,35 @@
+// Where an op's result goes.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <cstdint>
+
+#if __has_include(<sys/mman.h>)
+#include <sys/mman.h>
+#endif
+
+namespace mqgrad {
+
+// malloc maps large blocks anew each time, and the first write to each page of 4 KiB costs more than coding what goes
+// there. Only a hint, for whole pages of 2 MiB; the memory behaves the same without it.
+inline void advise_huge_pages(void* data, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#endif
+}
+
+// An uninitialized vector on the CPU, like `like`'s, of bytes or fp32.
+inline torch::stable::Tensor new_output(const torch::stable::Tensor& like, int64_t numel,
+                                        torch::headeronly::ScalarType dtype) {
+  torch::stable::Tensor out = torch::stable::new_empty(like, {numel}, dtype);
+  advise_huge_pages(out.mutable_data_ptr(), dtype == torch::headeronly::ScalarType::Float ? 4 * numel : numel);
+  return out;
+}
+
+}  // namespace mqgrad
