@@ -10,7 +10,14 @@ from mqgrad.cuda_ext.bfloat16 import (
 from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.library import IMPLEMENTATION
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
-from mqgrad.cuda_ext.rotation import decode_rotated, decode_rotated_add_, encode_rotated, rotated_bytes
+from mqgrad.cuda_ext.rotation import (
+    decode_rotated,
+    decode_rotated_add_,
+    encode_rotated,
+    encode_rotated_with_feedback,
+    reduce_encode_rotated,
+    rotated_bytes,
+)
 from mqgrad.cuda_ext.sparse import (
     sparse_bytes,
     sparse_count,
@@ -42,11 +49,13 @@ __all__ = [
     "encode_bfloat16_with_feedback",
     "encode_minmax",
     "encode_rotated",
+    "encode_rotated_with_feedback",
     "encode_with_feedback",
     "minmax_bytes",
     "payload_bytes",
     "reduce_encode",
     "reduce_encode_bfloat16",
+    "reduce_encode_rotated",
     "rotated_bytes",
     "sparse_bytes",
     "sparse_count",

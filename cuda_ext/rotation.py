@@ -52,19 +52,104 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     )
 
 
-def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+def encode_rotated_with_feedback(
+    x: Tensor,
+    residual: Tensor,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+) -> Tensor:
+    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), in one pass on the CPU.
+
+    Args:
+        residual: h, float32 [N], contiguous, on the device of x; updated. An element stays as it was where its new
+            value would not be finite, as in a bucket that decodes to NaN.
+
+    The other arguments, the result and the errors are those of `encode_rotated`.
+    """
+    checks.require_input(x, 1)
+    rotated_bytes(x.numel(), bits, bucket_size)
+    checks.require_floats("residual", residual, x.numel(), x.device)
+    checks.require_coefficients(alpha, beta)
+    settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
+    if _is_fused(x):
+        return torch.ops.mqgrad.encode_rotated_with_feedback(x.contiguous(), residual, *settings, alpha, beta)
+    x = x.float()
+    payload = encode_rotated(x + alpha * residual, *settings)
+    kept = beta * residual + (x - decode_rotated(payload, x.numel(), bits, bucket_size))
+    residual.copy_(torch.where(kept.isfinite(), kept, residual))
+    return payload
+
+
+def reduce_encode_rotated(
+    payloads: Tensor,
+    numel: int,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    seed: int,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor:
+    """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
+
+    The bytes are those of `decode_rotated_add_` for every row in turn to float32 zeros, a division by W, and
+    `encode_rotated`, or `encode_rotated_with_feedback` if there is a residual.
+
+    Args:
+        payloads: uint8 [W, rotated_bytes(numel, bits, bucket_size)], W at least 1. Untrusted, as in `decode_rotated`.
+            Each has a seed of its own.
+        residual: float32 [numel], contiguous, on the device of payloads; updated.
+
+    The other arguments, the result and the errors are those of `encode_rotated_with_feedback`.
+    """
+    checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
+    if residual is not None:
+        checks.require_floats("residual", residual, numel, payloads.device)
+    checks.require_coefficients(alpha, beta)
+    settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
+    if _is_fused(payloads):
+        return torch.ops.mqgrad.reduce_encode_rotated(
+            payloads.contiguous(), residual, numel, *settings, alpha, beta
+        )
+    mean = payloads.new_zeros(numel, dtype=torch.float32)
+    for payload in payloads:
+        decode_rotated_add_(mean, payload, bits, bucket_size)
+    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    if residual is None:
+        return encode_rotated(mean, *settings)
+    return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta)
+
+
+def decode_rotated(
+    payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Tensor | None = None
+) -> Tensor:
     """Decode what `encode_rotated` returned for the same numel, bits and bucket_size: float32 [numel].
 
     Any bytes of the right length decode to something and harm nothing.
+
+    Args:
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Raises:
         TypeError: payload is not a uint8 tensor.
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
-    return library.kernels(payload.device, reference_rotation).decode_rotated(
-        payload.contiguous(), numel, bits, bucket_size
-    )
+    if out is None:
+        return library.kernels(payload.device, reference_rotation).decode_rotated(
+            payload.contiguous(), numel, bits, bucket_size
+        )
+    checks.require_floats("out", out, numel, payload.device)
+    if not _is_fused(payload):
+        return out.copy_(decode_rotated(payload, numel, bits, bucket_size))
+    torch.ops.mqgrad.decode_rotated_into(out, payload.contiguous(), bits, bucket_size)
+    return out
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -80,11 +165,47 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     )
 
 
+def _is_fused(tensor: Tensor) -> bool:
+    """Whether the ops of several steps are compiled; elsewhere the others do their work in turn."""
+    return library.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
+
+
 if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::encode_rotated")
     def _(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
         return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
+
+    @torch.library.register_fake("mqgrad::encode_rotated_with_feedback")
+    def _(
+        x: Tensor,
+        residual: Tensor,
+        bits: int,
+        bucket_size: int,
+        unbiased: bool,
+        seed: int,
+        alpha: float,
+        beta: float,
+    ) -> Tensor:
+        return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
+
+    @torch.library.register_fake("mqgrad::reduce_encode_rotated")
+    def _(
+        payloads: Tensor,
+        residual: Tensor | None,
+        numel: int,
+        bits: int,
+        bucket_size: int,
+        unbiased: bool,
+        seed: int,
+        alpha: float,
+        beta: float,
+    ) -> Tensor:
+        return payloads.new_empty(rotated_bytes(numel, bits, bucket_size))
+
+    @torch.library.register_fake("mqgrad::decode_rotated_into")
+    def _(out: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+        return None
 
     @torch.library.register_fake("mqgrad::decode_rotated")
     def _(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:

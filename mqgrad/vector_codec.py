@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -78,3 +79,46 @@ class VectorCodec(abc.ABC):
         return self.encode_with_feedback(
             mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
         )
+
+
+class CodecByWidth(VectorCodec):
+    """Another codec for every width."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def at(self, bits: Width) -> VectorCodec:
+        """The codec of a width."""
+
+    def encode(self, x: torch.Tensor, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.at(bits).encode(x, bits, *args, **kwargs)
+
+    def encode_with_feedback(
+        self, x: torch.Tensor, residual: torch.Tensor, bits: Width, **kwargs: Any
+    ) -> torch.Tensor:
+        return self.at(bits).encode_with_feedback(x, residual, bits, **kwargs)
+
+    def encode_mean(
+        self,
+        payloads: Sequence[torch.Tensor],
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        return self.at(bits).encode_mean(payloads, numel, bits, residual, **kwargs)
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        return self.at(bits).decode(payload, numel, bits)
+
+    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_into_(out, payload, bits)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_add_(accumulator, payload, bits)
+
+    def repeats_padding(self, bits: Width) -> bool:
+        return self.at(bits).repeats_padding(bits)
+
+    def is_contractive(self, bits: Width) -> bool:
+        return self.at(bits).is_contractive(bits)

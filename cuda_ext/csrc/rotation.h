@@ -61,10 +61,16 @@ MQ_INLINE Codeword nearest_codeword(float u) {
   return u < 0 ? Codeword{kCount - 1 - index, -word} : Codeword{kCount + index, word};
 }
 
+// Without a table or branches, so that loops become vector code.
 template <int BITS>
 MQ_INLINE float codeword(uint8_t code) {
   constexpr int kCount = 1 << (BITS - 1);
-  return code < kCount ? -kCodebook[BITS - 1][kCount - 1 - code] : kCodebook[BITS - 1][code - kCount];
+  const float* const words = kCodebook[BITS - 1];
+  const float place = static_cast<float>(code) - (kCount - 0.5f);  // +-(index + 1/2)
+  const float size = place < 0 ? -place : place;
+  float word = words[0];
+  for (int i = 1; i < kCount; ++i) word = size > static_cast<float>(i) ? words[i] : word;
+  return place < 0 ? -word : word;
 }
 
 // The sign of element i, the same in all buckets of a payload, is one bit of a word that 32 elements share.

@@ -21,9 +21,23 @@ struct RotationLayout {
   MQ_INLINE int64_t payload_bytes() const { return codes_at() + buckets() * bucket_bytes(); }
 };
 
+struct RotatedArguments {
+  const void* x;
+  torch::headeronly::ScalarType dtype;  // Float, Double, Half or BFloat16
+  RotationLayout layout;
+  bool unbiased;
+  uint64_t seed;
+  float* residual = nullptr;  // none: no feedback
+  double alpha = 0;
+  double beta = 0;
+
+  // In place of x: the mean of `count` payloads of the same layout, one behind the other.
+  const uint8_t* payloads = nullptr;
+  int64_t count = 0;
+};
+
 // Scales and codes of buckets [begin, end); the seed at the front of the payload is the caller's to write.
-void encode_rotated_buckets(const void* x, torch::headeronly::ScalarType dtype, const RotationLayout& layout,
-                            bool unbiased, uint64_t seed, int64_t begin, int64_t end, uint8_t* payload);
+void encode_rotated_buckets(const RotatedArguments& arguments, int64_t begin, int64_t end, uint8_t* payload);
 
 // `add` adds to `out`, which is that of bucket 0, instead of overwriting it.
 void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,

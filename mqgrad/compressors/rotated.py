@@ -10,7 +10,7 @@ from mqgrad import cuda_ext
 from ..codec import Codec
 from ..feedback import FeedbackGain
 from ..quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
-from ..vector_codec import VectorCodec
+from ..vector_codec import CodecByWidth, VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 
@@ -52,14 +52,42 @@ class RotationCodec(VectorCodec):
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h, and update h ← β·h + x − Q(v) where that is finite."""
-        payload = self.encode(torch.add(x.float(), residual, alpha=alpha), bits, seed)
-        update = beta * residual + x - self.decode(payload, x.numel(), bits)
-        residual.copy_(torch.where(update.isfinite(), update, residual))
-        return payload
+        return cuda_ext.encode_rotated_with_feedback(
+            x, residual, int(bits), self.bucket_size, self.unbiased, seed, alpha, beta
+        )
+
+    def encode_mean(
+        self,
+        payloads: Sequence[torch.Tensor],
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Encode the mean of W payloads [P], with feedback if there is a residual [numel], in one pass."""
+        return cuda_ext.reduce_encode_rotated(
+            torch.stack(list(payloads)),
+            numel,
+            int(bits),
+            self.bucket_size,
+            self.unbiased,
+            seed,
+            residual=residual,
+            alpha=alpha,
+            beta=beta,
+        )
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode to float32 [numel]."""
         return cuda_ext.decode_rotated(payload, numel, int(bits), self.bucket_size)
+
+    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite the float32 ``out`` [N] with a decoded payload."""
+        cuda_ext.decode_rotated(payload, out.numel(), int(bits), self.bucket_size, out=out)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
@@ -73,7 +101,7 @@ class RotationCodec(VectorCodec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FewBitsRotated(VectorCodec):
+class FewBitsRotated(CodecByWidth):
     """Another codec, with unbiased rotation in its place at 1-3 bits.
 
     Few uniform levels are cheaper, and can diverge under momentum SGD: most elements of a gradient are small, so
@@ -93,59 +121,7 @@ class FewBitsRotated(VectorCodec):
         return RotationCodec(bucket_size=size & -size, unbiased=True)
 
     def at(self, bits: Width) -> VectorCodec:
-        """The codec of a width."""
         return self.rotation if bits in ROTATED_NOISE else self.others
-
-    def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        return self.at(bits).encode(x, bits, seed, bucket_ids)
-
-    def encode_with_feedback(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return self.at(bits).encode_with_feedback(
-            x, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
-        )
-
-    def encode_mean(
-        self,
-        payloads: Sequence[torch.Tensor],
-        numel: int,
-        bits: Width,
-        residual: torch.Tensor | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return self.at(bits).encode_mean(
-            payloads, numel, bits, residual, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
-        )
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        return self.at(bits).decode(payload, numel, bits)
-
-    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_into_(out, payload, bits)
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_add_(accumulator, payload, bits)
-
-    def repeats_padding(self, bits: Width) -> bool:
-        return self.at(bits).repeats_padding(bits)
-
-    def is_contractive(self, bits: Width) -> bool:
-        return self.at(bits).is_contractive(bits)
 
 
 def rotated_coefficients(bits: Width) -> tuple[float, float]:

@@ -193,14 +193,33 @@ void fuzz_rotation_decode(Input& input) {
   decode_rotated_buckets(payload.get(), layout, middle, layout.buckets(), add, out.get());
 }
 
-void fuzz_rotation_encode(Input& input) {
+void fuzz_rotation_encode(Input& input, bool from_payloads) {
   const RotationLayout layout = take_rotation_layout(input);
   const int type = static_cast<int>(input.take_in(0, 3));
-  const bool unbiased = input.take_in(0, 1);
-  const auto x = input.take_array<uint8_t>(layout.numel * kTypeBytes[type]);
+  RotatedArguments arguments{nullptr, kTypes[type], layout, input.take_in(0, 1) != 0, input.take<uint64_t>()};
+  arguments.alpha = input.take_in(0, 1) ? 1.0 : 0.7;
+  arguments.beta = input.take_in(0, 1) ? 1.0 : 0.9;
+  const int64_t count = input.take_in(1, 3);
+  const bool feedback = input.take_in(0, 1);
+  const auto bytes = input.take_array<uint8_t>(from_payloads ? count * layout.payload_bytes()
+                                                             : layout.numel * kTypeBytes[type]);
+  const auto residual = input.take_array<float>(layout.numel);
+  const std::unique_ptr<float[]> before(new float[layout.numel]);
+  std::copy_n(residual.get(), layout.numel, before.get());
+  if (feedback) arguments.residual = residual.get();
+  if (from_payloads) {
+    arguments.payloads = bytes.get();
+    arguments.count = count;
+  } else {
+    arguments.x = bytes.get();
+  }
   const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]());
-  encode_rotated_buckets(x.get(), kTypes[type], layout, unbiased, input.take<uint64_t>(), 0, layout.buckets(),
-                         payload.get());
+  const int64_t middle = input.take_in(0, layout.buckets());
+  encode_rotated_buckets(arguments, 0, middle, payload.get());
+  encode_rotated_buckets(arguments, middle, layout.buckets(), payload.get());
+  for (int64_t i = 0; i < layout.numel; ++i) {
+    require(!std::isfinite(before[i]) || std::isfinite(residual[i]), "a finite residual stays finite");
+  }
 }
 
 void fuzz_bfloat16(Input& input) {
@@ -228,16 +247,17 @@ void fuzz_bfloat16(Input& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 10)) {
+  switch (input.take_in(0, 11)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
     case 3: fuzz_encode(input, true); break;
     case 4: fuzz_sparse_encode(input); break;
     case 5: fuzz_sparse_decode(input); break;
-    case 6: fuzz_rotation_encode(input); break;
-    case 7: fuzz_rotation_decode(input); break;
-    case 8: fuzz_bfloat16(input); break;
+    case 6: fuzz_rotation_encode(input, false); break;
+    case 7: fuzz_rotation_encode(input, true); break;
+    case 8: fuzz_rotation_decode(input); break;
+    case 9: fuzz_bfloat16(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

@@ -1,0 +1,14 @@
+// The Hadamard transform of one bucket on the CPU; Note [Rotation] in rotation.h.
+#pragma once
+
+#include <cstdint>
+
+namespace mqgrad {
+
+// out <- H v for n = 2^k elements, 8 or more, transposed as the note says; v is overwritten.
+void transform(float* v, int64_t n, float* out);
+
+// out <- n times the inverse of transform; v is overwritten.
+void transform_back(float* v, int64_t n, float* out);
+
+}  // namespace mqgrad

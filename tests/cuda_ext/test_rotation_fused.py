@@ -1,0 +1,245 @@
+"""The fused rotated ops give what their steps give in turn, with any instruction set and any number of threads."""
+
+import math
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import fuzz_kernels
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import reference_rotation
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+BUCKET_SIZES = [8, 16, 32, 64, 128, 256, 512, 4096]
+COEFFICIENTS = [(1.0, 1.0), (0.7, 0.9), (0.0, 1.0)]
+
+
+def gradient(numel: int, special: float | None = None) -> Tensor:
+    """Heavy-tailed, with zeros; `special` fills its second quarter."""
+    generator = torch.Generator().manual_seed(numel)
+    x = torch.randn(numel, generator=generator) ** 3
+    x[: numel // 4] = 0.0
+    if special is not None:
+        x[numel // 4 : numel // 2] = special
+    return x
+
+
+def encode_in_steps(
+    x: Tensor,
+    residual: Tensor,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+) -> tuple[Tensor, Tensor]:
+    """Payload and new residual, by the reference and plain torch."""
+    x = x.float()
+    payload = reference_rotation.encode_rotated(x + alpha * residual, bits, bucket_size, unbiased, seed)
+    sent = reference_rotation.decode_rotated(payload, x.numel(), bits, bucket_size)
+    kept = beta * residual + (x - sent)
+    return payload, torch.where(kept.isfinite(), kept, residual)
+
+
+def mean_in_steps(payloads: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    mean = torch.zeros(numel)
+    for payload in payloads:
+        reference_rotation.decode_rotated_add_(mean, payload, bits, bucket_size)
+    return mean.div_(mean.new_tensor(len(payloads)))
+
+
+def assert_same(ours: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@given(
+    numel=st.integers(0, 1500),
+    bits=st.integers(1, 4),
+    bucket_size=st.sampled_from(BUCKET_SIZES),
+    unbiased=st.booleans(),
+    coefficients=st.sampled_from(COEFFICIENTS),
+    dtype=st.sampled_from(DTYPES),
+    special=st.sampled_from([None, 0.0, -0.0, math.nan, math.inf, 3e38, 1e-40]),
+)
+def test_feedback_is_encode_decode_and_a_subtraction(
+    numel: int,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    coefficients: tuple[float, float],
+    dtype: torch.dtype,
+    special: float | None,
+) -> None:
+    x, ours = gradient(numel, special).to(dtype), gradient(numel).flip(0) / 4
+    expected = ours.clone()
+    for seed in (numel - 3, 2**63 + numel):
+        settings = (bits, bucket_size, unbiased, seed)
+        payload = cuda_ext.encode_rotated_with_feedback(x, ours, *settings, *coefficients)
+        signed = seed - 2**64 if seed >= 2**63 else seed
+        expected_payload, expected = encode_in_steps(
+            x, expected, bits, bucket_size, unbiased, signed, *coefficients
+        )
+        assert torch.equal(payload, expected_payload)
+        assert_same(ours, expected)
+
+
+def test_a_bucket_that_is_not_finite_keeps_its_residual() -> None:
+    x, residual = gradient(512 * 3), torch.full((512 * 3,), 0.25)
+    x[700] = math.nan
+    cuda_ext.encode_rotated_with_feedback(x, residual, 2, 512, True, 0, 1.0, 1.0)
+    assert bool((residual[512:1024] == 0.25).all())
+    assert bool((residual != 0.25)[:512].any())
+    assert bool((residual != 0.25)[1024:].any())
+    assert residual.isfinite().all()
+
+
+@given(
+    numel=st.integers(0, 1500),
+    bits=st.integers(1, 4),
+    bucket_size=st.sampled_from(BUCKET_SIZES),
+    unbiased=st.booleans(),
+    coefficients=st.sampled_from(COEFFICIENTS),
+    world_size=st.integers(1, 4),
+    special=st.sampled_from([None, math.nan, 3e38]),
+)
+def test_reduction_is_decode_sum_divide_encode(
+    numel: int,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    coefficients: tuple[float, float],
+    world_size: int,
+    special: float | None,
+) -> None:
+    x = gradient(numel, special)
+    payloads = torch.stack(
+        [cuda_ext.encode_rotated(x * (rank + 1), bits, bucket_size, True, rank) for rank in range(world_size)]
+    )
+    mean = mean_in_steps(payloads, numel, bits, bucket_size)
+    settings = (bits, bucket_size, unbiased, 9)
+    assert torch.equal(
+        cuda_ext.reduce_encode_rotated(payloads, numel, *settings),
+        reference_rotation.encode_rotated(mean, *settings),
+    )
+    residual = gradient(numel).flip(0) / 4
+    expected_payload, expected = encode_in_steps(mean, residual, *settings, *coefficients)
+    alpha, beta = coefficients
+    payload = cuda_ext.reduce_encode_rotated(
+        payloads, numel, *settings, residual=residual, alpha=alpha, beta=beta
+    )
+    assert torch.equal(payload, expected_payload)
+    assert_same(residual, expected)
+
+
+@given(st.integers(1, 3), st.integers(0, 70), st.integers(1, 4), st.sampled_from([8, 32]), st.data())
+def test_reduction_of_any_bytes(
+    world_size: int, numel: int, bits: int, bucket_size: int, data: st.DataObject
+) -> None:
+    size = world_size * cuda_ext.rotated_bytes(numel, bits, bucket_size)
+    raw = data.draw(st.binary(min_size=size, max_size=size))
+    payloads = torch.tensor(list(raw), dtype=torch.uint8).view(world_size, -1)
+    mean = mean_in_steps(payloads, numel, bits, bucket_size)
+    ours = cuda_ext.reduce_encode_rotated(payloads, numel, bits, bucket_size, True, 0)
+    assert torch.equal(ours, reference_rotation.encode_rotated(mean, bits, bucket_size, True, 0))
+
+
+def test_same_bytes_on_any_number_of_threads() -> None:
+    x, before = gradient(200_003), torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            residual = x.flip(0) / 4
+            settings = (3, 512, True, 5)
+            payload = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0)
+            payloads = torch.stack([payload, payload])
+            mean = cuda_ext.reduce_encode_rotated(payloads, len(x), *settings, residual=residual)
+            results.append((payload, residual, mean, cuda_ext.decode_rotated(mean, len(x), 3, 512)))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        for ours, expected in zip(other, results[0], strict=True):
+            assert_same(ours, expected)
+
+
+def test_decoding_into_a_slice_touches_nothing_beside_it() -> None:
+    payload = cuda_ext.encode_rotated(gradient(1000), 3, 64, True, 0)
+    flat = torch.full((1009,), 7.0)
+    part = flat[3:1003]
+    assert cuda_ext.decode_rotated(payload, 1000, 3, 64, out=part) is part
+    assert torch.equal(part, cuda_ext.decode_rotated(payload, 1000, 3, 64))
+    assert bool((flat[:3] == 7).all() & (flat[1003:] == 7).all())
+
+
+def test_mistakes_are_named() -> None:
+    x, residual = torch.zeros(100), torch.zeros(99)
+    with pytest.raises(ValueError, match=r"residual must have shape \(100,\)"):
+        cuda_ext.encode_rotated_with_feedback(x, residual, 2, 64, True, 0, 1.0, 1.0)
+    with pytest.raises(ValueError, match="alpha and beta must be finite, got nan"):
+        cuda_ext.encode_rotated_with_feedback(x, x, 2, 64, True, 0, math.nan, 1.0)
+    payloads = torch.zeros(2, cuda_ext.rotated_bytes(100, 2, 64), dtype=torch.uint8)
+    with pytest.raises(ValueError, match="payloads"):
+        cuda_ext.reduce_encode_rotated(payloads[:, 1:], 100, 2, 64, True, 0)
+    with pytest.raises(ValueError, match="payloads"):
+        cuda_ext.reduce_encode_rotated(payloads[:0], 100, 2, 64, True, 0)
+
+
+@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+def test_the_ops_themselves_guard_the_memory() -> None:
+    ops, x = torch.ops.mqgrad, torch.zeros(100)
+    payloads = torch.zeros(2, cuda_ext.rotated_bytes(100, 2, 64), dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="residual must have 100 elements"):
+        ops.encode_rotated_with_feedback(x, x[1:], 2, 64, True, 0, 1.0, 1.0)
+    with pytest.raises(RuntimeError, match="rows of"):
+        ops.reduce_encode_rotated(payloads, None, 1000, 2, 64, True, 0, 1.0, 1.0)
+    with pytest.raises(RuntimeError, match="payload must have"):
+        ops.decode_rotated_into(torch.zeros(1000), payloads[0], 2, 64)
+
+
+@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+def test_opcheck() -> None:
+    ops, x = torch.ops.mqgrad, gradient(700)
+    payload = cuda_ext.encode_rotated(x, 2, 64, True, 1)
+    feedback = (x, x.flip(0), 2, 64, True, 1, 0.7, 1.0)
+    torch.library.opcheck(ops.encode_rotated_with_feedback.default, feedback)
+    reduction = (torch.stack([payload, payload]), x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
+    torch.library.opcheck(ops.reduce_encode_rotated.default, reduction)
+    torch.library.opcheck(ops.decode_rotated_into.default, (x.clone(), payload, 2, 64))
+
+
+def sums_of(folder: Path, flags: list[str]) -> str:
+    """What tests/support/rotated_bytes.cpp prints when the kernels are compiled for one instruction set."""
+    sources = [Path(fuzz_kernels.__file__).with_name("rotated_bytes.cpp")]
+    sources += [fuzz_kernels.KERNELS / f"{name}.cpp" for name in ("cpu_hadamard", "cpu_rotation_codes")]
+    flags = [
+        *flags,
+        "-std=c++17",
+        "-O2",
+        "-ftree-vectorize",
+        "-ffp-contract=off",
+        f"-I{fuzz_kernels.KERNELS}",
+    ]
+    program = folder / "rotated_bytes"
+    command = [os.environ.get("CXX", "c++"), *flags, *map(str, sources), "-o", str(program)]
+    subprocess.run(command, check=True, timeout=100)
+    return subprocess.run([program], check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction sets are x86's")
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no compiler")
+def test_same_bytes_with_every_instruction_set(tmp_path: Path) -> None:
+    """With SSE2 and AVX2 as with what is chosen at run time, AVX-512 where the processor has it."""
+    chosen = sums_of(tmp_path, [])
+    assert "differ" not in chosen
+    assert sums_of(tmp_path, ["-DMQ_ONE_TARGET"]) == chosen
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
+        assert sums_of(tmp_path, ["-DMQ_ONE_TARGET", "-mavx2"]) == chosen
