@@ -1,23 +1,12 @@
 """The ops of widths below one bit: the largest magnitudes of a vector, their values in few bits.
 
-Arguments are checked here; then the C++ kernel runs on the CPU, and the torch reference elsewhere.
+Arguments are checked here; then the C++ kernel or the reference runs.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from mqgrad.cuda_ext import checks, library, reference_sparse
-
-
-def _kernels(device: torch.device) -> Any:
-    if device.type not in ("cpu", "meta"):  # topk and sort are fast where there is no kernel of ours
-        return reference_sparse
-    if library.IMPLEMENTATION == "extension":
-        return torch.ops.mqgrad
-    library.warn_of_reference(device.type)
-    return reference_sparse
 
 
 def sparse_bytes(numel: int, elements_per_bit: int) -> int:
@@ -60,7 +49,7 @@ def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
     """
     checks.require_input(x, 1)
     checks.require_sparse(x.numel(), elements_per_bit)
-    return _kernels(x.device).sparse_encode(x.contiguous(), elements_per_bit)
+    return library.kernels(x.device, reference_sparse).sparse_encode(x.contiguous(), elements_per_bit)
 
 
 def sparse_encode_with_feedback(
@@ -77,7 +66,7 @@ def sparse_encode_with_feedback(
     checks.require_sparse(x.numel(), elements_per_bit)
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
-    return _kernels(x.device).sparse_encode_with_feedback(
+    return library.kernels(x.device, reference_sparse).sparse_encode_with_feedback(
         x.contiguous(), residual, elements_per_bit, alpha, beta
     )
 
@@ -96,7 +85,9 @@ def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, sparse_bytes(numel, elements_per_bit))
-    return _kernels(payload.device).sparse_decode(payload.contiguous(), numel, elements_per_bit)
+    return library.kernels(payload.device, reference_sparse).sparse_decode(
+        payload.contiguous(), numel, elements_per_bit
+    )
 
 
 def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:
@@ -111,7 +102,9 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
     """
     checks.require_payload(payload, sparse_bytes(accumulator.numel(), elements_per_bit))
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    _kernels(payload.device).sparse_decode_add_(accumulator, payload.contiguous(), elements_per_bit)
+    library.kernels(payload.device, reference_sparse).sparse_decode_add_(
+        accumulator, payload.contiguous(), elements_per_bit
+    )
 
 
 if library.IMPLEMENTATION == "extension":

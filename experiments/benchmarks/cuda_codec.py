@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ NUMEL, BUCKET_SIZE, RANKS = 2**28, 512, 4
 WARM_UPS, REPETITIONS = 3, 15
 SHAPES = [(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)]
 LARGE_SHAPES = [(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)]
+ROTATED_SHAPES = [(1, 8), (2500, 8), (4200, 16), (4999, 128), (9000, 512), (6000, 4096), (20_000, 8192)]
+LARGE_ROTATED_SHAPES = [(10_000_019, 512), (6_000_000, 8192), (1_000_003, 65_536)]
 SANITIZER_TOOLS = ("memcheck", "racecheck")
 SANITIZER_SECONDS = 180
 
@@ -87,6 +89,44 @@ def check(shapes: list[tuple[int, int]]) -> None:
         same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
 
 
+def check_rotated(shapes: list[tuple[int, int]]) -> None:
+    from mqgrad import cuda_ext
+
+    for (numel, bucket_size), bits, unbiased in itertools.product(shapes, range(1, 5), (False, True)):
+        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, unbiased={unbiased}"
+        x, accumulator = gradient(numel + 1)[1:], torch.ones(numel)
+        on_gpu = accumulator.cuda()
+        payload = cuda_ext.encode_rotated(x.cuda(), bits, bucket_size, unbiased, 7)
+        expected = cuda_ext.encode_rotated(x, bits, bucket_size, unbiased, 7)
+        same(f"rotated payload, {name}", payload, expected)
+        cuda_ext.decode_rotated_add_(on_gpu, torch.cat([payload[:1], payload])[1:], bits, bucket_size)
+        cuda_ext.decode_rotated_add_(accumulator, expected, bits, bucket_size)
+        same(f"rotated sum, {name}", on_gpu, accumulator)
+
+
+def check_sparse(numels: list[int]) -> None:
+    from mqgrad import cuda_ext
+
+    for numel, elements_per_bit, finite in itertools.product(numels, (1, 2, 8, 64), (False, True)):
+        name = f"numel={numel}, elements_per_bit={elements_per_bit}, finite={finite}"
+        x, residual = gradient(numel + 1)[1:], torch.full((numel,), 0.01)
+        x = x.nan_to_num() if finite else x
+        on_gpu = residual.cuda()
+        payload = cuda_ext.sparse_encode_with_feedback(x.cuda(), on_gpu, elements_per_bit)
+        expected = cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit)
+        same(f"sparse payload, {name}", payload, expected)
+        same(f"sparse residual, {name}", on_gpu, residual)
+        cuda_ext.sparse_decode_add_(on_gpu, torch.cat([payload[:1], payload])[1:], elements_per_bit)
+        cuda_ext.sparse_decode_add_(residual, expected, elements_per_bit)
+        same(f"sparse sum, {name}", on_gpu, residual)
+
+
+def check_all(large: bool) -> None:
+    check(SHAPES + LARGE_SHAPES * large)
+    check_rotated(ROTATED_SHAPES + LARGE_ROTATED_SHAPES * large)
+    check_sparse([numel for numel, _ in SHAPES + LARGE_SHAPES * large])
+
+
 def seconds(operation: Callable[[], object]) -> float:
     """Median on the GPU's own clock."""
     times = []
@@ -130,14 +170,53 @@ def operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object
     }
 
 
+def rotated_operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object]]]:
+    from mqgrad import cuda_ext
+
+    payload = cuda_ext.encode_rotated(x, bits, BUCKET_SIZE, True, 1)
+    moved = x.nbytes + payload.numel()
+    return {
+        "rotated encode": (moved, lambda: cuda_ext.encode_rotated(x, bits, BUCKET_SIZE, True, 1)),
+        "rotated decode": (moved, lambda: cuda_ext.decode_rotated(payload, x.numel(), bits, BUCKET_SIZE)),
+    }
+
+
+def sparse_operations(x: Tensor, elements_per_bit: int) -> dict[str, tuple[int, Callable[[], object]]]:
+    """Encode reads the vector several times, which counts once."""
+    from mqgrad import cuda_ext
+
+    payload, residual = cuda_ext.sparse_encode(x, elements_per_bit), torch.zeros_like(x)
+    coded = payload.numel()
+    return {
+        "sparse encode": (x.nbytes + coded, lambda: cuda_ext.sparse_encode(x, elements_per_bit)),
+        "sparse encode, feedback": (
+            3 * x.nbytes + coded,
+            lambda: cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit),
+        ),
+        "sparse decode": (
+            x.nbytes + coded,
+            lambda: cuda_ext.sparse_decode(payload, x.numel(), elements_per_bit),
+        ),
+    }
+
+
+def operations_by_width(x: Tensor) -> Iterator[tuple[float, dict[str, tuple[int, Callable[[], object]]]]]:
+    for bits in range(1, 9):
+        yield bits, operations(x, bits)
+    for bits in range(1, 5):
+        yield bits, rotated_operations(x, bits)
+    for elements_per_bit in (2, 8, 64):
+        yield 1 / elements_per_bit, sparse_operations(x, elements_per_bit)
+
+
 def measure() -> dict[str, Any]:
     """Fractions of the copy's bandwidth, by op and width."""
     x = torch.randn(NUMEL, device="cuda")
     copy = torch.empty_like(x)
     rows = []
-    for bits in range(1, 9):
+    for bits, timed in operations_by_width(x):
         copied = 2 * x.nbytes / seconds(lambda: copy.copy_(x))
-        for name, (moved, operation) in operations(x, bits).items():
+        for name, (moved, operation) in timed.items():
             rate = moved / seconds(operation)
             rows.append({"op": name, "bits": bits, "GB/s": rate / 1e9, "copy GB/s": copied / 1e9})
     return {
@@ -156,12 +235,12 @@ def print_table(result: dict[str, Any]) -> None:
     print(
         f"{result['card']}, {result['date']}, torch {result['torch']}, {result['elements'] / 2**20:.0f} Mi elements"
     )
-    print(f"device-to-device copy {statistics.median(copies):.0f} GB/s; below, fractions of it")
-    print("bits".ljust(20) + "".join(f"{bits:6d}" for bits in range(1, 9)))
+    print(f"device-to-device copy {statistics.median(copies):.0f} GB/s; below, fractions of it by bits")
     for op, rows in itertools.groupby(
         sorted(result["rows"], key=lambda r: (r["op"], r["bits"])), lambda r: r["op"]
     ):
-        print(op.ljust(20) + "".join(f"{row['GB/s'] / row['copy GB/s']:6.2f}" for row in rows))
+        fractions = (f"{row['bits']:g}: {row['GB/s'] / row['copy GB/s']:.2f}" for row in rows)
+        print(op.ljust(24) + "  ".join(fractions))
 
 
 def build(folder: str) -> dict[str, str]:
@@ -256,7 +335,7 @@ def main() -> None:
     if arguments.step == "measure":
         print(json.dumps(measure()))
     else:
-        check(SHAPES if arguments.step == "check-small" else SHAPES + LARGE_SHAPES)
+        check_all(large=arguments.step == "check")
 
 
 if __name__ == "__main__":

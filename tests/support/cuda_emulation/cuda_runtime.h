@@ -71,7 +71,7 @@ inline size_t current;
 inline ucontext_t scheduler;
 inline void (*run_kernel)(void*);
 inline void* kernel_call;
-inline uint32_t exchanged[1024];  // one slot a thread, for what warps exchange
+inline uint64_t exchanged[1024];  // one slot a thread, for what warps exchange
 
 inline void thread_main() {
   run_kernel(kernel_call);
@@ -104,7 +104,7 @@ inline bool release(size_t begin, size_t end, State barrier) {
 }
 
 inline void start_threads(size_t count) {
-  if (threads.size() != count) threads = std::vector<Thread>(count);
+  if (threads.size() < count) threads = std::vector<Thread>(count);  // and kept: launches differ in their blocks
   for (size_t t = 0; t < count; ++t) {
     Thread& thread = threads[t];
     const unsigned i = static_cast<unsigned>(t);
@@ -128,8 +128,8 @@ inline void run_block() {
     for (size_t w = 0; w < count; w += kWarp) goes_on |= release(w, w + kWarp, State::kAtWarpBarrier);
     goes_on |= release(0, count, State::kAtBlockBarrier);
   }
-  for (const Thread& thread : threads) {
-    if (thread.state == State::kReturned) continue;
+  for (size_t t = 0; t < count; ++t) {
+    if (threads[t].state == State::kReturned) continue;
     std::fprintf(stderr, "cuda_emulation: threads wait at different barriers\n");
     std::abort();
   }
@@ -139,8 +139,10 @@ template <typename F>
 uint32_t over_warp(uint32_t value, const F& combine) {
   exchanged[current] = value;
   wait(State::kAtWarpBarrier);
-  uint32_t all = exchanged[current / kWarp * kWarp];
-  for (size_t lane = 1; lane < kWarp; ++lane) all = combine(all, exchanged[current / kWarp * kWarp + lane]);
+  uint32_t all = static_cast<uint32_t>(exchanged[current / kWarp * kWarp]);
+  for (size_t lane = 1; lane < kWarp; ++lane) {
+    all = combine(all, static_cast<uint32_t>(exchanged[current / kWarp * kWarp + lane]));
+  }
   wait(State::kAtWarpBarrier);
   return all;
 }
@@ -158,8 +160,36 @@ inline uint32_t __reduce_add_sync(unsigned, uint32_t value) {
   return emulation::over_warp(value, [](uint32_t a, uint32_t b) { return a + b; });
 }
 
+inline uint32_t __ballot_sync(unsigned, bool value) {
+  return emulation::over_warp(static_cast<uint32_t>(value) << emulation::current % emulation::kWarp,
+                              [](uint32_t a, uint32_t b) { return a | b; });
+}
+
+inline int64_t __shfl_up_sync(unsigned, int64_t value, unsigned lanes) {
+  emulation::exchanged[emulation::current] = static_cast<uint64_t>(value);
+  emulation::wait(emulation::State::kAtWarpBarrier);
+  const bool inside = emulation::current % emulation::kWarp >= lanes;
+  const uint64_t other = emulation::exchanged[emulation::current - (inside ? lanes : 0)];
+  emulation::wait(emulation::State::kAtWarpBarrier);
+  return static_cast<int64_t>(other);
+}
+
+inline int __popc(uint32_t value) { return __builtin_popcount(value); }
+inline int __popcll(uint64_t value) { return __builtin_popcountll(value); }
+inline int __ffsll(long long value) { return __builtin_ffsll(value); }
+
 inline void atomicMax(uint32_t* to, uint32_t value) { *to = value > *to ? value : *to; }
 inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
+
+inline void atomicAdd(uint32_t* to, uint32_t value) { *to += value; }
+inline void atomicOr(uint32_t* to, uint32_t value) { *to |= value; }
+
+enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
+
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
 
 inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   std::memset(to, value, bytes);

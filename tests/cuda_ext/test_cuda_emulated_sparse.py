@@ -1,0 +1,133 @@
+"""The CUDA kernels of the sparse code, run thread by thread on the CPU, give the bytes of the CPU kernels.
+
+What this shows, and what it cannot, is said in test_cuda_emulated.py.
+"""
+
+import ctypes
+import itertools
+import math
+
+import pytest
+import torch
+from emulated_cuda import COMPILER, DTYPE_CODES, assert_same, compiled, pointer
+from torch import Tensor
+
+from mqgrad import cuda_ext
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile the emulation with")
+
+WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # elements per bit
+# One warp's elements, and several; one warp's bits of the high parts, and several.
+NUMELS = (1, 2, 63, 700, 4100, 40_001)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compiled("emulated_sparse.cpp", tmp_path_factory.mktemp("emulation"))
+
+
+def heavy_tailed(numel: int, seed: int = 0) -> Tensor:
+    """With zeros, and ties of which some may lie at the threshold."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(numel, generator=generator) * torch.randn(numel, generator=generator).exp()
+    x[numel // 3 : numel // 2] = 0.5
+    x[numel // 2 : numel // 2 + numel // 8] = 0.0
+    return x
+
+
+def encode(
+    kernels: ctypes.CDLL,
+    x: Tensor,
+    width: int,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor:
+    """The payload, with bytes around it that must stay as they are."""
+    size = cuda_ext.sparse_bytes(x.numel(), width)
+    memory = torch.full((size + 32,), 171, dtype=torch.uint8)
+    kernels.emulated_sparse_encode(
+        pointer(x),
+        DTYPE_CODES[x.dtype],
+        ctypes.c_int64(x.numel()),
+        ctypes.c_int64(width),
+        pointer(residual),
+        ctypes.c_double(alpha),
+        ctypes.c_double(beta),
+        ctypes.c_void_p(memory.data_ptr() + 16),
+    )
+    assert (memory[:16] == 171).all()
+    assert (memory[16 + size :] == 171).all()
+    return memory[16 : 16 + size]
+
+
+def assert_decodes_alike(kernels: ctypes.CDLL, payload: Tensor, numel: int, width: int) -> None:
+    """Added to a slice of memory of which the rest must stay as it is."""
+    memory = torch.full((numel + 16,), 2.5)
+    ours = memory[8 : 8 + numel]
+    kernels.emulated_sparse_decode_add(
+        pointer(payload), ctypes.c_int64(numel), ctypes.c_int64(width), pointer(ours)
+    )
+    expected = torch.full((numel,), 2.5)
+    cuda_ext.sparse_decode_add_(expected, payload, width)
+    assert_same(ours, expected)
+    assert (memory[:8] == 2.5).all()
+    assert (memory[8 + numel :] == 2.5).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_encode_and_decode(kernels: ctypes.CDLL, width: int) -> None:
+    for numel, dtype in zip((0, *NUMELS), itertools.cycle(DTYPE_CODES)):
+        x = heavy_tailed(numel, seed=width).to(dtype)
+        payload = encode(kernels, x, width)
+        assert_same(payload, cuda_ext.sparse_encode(x, width))
+        assert_decodes_alike(kernels, payload, numel, width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_encode_with_feedback(kernels: ctypes.CDLL, width: int) -> None:
+    for numel, (alpha, beta) in itertools.product((700, 9001), ((1.0, 1.0), (0.5, 0.9))):
+        x = heavy_tailed(numel, seed=width)
+        ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
+        for _ in range(2):
+            payload = encode(kernels, x, width, ours, alpha, beta)
+            assert_same(payload, cuda_ext.sparse_encode_with_feedback(x, expected, width, alpha, beta))
+            assert_same(ours, expected)
+
+
+def special_vectors() -> dict[str, Tensor]:
+    numel = 9001
+    lone, ties, tiny = torch.zeros(numel), torch.ones(numel), heavy_tailed(numel) * 1e-42
+    lone[numel // 2] = -3e-39
+    ties[::2] = -1
+    few = heavy_tailed(numel)
+    few[numel // 50 :] = 0  # fewer elements than there are entries
+    wide = torch.exp2(torch.linspace(-140, 100, numel))  # most are more than 12 octaves below the top
+    bad, worse = heavy_tailed(numel), heavy_tailed(numel)
+    bad[77], worse[8000] = math.inf, math.nan
+    vectors = {"zeros": torch.zeros(numel), "lone": lone, "ties": ties, "tiny": tiny, "few": few}
+    return {**vectors, "wide": wide, "wide, reversed": wide.flip(0), "infinite": bad, "nan": worse}
+
+
+@pytest.mark.parametrize("name", special_vectors())
+def test_special_vectors(kernels: ctypes.CDLL, name: str) -> None:
+    x = special_vectors()[name]
+    for width in (1, 8, 64):
+        ours, expected = torch.zeros(x.numel()), torch.zeros(x.numel())
+        payload = encode(kernels, x, width, ours)
+        assert_same(payload, cuda_ext.sparse_encode_with_feedback(x, expected, width))
+        assert_same(ours, expected)
+        assert_decodes_alike(kernels, payload, x.numel(), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_any_bytes_decode_as_on_the_cpu(kernels: ctypes.CDLL, width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    for numel in NUMELS:
+        size = cuda_ext.sparse_bytes(numel, width)
+        noise = torch.randint(0, 256, (size + 1,), generator=generator, dtype=torch.uint8)[1:]  # not aligned
+        damaged = cuda_ext.sparse_encode(heavy_tailed(numel), width)
+        where = torch.randint(size, (8,), generator=generator)
+        damaged[where] = torch.randint(256, (8,), generator=generator, dtype=torch.uint8)
+        for payload in (noise, damaged):
+            assert_decodes_alike(kernels, payload, numel, width)
