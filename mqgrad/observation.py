@@ -41,13 +41,14 @@ class ObservationSchema:
     | entries | value | bounds |
     |---|---|---|
     | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
+    | 1 | the same of their standard deviation | ±20 |
     | 1 | log10(fixed seconds), those of an iteration that do not depend on the width | −6 to 3 |
     | 1 | log10(gradient noise / gradient signal) | ±6 |
     | one per width | log10(quantization noise at that width / gradient signal) | ±6 |
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
-    Both are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
+    The three are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
 
     ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
     losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
@@ -76,13 +77,14 @@ class ObservationSchema:
     @property
     def size(self) -> int:
         """Entries of an observation."""
-        return self.history + (5 + len(self.widths) if self.kind == "full" else 0)
+        return self.history + (6 + len(self.widths) if self.kind == "full" else 0)
 
     def bounds(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Lowest and highest value of each entry, float32 [size] each."""
         pairs = _loss_bounds(self)
         if self.kind == "full":
             pairs += [
+                (-20.0, 20.0),
                 (-20.0, 20.0),
                 (-6.0, 3.0),
                 *[(-6.0, 6.0)] * (1 + len(self.widths)),
@@ -198,10 +200,11 @@ class Observer:
 
     def _system_part(self, statistics: IntervalStatistics) -> list[float]:
         signal = statistics.gradient_signal
-        fixed, at_32_bits = self._times.fixed_seconds, 32 * self._times.seconds_per_bit
+        fixed = self._times.fixed_seconds
+        by_width = self._times.seconds_per_bit, self._times.slope_deviation
         noises = [statistics.gradient_noise, *map(statistics.quantization_noise, self.schema.widths)]
         return [
-            _log_ratio(at_32_bits, fixed, 20.0 / math.log2(10)) * math.log2(10),
+            *(_log_ratio(32 * seconds, fixed, 20.0 / math.log2(10)) * math.log2(10) for seconds in by_width),
             _log_ratio(fixed, 1.0, 6.0),
             *(_log_ratio(noise, signal, 6.0) for noise in noises),
             math.log2(statistics.bits) / 5,

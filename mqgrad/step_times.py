@@ -4,13 +4,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from .statistics import IntervalStatistics
 from .widths import Width
 
 _FIXED_DRIFT, _SLOPE_DRIFT = 0.05, 0.3  # relative standard deviations, per interval
-_LEAST_SLOPE = 0.2  # relative to the mean: optimism has an end
+_LEAST_SLOPE = 0.2  # relative to the mean
 _SECONDS = (1e-9, 1e9)
+
+FloatArray = npt.NDArray[np.float64]
 
 
 class StepTimes:
@@ -24,9 +27,7 @@ class StepTimes:
     2. Both drift from interval to interval, c more than a: a link's rate changes.
     3. Each interval corrects both, by how uncertain they are. The seconds of n iterations count with a relative error
        of 1/n: beyond chance, the first ones of a run take longer than the rest.
-    4. Predictions are right for the width in use and take c a standard deviation below its mean. So many bits, when
-       they have long not been tried, seem less and less slow, until they are tried: optimism in the face of
-       uncertainty.
+    4. What is then expected of other widths is :func:`optimistic_seconds`.
     """
 
     def __init__(self) -> None:
@@ -36,18 +37,23 @@ class StepTimes:
 
     @property
     def fixed_seconds(self) -> float:
-        """Seconds of an iteration that do not depend on the width; 0 before the first interval."""
-        return float(self._mean @ (1.0, self._bits)) - self.seconds_per_bit * self._bits
+        """a, the mean: seconds of an iteration that do not depend on the width; 0 before the first interval."""
+        return float(self._mean[0])
 
     @property
     def seconds_per_bit(self) -> float:
-        """c, by the optimistic estimate."""
-        slope, deviation = self._mean[1], math.sqrt(max(self._covariance[1, 1], 0.0))
-        return float(max(slope - deviation, _LEAST_SLOPE * slope))
+        """c, the mean."""
+        return float(self._mean[1])
+
+    @property
+    def slope_deviation(self) -> float:
+        """Standard deviation of c."""
+        return math.sqrt(max(float(self._covariance[1, 1]), 0.0))
 
     def seconds(self, bits: Width) -> float:
-        """Expected seconds of an iteration at ``bits``."""
-        return self.fixed_seconds + self.seconds_per_bit * bits
+        """Seconds to expect of an iteration at ``bits``: see :func:`optimistic_seconds`."""
+        learned = self.fixed_seconds, self.seconds_per_bit, self.slope_deviation
+        return float(optimistic_seconds(np.array(float(bits)), np.array(self._bits), *map(np.array, learned)))
 
     def observe(self, statistics: IntervalStatistics) -> None:
         """Take in one interval. Seconds are held in 1e-9 to 1e9; an interval without a time is left out."""
@@ -99,6 +105,19 @@ class StepTimes:
         self._mean = np.array(state["mean"], dtype=np.float64).reshape(2)
         self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(2, 2)
         (self._bits,) = state["bits"]
+
+
+def optimistic_seconds(
+    bits: FloatArray, in_use: FloatArray, fixed: FloatArray, slope: FloatArray, deviation: FloatArray
+) -> FloatArray:
+    """a + c·b, but more bits than those in use at a c that is lower by a standard deviation, at most by four fifths.
+
+    So more bits, when they have long not been tried, seem less and less slow until they are tried: optimism in the
+    face of uncertainty. Fewer bits need none: a begins at the least that it can be. Arrays of float64 that broadcast.
+    """
+    optimistic = np.maximum(slope - deviation, _LEAST_SLOPE * slope)
+    seconds: FloatArray = fixed + slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
+    return seconds
 
 
 def _held(seconds: float) -> float:

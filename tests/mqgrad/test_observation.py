@@ -60,10 +60,11 @@ def test_full_kind_values() -> None:
     seen = Observer(schema, budget_seconds=10.0).observe(BASE)
     times = StepTimes()
     times.observe(BASE)
-    assert seen.shape == (schema.size,) == (14,)
+    assert seen.shape == (schema.size,) == (15,)
     expected = [
         *[0.0] * 5,
         math.log2(32 * times.seconds_per_bit / times.fixed_seconds),
+        math.log2(32 * times.slope_deviation / times.fixed_seconds),
         math.log10(times.fixed_seconds),
         1.0,
         math.log10(600),  # one bit: at most max²

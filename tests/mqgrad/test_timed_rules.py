@@ -26,7 +26,7 @@ def test_goodput_maximises_efficiency_per_second() -> None:
 def test_goodput_knows_that_rotated_codes_err_less() -> None:
     slow = {"step_seconds": 10.0}
     assert widths_of("goodput:start=4", slow) == [4, 3]
-    assert widths_of("goodput:start=4", slow | {"rotated": True}) == [4, 2]
+    assert widths_of("goodput:start=4", slow | {"rotated": True}) == [4, 1]
 
 
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
