@@ -116,7 +116,9 @@ def optimistic_seconds(
     face of uncertainty. Fewer bits need none: a begins at the least that it can be. Arrays of float64 that broadcast.
     """
     optimistic = np.maximum(slope - deviation, _LEAST_SLOPE * slope)
-    seconds: FloatArray = fixed + slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
+    seconds: FloatArray = (
+        fixed + slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
+    )
     return seconds
 
 
