@@ -1,6 +1,6 @@
 """Other people's codecs, measured beside ours where they are installed: none of them is a dependency.
 
-    pip install --no-deps pypiquant cffi bitsandbytes       # --no-deps: keep the torch you have
+    pip install --no-deps pypiquant cffi pycparser bitsandbytes  # --no-deps: keep the torch you have
 
 Each is used at its best: output buffers are allocated beforehand where its interface takes them.
 """

@@ -13,6 +13,8 @@ from mqgrad.controllers.base import Controller
 from mqgrad.observation import ObservationSchema
 from mqgrad.policy import Normalization, load_policy
 
+SIZE = ObservationSchema().size
+
 
 def test_is_a_controller() -> None:
     assert isinstance(make_policy(), Controller)
@@ -68,11 +70,11 @@ def test_normalization_is_that_of_vec_normalize() -> None:
         ({"budget_seconds": float("inf")}, "budget_seconds inf"),
         ({"layers": []}, "0 layers"),
         ({"layers": [(torch.zeros(8, 3), torch.zeros(8))]}, "layer 0"),
-        ({"layers": [(torch.zeros(3, 18), torch.zeros(3))]}, "3 outputs"),
-        ({"layers": [(torch.full((8, 18), torch.nan), torch.zeros(8))]}, "not finite"),
-        ({"layers": [(torch.zeros(8, 18).double(), torch.zeros(8))]}, "float32"),
+        ({"layers": [(torch.zeros(3, SIZE), torch.zeros(3))]}, "3 outputs"),
+        ({"layers": [(torch.full((8, SIZE), torch.nan), torch.zeros(8))]}, "not finite"),
+        ({"layers": [(torch.zeros(8, SIZE).double(), torch.zeros(8))]}, "float32"),
         ({"normalization": Normalization(mean=np.zeros(2), std=np.ones(2), clip=10.0)}, "normalization mean"),
-        ({"normalization": Normalization(mean=np.zeros(18), std=np.zeros(18), clip=10.0)}, "std"),
+        ({"normalization": Normalization(mean=np.zeros(SIZE), std=np.zeros(SIZE), clip=10.0)}, "std"),
         ({"provenance": []}, "provenance"),
     ],
 )

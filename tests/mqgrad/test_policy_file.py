@@ -19,6 +19,8 @@ from mqgrad.controllers.base import opening_of
 from mqgrad.observation import ObservationSchema
 from mqgrad.policy import PolicyFileError, load_policy
 
+SIZE = ObservationSchema().size
+
 
 @pytest.fixture
 def saved(tmp_path: pathlib.Path) -> pathlib.Path:
@@ -173,14 +175,14 @@ def _claiming(shape: str) -> bytes:
     [
         (npy(np.array([_Boom()], dtype=object), allow_pickle=True), "object"),
         (pickle.dumps(_Boom()), "damaged"),
-        (npy(np.zeros((16, 18))), "float32"),
-        (npy(np.zeros((16, 18), dtype=np.int64)), "int64"),
-        (npy(np.zeros((16, 18), dtype=">f4")), "f4"),
+        (npy(np.zeros((16, SIZE))), "float32"),
+        (npy(np.zeros((16, SIZE), dtype=np.int64)), "int64"),
+        (npy(np.zeros((16, SIZE), dtype=">f4")), "f4"),
         (npy(np.zeros((16, 17), dtype=np.float32)), "layer 0"),
-        (npy(np.zeros((4, 4, 18), dtype=np.float32)), "shape"),
-        (npy(np.full((16, 18), np.inf, dtype=np.float32)), "not finite"),
-        (npy(np.zeros((16, 18), dtype=np.float32))[:-1], "shape"),
-        (npy(np.zeros((16, 18), dtype=np.float32)) + b"x", "shape"),
+        (npy(np.zeros((4, 4, SIZE), dtype=np.float32)), "shape"),
+        (npy(np.full((16, SIZE), np.inf, dtype=np.float32)), "not finite"),
+        (npy(np.zeros((16, SIZE), dtype=np.float32))[:-1], "shape"),
+        (npy(np.zeros((16, SIZE), dtype=np.float32)) + b"x", "shape"),
         (_claiming("(1000000000, 1000000000)"), "shape"),
         (_claiming("(4294967296, 4294967296)"), "shape"),
         (_claiming("(-4, -4)"), "shape"),
