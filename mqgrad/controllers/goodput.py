@@ -36,7 +36,7 @@ class Goodput(WidthRule):
     """State: EWMA of V/W."""
     peak_energy: float | None = dataclasses.field(init=False, default=None)
     """State: EWMA of what q(b)/W is proportional to."""
-    times: StepTimes = dataclasses.field(init=False, default_factory=StepTimes)
+    times: StepTimes = dataclasses.field(init=False, default_factory=StepTimes, compare=False)
     """State: what the widths used so far took."""
 
     def prepare(self) -> None:

@@ -17,6 +17,7 @@ from mqgrad.envs import BitWidthEnv
 from mqgrad.trainers import Distributed, ModelClock
 
 EPISODES = (100, 101, 102)
+SEEDS = {"dqn": 8, "ppo": 0}  # of networks that choose wrongly on both links before they learn
 
 
 class Link(NamedTuple):
@@ -67,7 +68,7 @@ def test_an_agent_that_starts_from_nothing_learns_the_right_widths(
 ) -> None:
     make_env = LINKS[link].make_env
     config = TrainConfig(
-        output=tmp_path, algo=algo, total_steps=500, seed=2, warm_start="none", progress_bar=False
+        output=tmp_path, algo=algo, total_steps=500, seed=SEEDS[algo], warm_start="none", progress_bar=False
     )
     model = load_model(train(config, make_env=make_env), algorithm_class(algo))
     untrained = build_model(config, build_env(config, make_env))
