@@ -54,7 +54,7 @@ __device__ __forceinline__ void store_codes(const RotatedBucket& bucket, float i
 }
 
 template <int BITS, bool SHARED>
-__global__ void __launch_bounds__(kRotationThreads)
+__global__ void __launch_bounds__(kRotationThreads, 2)  // two blocks a multiprocessor: else ptxas spills
     encode_rotated_kernel(const void* x, ScalarType dtype, RotationLayout layout, bool unbiased, uint64_t seed,
                           float norm, uint8_t* payload, float* workspace) {
   const Stream stream = random_stream(seed, 0);
