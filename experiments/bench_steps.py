@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
-from mqgrad.statistics import Costs
+from mqgrad.costs import Costs
 from mqgrad.trainers.workload import Workload
 from mqgrad.widths import Width
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from mqgrad.compressors import Compressor, Quantized
 from mqgrad.compressors.base import BucketWork, Step
+from mqgrad.costs import Costs
 from mqgrad.layout import Layout
-from mqgrad.statistics import Costs
 from mqgrad.transport import Transport
 from mqgrad.widths import Width
 

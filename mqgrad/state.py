@@ -14,10 +14,13 @@ from .comm_thread import CommThread
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork, Step
 from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
+from .costs import Costs, Totals
 from .gradient_figures import GradientFigures
+from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
-from .statistics import Costs, IntervalStatistics, RankStatistics, Totals
-from .transport import Link, Transport, own_group
+from .paced_link import Link
+from .statistics import IntervalStatistics, RankStatistics
+from .transport import Transport, own_group
 from .widths import Width, Widths, check_parameter_widths, check_width
 
 
@@ -91,10 +94,7 @@ class CompressionState:
         self._iteration_costs = Costs()
         self._losses: list[torch.Tensor | float] = []
         self._is_open = False  # between the first and the last bucket of an iteration
-        self._step_time: float | None = None
-        self._step_seconds = 0.0  # of the last iteration; 0 if not known
-        self._last_bucket: stopwatch.Mark = 0.0
-        self._waited_seconds = 0.0  # from the last bucket's gradients to all buckets' means
+        self._clock = IterationClock()
         self._thread = CommThread(self._transport.device)
 
     @property
@@ -121,18 +121,16 @@ class CompressionState:
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
-        now = time.perf_counter()
-        if self._step_time is not None or self.interval > 1:
+        costs = self._clock.lap()
+        if costs is not None or self.interval > 1:
             self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
-        if self._step_time is not None:
-            self._step_seconds = seconds = now - self._step_time
+        if costs is not None:
             follows_untimed = len(self._losses) == 2 and self._statistics.step_seconds == 0
-            self._account(Costs(step_seconds=seconds, compute_seconds=seconds - self._waited_seconds))
+            self._account(costs)
             if follows_untimed:
                 self._statistics.double_seconds()
         else:  # of an iteration whose time is not known, only the bytes are
             self._statistics = RankStatistics(wire_bytes=self._statistics.wire_bytes if self._losses else 0.0)
-        self._step_time = now
         if self.controller is not None:
             self._thread.post(self._open_iteration)
 
@@ -142,7 +140,7 @@ class CompressionState:
         Every rank calls it. If one rank pauses and the others do not, let them meet in a barrier first: what they
         would wait for it in the next collective counts as communication.
         """
-        self._step_time = time.perf_counter()
+        self._clock.start()
 
     def set_width(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
@@ -183,7 +181,7 @@ class CompressionState:
         work = BucketWork(bucket.buffer(), gradients, layout)
         is_last = bucket.is_last()
         if is_last:
-            self._last_bucket = stopwatch.mark(work.buffer.device)
+            self._clock.begin_wait(work.buffer.device)
         return self._thread.submit(lambda: self._average(work, is_last), work.buffer)
 
     def _account(self, costs: Costs) -> None:
@@ -212,7 +210,7 @@ class CompressionState:
             seed=self._seed,
             costs=self._iteration_costs,
             measure=measure,
-            seconds=self._step_seconds,
+            seconds=self._clock.seconds,
         )
 
     def _open_iteration(self) -> None:
@@ -256,9 +254,7 @@ class CompressionState:
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
-        self._transport.move_costs(
-            self._iteration_costs
-        )  # where a checkpoint finds them: nobody decides this again
+        self._transport.move_costs(self._iteration_costs)  # for a checkpoint: this is not decided again
 
     def _close_iteration(self) -> None:
         self._is_open = False
@@ -269,10 +265,7 @@ class CompressionState:
         self._iteration_costs.clear()  # what is not settled yet will be added to it
         self.totals.iterations += 1
         self.totals.bit_iterations += self._closed_bits
-        stopwatch.since(self._last_bucket, self._set_waited)
-
-    def _set_waited(self, seconds: float) -> None:
-        self._waited_seconds = seconds
+        self._clock.end_wait()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -310,9 +303,7 @@ class CompressionState:
                 "the state was saved with a controller and is loaded without one, or the reverse"
             )
         self._thread.drain()
-        self._transport.move_costs(
-            Costs()
-        )  # the next iteration may have been opened: its costs are not this run's
+        self._transport.move_costs(Costs())  # of the next iteration, if it is open: not this run's
         self._iteration_costs = Costs(**state["open_costs"])
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
         requested = state["requested_bits"]
@@ -326,5 +317,4 @@ class CompressionState:
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
-        self._step_time = time.perf_counter()
-        self._step_seconds = 0.0
+        self._clock.restart()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from .statistics import Costs
+from .costs import Costs
 from .trace import trace_range
 
 Mark = float | torch.Event

@@ -6,13 +6,14 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from . import stopwatch
-from .statistics import Costs
+from .costs import Costs
+from .paced_link import BOTH_WAYS, Direction, Link, PacedLink
 from .trace import trace_range
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
@@ -24,17 +25,6 @@ Read = TypeVar("Read")
 
 SMALL_BYTES = 1024  # a collective this small takes the time of its latency
 SMALL_MEMORY = 10
-
-Direction = Literal["in", "out"]
-_BOTH_WAYS: tuple[Direction, ...] = ("in", "out")
-
-
-class Link(Protocol):
-    """A network slower than the one at hand."""
-
-    def seconds(self, wire_bytes: int) -> float:
-        """Least duration of a collective in which each rank sends this many bytes."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,9 +63,7 @@ class Transport:
     _small_seconds: collections.deque[float] = dataclasses.field(init=False)
     _under_way: int = dataclasses.field(init=False, default=0)
     _awaited_first: Pending[None] | None = dataclasses.field(init=False, default=None)
-    _link_free: dict[Direction, float] = dataclasses.field(
-        init=False, default_factory=lambda: dict.fromkeys(_BOTH_WAYS, 0.0)
-    )
+    _paced: PacedLink | None = dataclasses.field(init=False)
     device: torch.device = dataclasses.field(init=False)
     """Where tensors of control messages must live."""
 
@@ -83,6 +71,7 @@ class Transport:
         self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
         self.world_size = self.group.size()
         self.rank = self.group.rank()
+        self._paced = PacedLink(self.link) if self.link is not None and self.world_size > 1 else None
         nccl = dist.get_backend(self.group) == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
@@ -226,7 +215,7 @@ class Transport:
         result: Result,
         wire_bytes: float,
         link_bytes: float | None = None,
-        ways: tuple[Direction, ...] = _BOTH_WAYS,
+        ways: tuple[Direction, ...] = BOTH_WAYS,
     ) -> Pending[Result]:
         """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
         ``ways``: in which directions it does.
@@ -237,7 +226,8 @@ class Transport:
         begun, is_alone = time.perf_counter(), self._under_way == 0
         with _timed(seconds.append):
             work = collective()
-        arrival = self._arrival(begun, wire_bytes if link_bytes is None else link_bytes, ways)
+        on_link = wire_bytes if link_bytes is None else link_bytes
+        arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
         self.wire_bytes += wire_bytes
         self.collectives += not self._under_way
         self._under_way += 1
@@ -256,19 +246,6 @@ class Transport:
             return result
 
         return Pending(wait)
-
-    def _arrival(self, begun: float, link_bytes: float, ways: tuple[Direction, ...]) -> float:
-        """When the last byte would arrive over the emulated full-duplex link.
-
-        Each direction carries one collective after another.
-        """
-        if self.link is None or self.world_size == 1:
-            return 0.0
-        free = max(self._link_free[way] for way in ways)
-        arrival = max(begun, free) + self.link.seconds(int(link_bytes))
-        sent = arrival - self.link.seconds(0)  # latency delays what is sent, not what follows
-        self._link_free.update(dict.fromkeys(ways, sent))
-        return arrival
 
     def _add_seconds(self, seconds: float, is_small: bool) -> None:
         self.wire_seconds += seconds

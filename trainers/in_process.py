@@ -54,7 +54,7 @@ class InProcessTransport(Transport):
         self._exchange = exchange
         self.world_size, self.rank = exchange.world_size, rank
         self.device = torch.device("cpu")
-        self.link = None
+        self.link = self._paced = None
         self.wire_bytes = self.wire_seconds = 0.0
         self.collectives = self._under_way = 0
         self._awaited_first = None

@@ -31,6 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mqgrad.agreement import Agreement
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
+from mqgrad.costs import Costs
 from mqgrad.experiments.bench_command import describe_run
 from mqgrad.experiments.bench_transport import average, combine_ranks, gradient_work, median, world
 from mqgrad.experiments.iproute import run_tool
@@ -39,7 +40,6 @@ from mqgrad.experiments.netlab_job import log_tail
 from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab_run import run_on_new_lab
 from mqgrad.layout import LayoutTable
-from mqgrad.statistics import Costs
 from mqgrad.trainers.workload import make_workload
 from mqgrad.transport import Transport
 from mqgrad.widths import Width, format_width, parse_width

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from ..costs import Costs
 from ..layout import Layout
-from ..statistics import Costs
 from ..transport import Transport
 from ..widths import Width, Widths
 

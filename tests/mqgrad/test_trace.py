@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from mqgrad.statistics import Costs
+from mqgrad.costs import Costs
 from mqgrad.stopwatch import add_seconds
 
 

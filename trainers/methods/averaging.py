@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from mqgrad.statistics import Costs, RankStatistics, Totals
+from mqgrad.costs import Costs, Totals
+from mqgrad.statistics import RankStatistics
 from mqgrad.transport import Transport, own_group
 from mqgrad.widths import Width
 

@@ -6,7 +6,8 @@ from statistics import mean
 import torch
 
 import mqgrad
-from mqgrad.statistics import IntervalStatistics, RankStatistics, Totals
+from mqgrad.costs import Totals
+from mqgrad.statistics import IntervalStatistics, RankStatistics
 from mqgrad.widths import Width
 
 from .base import RankInterval

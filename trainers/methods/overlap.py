@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mqgrad.comm_thread import CommThread
-from mqgrad.statistics import Costs
+from mqgrad.costs import Costs
 from mqgrad.widths import Width
 
 from .averaging import LocalSGD

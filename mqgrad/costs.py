@@ -1,0 +1,57 @@
+"""What training costs: seconds and bytes of one rank."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Costs:
+    """Seconds and bytes of one rank, summed over iterations."""
+
+    step_seconds: float = 0.0
+    """Wall-clock time of the iterations."""
+    compute_seconds: float = 0.0
+    """The part of ``step_seconds`` not spent waiting for communication."""
+    encode_seconds: float = 0.0
+    wire_seconds: float = 0.0
+    fixed_wire_seconds: float = 0.0
+    """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
+    decode_seconds: float = 0.0
+    decide_seconds: float = 0.0
+    """Combining the ranks' statistics and asking the controller; what it sends meanwhile is in ``wire_seconds``."""
+    wire_bytes: float = 0.0
+    """Bytes handed to the transport for other ranks."""
+
+    def add(self, other: "Costs") -> None:
+        """Add another's seconds and bytes."""
+        for field in dataclasses.fields(Costs):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def double_seconds(self) -> None:
+        """Count an iteration that was not timed as another one like that which was."""
+        for field in dataclasses.fields(Costs):
+            if field.name.endswith("_seconds"):
+                setattr(self, field.name, 2 * getattr(self, field.name))
+
+    def clear(self) -> None:
+        """Back to zero."""
+        for field in dataclasses.fields(Costs):
+            setattr(self, field.name, 0.0)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Totals(Costs):
+    """What a run has cost one rank so far."""
+
+    iterations: int = 0
+    bit_iterations: float = 0
+    """Sum of the bit width over iterations."""
+
+    def since(self, before: "Totals") -> Costs:
+        """Costs between an earlier copy of the totals and now."""
+        spent = (getattr(self, f.name) - getattr(before, f.name) for f in dataclasses.fields(Costs))
+        return Costs(**dict(zip((f.name for f in dataclasses.fields(Costs)), spent, strict=True)))
+
+    @property
+    def mean_bits(self) -> float:
+        """Mean bit width over the iterations."""
+        return self.bit_iterations / max(self.iterations, 1)

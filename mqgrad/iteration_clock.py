@@ -1,0 +1,47 @@
+"""Times the iterations of a training loop, and how much of each waits for communication."""
+
+import time
+
+import torch
+
+from . import stopwatch
+from .costs import Costs
+
+
+class IterationClock:
+    """An iteration lasts from one :meth:`lap` to the next; what waits lies between its last bucket and its means."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Of the last iteration; 0 if not known."""
+        self._start: float | None = None
+        self._last_bucket: stopwatch.Mark = 0.0
+        self._waited = 0.0
+
+    def start(self) -> None:
+        """Begin an iteration here."""
+        self._start = time.perf_counter()
+
+    def restart(self) -> None:
+        """Begin an iteration here, with nothing known of the one before."""
+        self.start()
+        self.seconds = 0.0
+
+    def lap(self) -> Costs | None:
+        """End the iteration and begin the next one; return its seconds, or None if its start is not known."""
+        start, self._start = self._start, time.perf_counter()
+        if start is None:
+            return None
+        self.seconds = self._start - start
+        return Costs(step_seconds=self.seconds, compute_seconds=self.seconds - self._waited)
+
+    def begin_wait(self, device: torch.device) -> None:
+        """The last bucket's gradients are there, on the current stream of ``device``."""
+        self._last_bucket = stopwatch.mark(device)
+
+    def end_wait(self) -> None:
+        """All buckets have their means; called on the communication thread."""
+        stopwatch.since(self._last_bucket, self._set_waited)
+
+    def _set_waited(self, seconds: float) -> None:
+        self._waited = seconds
