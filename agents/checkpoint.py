@@ -94,8 +94,9 @@ def load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> 
         return _load_checkpoint(path, algorithm, env)
     except Exception as error:  # pickle, zip, json and torch each have their own for half a file
         raise ValueError(
-            f"checkpoint {path} cannot be read ({type(error).__name__}: {error}); delete that folder to resume from "
-            "the checkpoint before it, or start anew in another output folder"
+            f"checkpoint {path} cannot be read ({type(error).__name__}: {error}). If it is damaged, move that "
+            "folder away to resume from the checkpoint before it; if another version of mqgrad saved it, start anew "
+            "in another output folder"
         ) from error
 
 

@@ -21,7 +21,7 @@ def reduce_encode_bfloat16(
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for payload in payloads:
         decode_bfloat16_add_(mean, payload)
-    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
     return encode_bfloat16(mean, residual, alpha, beta)
 
 

@@ -120,7 +120,7 @@ def reduce_encode_rotated(
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for payload in payloads:
         decode_rotated_add_(mean, payload, bits, bucket_size)
-    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
     if residual is None:
         return encode_rotated(mean, *settings)
     return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta)

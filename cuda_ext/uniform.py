@@ -144,7 +144,7 @@ def reduce_encode(
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for payload in payloads:
         decode_add_(mean, payload, bits, bucket_size)
-    mean.div_(mean.new_tensor(len(payloads)))  # a tensor: by a number, CUDA multiplies with the reciprocal
+    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
     if residual is None:
         return encode(mean, *settings, bucket_ids)
     return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids)

@@ -14,7 +14,7 @@ def error_line(error: Exception) -> str:
     if isinstance(error, WorkerError):
         lines = error.details.strip().splitlines()
         if lines and lines[-1].startswith(_MISTAKES):
-            return f"rank {error.rank}: {lines[-1].partition(': ')[2]}"
+            return f"rank {error.rank}: {lines[-1].partition(': ')[2]} ({_MORE})"
         return str(error)
     if isinstance(error, (RuntimeError, ImportError)):
         return f"{error} ({_MORE})"

@@ -25,7 +25,7 @@ class IterationClock:
     def restart(self) -> None:
         """Begin an iteration here, with nothing known of the one before."""
         self.start()
-        self.seconds = 0.0
+        self.seconds = self._waited = 0.0
 
     def lap(self) -> Costs | None:
         """End the iteration and begin the next one; return its seconds, or None if its start is not known."""
@@ -33,7 +33,7 @@ class IterationClock:
         if start is None:
             return None
         self.seconds = self._start - start
-        return Costs(step_seconds=self.seconds, compute_seconds=self.seconds - self._waited)
+        return Costs(step_seconds=self.seconds, compute_seconds=max(self.seconds - self._waited, 0.0))
 
     def begin_wait(self, device: torch.device) -> None:
         """The last bucket's gradients are there, on the current stream of ``device``."""

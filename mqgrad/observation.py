@@ -64,12 +64,16 @@ class ObservationSchema:
     version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if type(self.version) is not int or self.version != SCHEMA_VERSION:
-            raise ValueError(
-                f"observation schema version is {self.version!r}, and only {SCHEMA_VERSION} is known"
-            )
         if self.kind not in KINDS:
             raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        known = (
+            (SCHEMA_VERSION,) if self.kind == "full" else (1, SCHEMA_VERSION)
+        )  # the others have not changed
+        if type(self.version) is not int or self.version not in known:
+            raise ValueError(
+                f"observation schema version is {self.version!r}, and {SCHEMA_VERSION} is needed; "
+                "train and export the policy again"
+            )
         if type(self.history) is not int or not 2 <= self.history <= 64:
             raise ValueError(f"observation history {self.history!r} must be a whole number from 2 to 64")
         object.__setattr__(self, "widths", check_widths(self.widths))

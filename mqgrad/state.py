@@ -54,7 +54,8 @@ class CompressionState:
             rank does alone, such as an evaluation or saving a checkpoint.
 
     Raises:
-        ValueError: for an unknown compressor, or a controller that begins at a width which the compressor lacks.
+        ValueError: for an unknown compressor, or a controller that begins at a width, or wants trials at one, which
+            the compressor lacks.
     """
 
     def __init__(
@@ -81,6 +82,8 @@ class CompressionState:
         self._seed = seed
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         by_parameter, tried = wants_parameters(controller), trial_widths(controller)
+        for bits in tried:
+            check_width(bits, self.compressor.widths)
         opening, interval = self.interval, controller.interval if controller is not None else interval
         decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")

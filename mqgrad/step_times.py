@@ -56,23 +56,28 @@ class StepTimes:
         return float(optimistic_seconds(np.array(float(bits)), np.array(self._bits), *map(np.array, learned)))
 
     def observe(self, statistics: IntervalStatistics) -> None:
-        """Take in one interval. Seconds are held in 1e-9 to 1e9; an interval without a time is left out."""
-        if not statistics.losses or math.isnan(statistics.step_seconds):
+        """Take in one interval. Seconds are held in 1e-9 to 1e9; one with a NaN is left out."""
+        known = (statistics.step_seconds, statistics.compute_seconds, statistics.fixed_wire_seconds)
+        if not statistics.losses or any(map(math.isnan, known)):
             return
-        seconds = _held(statistics.step_seconds)
-        least = min(_held(statistics.compute_seconds) + _held(statistics.fixed_wire_seconds), seconds)
-        if self._mean[0] == 0.0:
-            self._begin(seconds, least, statistics.mean_bits)
+        seconds, computed, overhead = map(_held, known)
+        least = min(computed, seconds)
+        if self._bits == 0.0:
+            self._begin(seconds, least, overhead, statistics)
         else:
             self._drift()
         self._correct(seconds, len(statistics.losses), statistics.mean_bits)
         self._bound(least, statistics.mean_bits)
         self._bits = statistics.mean_bits
 
-    def _begin(self, seconds: float, least: float, bits: float) -> None:
-        waited = seconds - least
-        self._mean = np.array([least, waited / bits])
+    def _begin(
+        self, seconds: float, computed: float, overhead: float, statistics: IntervalStatistics
+    ) -> None:
+        bits, waited = statistics.mean_bits, seconds - computed
+        fixed = computed + min(overhead, waited)
+        self._mean = np.array([fixed, (seconds - fixed) / bits])
         self._covariance = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
+        self._covariance[0, 0] += (fixed / len(statistics.losses)) ** 2
 
     def _drift(self) -> None:
         fixed, slope = self._mean

@@ -58,7 +58,7 @@ class VectorCodec(abc.ABC):
         mean = torch.zeros(numel, dtype=torch.float32, device=payloads[0].device)
         for payload in payloads:
             self.decode_add_(mean, payload, bits)
-        return mean.div_(len(payloads))
+        return mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
 
     def encode_mean(
         self,

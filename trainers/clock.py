@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from mqgrad.controllers.base import Controller, opening_of, wants_parameters
+from mqgrad.controllers.base import Controller, opening_of, trial_widths, wants_parameters
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -64,6 +64,7 @@ class ModelledTime:
         self.interval = controller.interval
         self.opening = opening_of(controller)
         self.wants_parameters = wants_parameters(controller)
+        self.trial_widths = trial_widths(controller)
 
     @property
     def initial_bits(self) -> Width:

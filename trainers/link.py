@@ -47,9 +47,9 @@ class LinkEmulation:
 class SwitchingEmulation(LinkEmulation):
     """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
 
-    It switches by the clock from :meth:`begin` on, whatever the ranks do meanwhile; before that the first rate is in
-    force. Every rank calls it when a reset has ended, in which they met, so that they switch together. A collective
-    keeps the rate at which it began.
+    It switches by the clock from its first use on, or anew from :meth:`begin` on, whatever the ranks do meanwhile.
+    Every rank calls that when a reset has ended, in which they met, so that they switch together. A collective keeps
+    the rate at which it began.
 
     Raises:
         ValueError: as above; no other rate, or no time between two of them.
@@ -75,7 +75,8 @@ class SwitchingEmulation(LinkEmulation):
 
     def rate_now(self) -> float:
         if self._began is None:
-            return self.mbit_per_s
+            self.begin()
+        assert self._began is not None
         rates = (self.mbit_per_s, *self.others_mbit_per_s)
         return rates[int((time.monotonic() - self._began) / self.switch_seconds) % len(rates)]
 

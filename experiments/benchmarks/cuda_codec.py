@@ -6,9 +6,9 @@ It needs a CUDA build of torch and its nvcc, numpy, setuptools, ninja. The packa
 
 1. Build for this card.
 2. Compare payloads, residuals and decoded values with those of the CPU kernels.
-3. Do the same on a few shapes under compute-sanitizer (memcheck, racecheck), where that is installed.
-4. Time every op on 256 M elements. A figure is the bytes moved, each read and each write counted once, over the
-   median time, as a fraction of what the same card's device-to-device copy moved a moment before.
+3. Do the same on a few shapes under compute-sanitizer (memcheck, racecheck, synccheck), where that is installed.
+4. Time the ops of a gradient's way on 256 M elements. A figure is the bytes moved, each read and each write counted
+   once, over the median time, as a fraction of what the same card's device-to-device copy moved a moment before.
 """
 
 import argparse
@@ -35,7 +35,7 @@ SHAPES = [(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 
 LARGE_SHAPES = [(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)]
 ROTATED_SHAPES = [(1, 8), (2500, 8), (4200, 16), (4999, 128), (9000, 512), (6000, 4096), (20_000, 8192)]
 LARGE_ROTATED_SHAPES = [(10_000_019, 512), (6_000_000, 8192), (1_000_003, 65_536)]
-SANITIZER_TOOLS = ("memcheck", "racecheck")
+SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
 SANITIZER_SECONDS = 180
 
 
@@ -50,6 +50,15 @@ def gradient(numel: int) -> Tensor:
     return x
 
 
+def unaligned(
+    numel: int, dtype: torch.dtype = torch.float32, *, finite: bool = False
+) -> tuple[Tensor, Tensor]:
+    """A gradient on the CPU and on the GPU, where its address is not aligned for vector loads."""
+    x = gradient(numel + 1).to(dtype)
+    x = x.nan_to_num() if finite else x
+    return x[1:], x.cuda()[1:]
+
+
 def same(name: str, ours: Tensor, expected: Tensor) -> None:
     if not torch.equal(ours.cpu().nan_to_num(nan=-1e30), expected.nan_to_num(nan=-1e30)):
         raise SystemExit(f"cuda_codec: {name}: CUDA and CPU disagree")
@@ -62,11 +71,11 @@ def check(shapes: list[tuple[int, int]]) -> None:
     dtypes = itertools.cycle([torch.float32, torch.bfloat16, torch.float16, torch.float64])
     for (numel, bucket_size), bits, stochastic in itertools.product(shapes, range(1, 9), (False, True)):
         name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, stochastic={stochastic}"
-        x = gradient(numel + 1)[1:].to(next(dtypes))  # not aligned for vector loads
+        x, x_on_gpu = unaligned(numel, next(dtypes))
         residual = torch.full((numel,), 0.01)
         on_gpu = residual.cuda()
         arguments = (bits, bucket_size, stochastic, 7, 1.0, 1.0)
-        payload = cuda_ext.encode_with_feedback(x.cuda(), on_gpu, *arguments)
+        payload = cuda_ext.encode_with_feedback(x_on_gpu, on_gpu, *arguments)
         expected = cuda_ext.encode_with_feedback(x, residual, *arguments)
         same(f"payload, {name}", payload, expected)
         same(f"residual, {name}", on_gpu, residual)
@@ -94,9 +103,9 @@ def check_rotated(shapes: list[tuple[int, int]]) -> None:
 
     for (numel, bucket_size), bits, unbiased in itertools.product(shapes, range(1, 5), (False, True)):
         name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, unbiased={unbiased}"
-        x, accumulator = gradient(numel + 1)[1:], torch.ones(numel)
+        (x, x_on_gpu), accumulator = unaligned(numel), torch.ones(numel)
         on_gpu = accumulator.cuda()
-        payload = cuda_ext.encode_rotated(x.cuda(), bits, bucket_size, unbiased, 7)
+        payload = cuda_ext.encode_rotated(x_on_gpu, bits, bucket_size, unbiased, 7)
         expected = cuda_ext.encode_rotated(x, bits, bucket_size, unbiased, 7)
         same(f"rotated payload, {name}", payload, expected)
         cuda_ext.decode_rotated_add_(on_gpu, torch.cat([payload[:1], payload])[1:], bits, bucket_size)
@@ -109,10 +118,9 @@ def check_sparse(numels: list[int]) -> None:
 
     for numel, elements_per_bit, finite in itertools.product(numels, (1, 2, 8, 64), (False, True)):
         name = f"numel={numel}, elements_per_bit={elements_per_bit}, finite={finite}"
-        x, residual = gradient(numel + 1)[1:], torch.full((numel,), 0.01)
-        x = x.nan_to_num() if finite else x
+        (x, x_on_gpu), residual = unaligned(numel, finite=finite), torch.full((numel,), 0.01)
         on_gpu = residual.cuda()
-        payload = cuda_ext.sparse_encode_with_feedback(x.cuda(), on_gpu, elements_per_bit)
+        payload = cuda_ext.sparse_encode_with_feedback(x_on_gpu, on_gpu, elements_per_bit)
         expected = cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit)
         same(f"sparse payload, {name}", payload, expected)
         same(f"sparse residual, {name}", on_gpu, residual)
@@ -320,6 +328,8 @@ def everything(output: Path) -> None:
     output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"compute-sanitizer: {sanitized}")
     print_table(result)
+    if any(outcome.startswith("exit status") for outcome in sanitized.values()):
+        raise SystemExit("cuda_codec: compute-sanitizer found errors; its messages are above")
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ with their headers and acknowledgements, as the link's token bucket charges for 
 1/0.95 where latency does not rule, which is that of collectives of a few bytes. ``to payload`` is the same time over
 that of the payload alone, by our accounting; no TCP gets below 1.05 there. ``counted`` is what the interface's
 counter saw over the accounting: the kernel moves several packets as one with one header, so this is up to 5 % less
-than on a cable. As in training, the ranks tell each other before every mean how fast the link was so far, which the
-size of chunks follows. All three take two minutes.
+than on a cable. All three take two minutes.
 """
 
 import argparse
@@ -28,7 +27,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from mqgrad.agreement import Agreement
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
@@ -191,22 +189,18 @@ def measure(
 ) -> WireFigures:
     """Average the same gradients again and again; the counter is read when everything has passed."""
     compressor = Quantized(error_feedback=bits != 32)
-    agreement = Agreement(transport, "wire")
     original = [work.buffer.clone() for work in works]
     costs: list[Costs] = []
 
     def run(iteration: int) -> None:
         for work, buffer in zip(works, original, strict=True):
             work.buffer.copy_(buffer)
-        agreement.start_check(iteration=iteration, bits=bits, losses=0, residuals=0).wait()
-        transport.move_costs(Costs())
         costs.append(average(compressor, transport, works, bits, iteration))
 
     run(0)  # warms up
-    run(1)  # with chunks of the size that suits the link
     idle = count_bytes(dist.barrier, rounds)  # each round begins with one
     busy = count_bytes(lambda: run(len(costs)), rounds)
-    combined = combine_ranks([{bits: each} for each in costs[2:]])[bits]
+    combined = combine_ranks([{bits: each} for each in costs[1:]])[bits]
     by_rank: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(by_rank, [(b - i) / rounds for b, i in zip(busy, idle, strict=True)])
     counted, charged = (statistics.mean(figures) for figures in zip(*by_rank, strict=True))

@@ -51,7 +51,7 @@ class ECQSGD(QSGD):
 
     def figures(self) -> dict[str, float]:
         """λ of both ways as last measured; the share of the payload that an ideal entropy code would need."""
-        if not self.growth:  # what is measured in one iteration is learned in the next
+        if not (self.growth and self.measured_bytes):  # measured in one iteration, learned in the next
             return {}
         growth = {f"feedback_growth_{way}": growth for way, growth in self.growth.items()}
         return {**growth, "entropy_coded_share": self.entropy_bytes / self.measured_bytes}

@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file:
     (checkpoint / file).unlink()
     if damage == "half":
         (checkpoint / file).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=rf"{checkpoint} cannot be read.*delete that folder"):
+    with pytest.raises(ValueError, match=rf"{checkpoint} cannot be read.*move that folder away"):
         train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
     shutil.rmtree(checkpoint)  # as the message says: the one before it is whole
     train(config_for(run, total_steps=60), resume=True, make_env=toy_env)

@@ -1,15 +1,19 @@
 """The goodput rule, read from an observation, and a network that imitates it."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from intervals import BASE
 from toy_link import FAST, SLOW, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.warm_start import expected_advantage, relative_goodput
 from mqgrad.envs import BitWidthEnv
+from mqgrad.observation import ObservationSchema, Observer
+from mqgrad.step_times import StepTimes
 
 
 @pytest.mark.parametrize("mbit_per_s", [SLOW, FAST])
@@ -23,6 +27,18 @@ def test_the_rule_read_from_an_observation_is_the_one_of_the_statistics(mbit_per
     ]  # what is far from the widths tried is seen with optimism
     wanted = np.array([goodput(bits, mbit_per_s) for bits in schema.widths[:5]])
     np.testing.assert_allclose(found / found.max(), wanted / wanted.max(), rtol=0.25)
+
+
+def test_seconds_read_from_an_observation_are_those_that_were_learned() -> None:
+    schema, times = ObservationSchema(), StepTimes()
+    observer = Observer(schema)
+    for bits, seconds in ((4, 0.2), (2, 0.13), (8, 0.3), (2, 0.15)):
+        interval = dataclasses.replace(BASE, bits=bits, step_seconds=seconds)
+        times.observe(interval)
+        observation = observer.observe(interval)
+    _, relative = relative_goodput(observation[None].astype(np.float64), schema)
+    expected = [times.seconds(bits) for bits in schema.widths]
+    np.testing.assert_allclose(relative[0] * times.fixed_seconds, expected, rtol=1e-4)
 
 
 def _after_trying_widths(env: BitWidthEnv, seed: int) -> np.ndarray:

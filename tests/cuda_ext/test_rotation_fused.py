@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import reference_rotation
+from mqgrad.cuda_ext import reference_rotation, rotation
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 BUCKET_SIZES = [8, 16, 32, 64, 128, 256, 512, 4096]
@@ -89,6 +89,29 @@ def test_feedback_is_encode_decode_and_a_subtraction(
             x, expected, bits, bucket_size, unbiased, signed, *coefficients
         )
         assert torch.equal(payload, expected_payload)
+        assert_same(ours, expected)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4])
+def test_a_device_without_the_fused_kernels_gets_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, bits: int
+) -> None:
+    """As CUDA tensors, which take the same steps in Python."""
+
+    def run() -> list[Tensor]:
+        x, residual, out = gradient(1300), gradient(1300).flip(0) / 4, torch.empty(1300)
+        payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 512, True, 5, 0.7, 0.9)
+        cuda_ext.decode_rotated(payload, 1300, bits, 512, out=out)
+        payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6)])
+        plain = cuda_ext.reduce_encode_rotated(payloads, 1300, bits, 512, True, 7)
+        through = cuda_ext.reduce_encode_rotated(
+            payloads, 1300, bits, 512, True, 7, residual=residual, alpha=0.7, beta=0.9
+        )
+        return [payload, out, plain, through, residual]
+
+    fused = run()
+    monkeypatch.setattr(rotation, "_is_fused", lambda tensor: False)
+    for ours, expected in zip(run(), fused, strict=True):
         assert_same(ours, expected)
 
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import itertools
+import types
 
 import models
 import pytest
@@ -9,6 +11,7 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
+import mqgrad.iteration_clock
 
 
 class Scripted:
@@ -137,6 +140,19 @@ def test_the_first_decision_sees_the_same_iterations_whether_or_not_the_clock_wa
         assert unmarked.wire_bytes == marked.wire_bytes
         assert unmarked.gradient_noise == pytest.approx(marked.gradient_noise)
         assert 0 < unmarked.compute_seconds <= unmarked.step_seconds
+
+
+def test_a_first_iteration_that_was_not_timed_counts_as_long_as_the_second() -> None:
+    def rank_main(rank: int):
+        ticks = itertools.count(100.0, 1.0)  # a second passes between any two looks at this clock
+        mqgrad.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+        controller = Scripted([4, 8])
+        model, optimizer, state = models.new_run(controller)
+        models.train(model, optimizer, state, rank, range(2))
+        state.close()
+        return controller.seen[0].step_seconds, len(controller.seen[0].losses)
+
+    assert run_ranks(rank_main) == [(1.0, 2)] * 2
 
 
 def test_rank_zero_decides_when_controllers_differ() -> None:

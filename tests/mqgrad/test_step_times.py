@@ -54,6 +54,20 @@ def test_a_slow_start_is_forgotten() -> None:
     assert times.seconds(8) == pytest.approx(0.1, rel=0.2)
 
 
+def test_a_first_interval_that_computed_long_is_forgotten() -> None:
+    slow = dataclasses.replace(interval(4, 0.5, iterations=2), compute_seconds=0.45)
+    usual = [dataclasses.replace(interval(4, 0.1), compute_seconds=0.05) for _ in range(3)]
+    assert after(slow, *usual).seconds(4) == pytest.approx(0.1, rel=0.2)
+
+
+def test_overheads_that_overlap_with_computing_do_not_hide_the_slope() -> None:
+    times = StepTimes()
+    for bits in (8, 2, 4, 2, 8):  # fixed_wire_seconds alone is longer than an iteration
+        seconds = interval(bits, 0.05 + 0.01 * bits)
+        times.observe(dataclasses.replace(seconds, compute_seconds=0.04, fixed_wire_seconds=0.2))
+    assert times.seconds_per_bit == pytest.approx(0.01, rel=0.3)
+
+
 def test_a_link_that_slows_down_is_noticed() -> None:
     times = after(*(interval(bits, 0.01 + 0.0001 * bits) for bits in (4, 16, 16, 16)))
     for _ in range(2):

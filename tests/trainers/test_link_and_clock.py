@@ -86,9 +86,8 @@ def test_an_emulated_link_switches_in_turn_from_the_start_of_training(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     link = pickle.loads(pickle.dumps(parse_emulation("8/80/40@5", latency_ms=2)))
-    assert at(1000.0, link, monkeypatch) == 8
-    assert at(1007.0, link, monkeypatch) == 8  # processes start, models are built
-    link.begin()
+    assert [at(1000.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 7)] == [8, 8, 80, 80]  # from its first use
+    link.begin()  # processes have started, models been built
     assert [at(1007.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 10, 15)] == [8, 8, 80, 40, 8]
     link.begin()  # another run on the same link
     assert [at(1022.0 + s, link, monkeypatch) for s in (4.9, 5)] == [8, 80]
