@@ -117,6 +117,22 @@ def test_a_controller_decides_on_modelled_seconds() -> None:
 _SEEN: list[float] = []  # each rank decides with a copy of the controller
 
 
+def test_a_controller_gets_the_trials_it_wants() -> None:
+    class Trying(mqgrad.FixedBits):
+        wants_parameters = True
+        trial_widths = (2, 8)
+
+        def decide(self, statistics: IntervalStatistics) -> Width:
+            _SEEN.extend(len(parameter.trials) for parameter in statistics.parameters)
+            return mqgrad.FixedBits.decide(self, statistics)
+
+    _SEEN.clear()
+    with simulated() as cluster:
+        cluster.reset(seed=0, controller=Trying(4))
+        cluster.run(Trying(4).interval)
+    assert set(_SEEN) == {2}
+
+
 def test_figures_beside_a_controller_repeat() -> None:
     """An interval that ends where the controller decides has that decision's figures, however late they come."""
 
