@@ -101,14 +101,15 @@ def test_an_emulated_link_switches_in_turn_from_the_start_of_training(
 def test_training_starts_when_the_reset_has_ended() -> None:
     def rank_main(rank: int) -> tuple[float, float]:
         session = TrainingSession(make_workload("digits-mlp", width=8), dist.group.WORLD)
-        link = parse_emulation("8/80@0.000001")
+        link = parse_emulation("8/80@1000")
+        object.__setattr__(link, "_began", time.monotonic() - 1500)  # in use before
         before = link.rate_now()
         session.reset(seed=1, link=link)
-        rates = {link.rate_now() for _ in range(1000)}
+        after = link.rate_now()
         session.close()
-        return before, max(rates)
+        return before, after
 
-    assert run_ranks(rank_main, 1) == [(8, 80)]
+    assert run_ranks(rank_main, 1) == [(80, 8)]
 
 
 @pytest.mark.parametrize("text", ["fast", "100@10", "100/200", "100/0@1", "100/200@0", "-1", "1:2", ""])
