@@ -146,7 +146,7 @@ def decode_rotated(
             payload.contiguous(), numel, bits, bucket_size
         )
     checks.require_floats("out", out, numel, payload.device)
-    if not _is_fused(payload):
+    if payload.device.type not in library.COMPILED_DEVICES:
         return out.copy_(decode_rotated(payload, numel, bits, bucket_size))
     torch.ops.mqgrad.decode_rotated_into(out, payload.contiguous(), bits, bucket_size)
     return out

@@ -93,6 +93,7 @@ class Encoder {
   Encoder(const RotatedArguments& a, uint8_t* payload)
       : a_(a), payload_(payload), size_(a.layout.bucket_size), factors_(random_factors(a.seed, size_)), loaded_(size_),
         v_(size_), other_(size_), codes_(size_), sums_(size_ / 8) {
+    decoders_.reserve(static_cast<size_t>(a.count));
     for (int64_t k = 0; k < a.count; ++k) {
       decoders_.emplace_back(a.payloads + k * a.layout.payload_bytes(), a.layout);
     }

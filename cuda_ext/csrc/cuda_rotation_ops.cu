@@ -42,6 +42,11 @@ Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_
   return out;
 }
 
+void decode_rotated_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
+  check_floats(out, out.numel(), payload, "out");
+  run_decode(payload, checked_rotation_layout(out.numel(), bits, bucket_size), false, out);
+}
+
 void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   check_floats(accumulator, accumulator.numel(), payload, "accumulator");
   run_decode(payload, checked_rotation_layout(accumulator.numel(), bits, bucket_size), true, accumulator);
@@ -52,6 +57,7 @@ void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("encode_rotated", TORCH_BOX(&encode_rotated));
   m.impl("decode_rotated", TORCH_BOX(&decode_rotated));
+  m.impl("decode_rotated_into", TORCH_BOX(&decode_rotated_into));
   m.impl("decode_rotated_add_", TORCH_BOX(&decode_rotated_add_));
 }
 

@@ -13,10 +13,14 @@
 
 namespace mqgrad {
 
-// malloc maps large blocks anew each time, and the first write to each page of 4 KiB costs more than coding what goes
-// there. Only a hint, for whole pages of 2 MiB; the memory behaves the same without it.
+// From 32 MiB on glibc maps a block anew each time and unmaps it when it is freed, and the first write to each page of
+// 4 KiB costs more than coding what goes there. Smaller blocks may lie in the heap, which the hint would outlive.
+constexpr int64_t kAlwaysMapped = int64_t{32} << 20;
+
+// Only a hint, for whole pages of 2 MiB; the memory behaves the same without it.
 inline void advise_huge_pages(void* data, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
+  if (bytes < kAlwaysMapped) return;
   constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(bytes)) / kHugePage * kHugePage;

@@ -266,3 +266,9 @@ def test_same_bytes_with_every_instruction_set(tmp_path: Path) -> None:
     assert sums_of(tmp_path, ["-DMQ_ONE_TARGET"]) == chosen
     if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
         assert sums_of(tmp_path, ["-DMQ_ONE_TARGET", "-mavx2"]) == chosen
+
+
+@pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension is not built")
+def test_the_raw_op_refuses_a_length_whose_bytes_would_wrap() -> None:
+    with pytest.raises(RuntimeError, match="mqgrad: numel must be in"):
+        torch.ops.mqgrad.decode_rotated(torch.zeros(0, dtype=torch.uint8), 2**63 - 1, 4, 512)
