@@ -64,12 +64,29 @@ def test_encode_and_decode(bits: int, unbiased: bool) -> None:
         assert_same(accumulator, 1 + decoded)
 
 
+@pytest.mark.parametrize("bits", range(1, 5))
+def test_feedback_and_reduction(bits: int) -> None:
+    def run(device: str) -> list[Tensor]:
+        x, residual = heavy_tailed(9000).to(device), torch.full((9000,), 0.01, device=device)
+        out = torch.empty(9000, device=device)
+        payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 512, True, 5, 0.7, 0.9)
+        cuda_ext.decode_rotated(payload, 9000, bits, 512, out=out)
+        payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6), payload])
+        reduced = cuda_ext.reduce_encode_rotated(payloads, 9000, bits, 512, True, 7, residual=residual)
+        return [payload, out, reduced, residual]
+
+    for ours, expected in zip(run("cuda"), run("cpu"), strict=True):
+        assert_same(ours, expected)
+
+
 @pytest.mark.parametrize("bucket_size", [512, 16_384])
 def test_nothing_waits_and_a_graph_can_capture_it(bucket_size: int) -> None:
     x, numel = torch.zeros(50_000).cuda(), 50_000
     torch.cuda.set_sync_debug_mode("error")
     try:
-        cuda_ext.decode_rotated(cuda_ext.encode_rotated(x, 3, bucket_size, True, 1), numel, 3, bucket_size)
+        payload = cuda_ext.encode_rotated(x, 3, bucket_size, True, 1)
+        cuda_ext.decode_rotated(payload, numel, 3, bucket_size)
+        cuda_ext.reduce_encode_rotated(payload.unsqueeze(0), numel, 3, bucket_size, True, 2)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()
