@@ -66,7 +66,8 @@ def _plot_group(axes: Axes, group: GroupSummary, rows: Mapping[str, int]) -> Non
     axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
     axes.grid(axis="x", alpha=0.4)
     axes.set_axisbelow(True)
-    axes.hlines([row for row in rows.values() if row % 2], 0, 1, "0.93", transform=axes.get_yaxis_transform())
+    odd = [row for row in rows.values() if row % 2]
+    axes.hlines(odd, 0, 1, "0.93", transform=axes.get_yaxis_transform(), zorder=0)  # behind the intervals
 
 
 def _plot_ratio(axes: Axes, summary: SystemSummary, row: int) -> None:
