@@ -15,8 +15,8 @@ def compare(
     grid: Annotated[
         str,
         typer.Option(
-            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 4 "
-            "minutes on 2 idle cores; the others are the full comparison, in about 80, 60 and 5 minutes."
+            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 5 "
+            "minutes on 2 idle cores; the others are the full comparison, in about 105, 70 and 5 minutes."
         ),
     ] = "quick",
     controllers: Annotated[
@@ -76,7 +76,9 @@ def compare(
 ) -> None:
     """Compare controllers and compressors on workloads × optimizers × links over several seeds, in real timed runs.
 
-    mqgrad compare --output compared --links 100mbit,1gbit --controllers fixed:2,fixed:8,fixed:32,goodput
+    mqgrad compare --output compared --links 100mbit,1gbit --controllers fixed:2,fixed:8,goodput
+
+    PyTorch's own DDP (plain-ddp) is always among them.
 
     Writes results.jsonl, config.json, report.md and report.html. Ctrl-C keeps every finished run; the same command
     goes on from there. A run that fails is reported with its reason.

@@ -7,20 +7,24 @@ from typing import Any
 
 _FIXED = ("fixed:1/4", "fixed:1/2", *(f"fixed:{bits}" for bits in (1, 2, 3, 4, 6, 8, 16, 32)))
 _SPARSE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
+# Windows and ramps as long as fit in some 100 iterations.
 _RULES = (
-    "dq-sgd",
-    "gravac",
-    "adaquantfl",
-    "dadaquant",
-    "feddq",
-    "accordion",
+    "dq-sgd:interval=5,keep=0.9",
+    "dq-sgd:interval=5,keep=0.9 on qsgd",  # the published code; the others run on ours
+    "gravac:interval=5,window=2",
+    "adaquantfl:interval=5",
+    "dadaquant:interval=5",
+    "feddq:interval=5",
+    "accordion:interval=5,window=3",
     "l-greco",
     "smoothness-layers",
     "goodput",
     _SPARSE_GOODPUT,
-    "linear-ramp",
-    "random-ramp",
+    "linear-ramp:interval=5,decisions=20",
+    "random-ramp:interval=5,decisions=20",
     "mqgrad-authors on minmax",
+    "mqgrad-authors on minmax:topology=star",
+    "random-ramp:interval=5,decisions=20 on minmax",  # what a learned ramp has to beat
 )
 _CODES = (
     "qsgd",
@@ -36,45 +40,48 @@ _CODES = (
 )
 _PEERS = ("fp16", "powersgd:rank=1", "powersgd:rank=2", "powersgd:rank=4", "none")
 _METHODS = (
+    "plain-ddp",
     "local-sgd",
     "post-local-sgd:warmup=20",
-    "post-local-sgd:warmup=1000000",  # never local: PyTorch's own all-reduce, without our hook
     "slowmo",
     "overlap-local-sgd",
-    "backup-workers",
+    "backup-workers",  # these two under simulated delays, which nobody else has
+    "backup-workers:backups=0",
 )
 # What the packaged policy has not been trained on: another model size, batch size and learning rate.
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
-_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd")
+_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd:interval=5,keep=0.9")
 _MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
 
 GRIDS: dict[str, dict[str, Any]] = {
-    # About 4 minutes: 42 runs.
+    # About 5 minutes: 48 runs.
     "quick": {
-        "controllers": ("fixed:4", "fixed:8", "fixed:32", "goodput"),
+        "controllers": ("default", "fixed:4", "fixed:32", "goodput"),
         "compressors": ("fp16", "powersgd:rank=4", "none"),
+        "methods": ("plain-ddp",),
         "workloads": ("digits-cnn",),
         "links": ("100mbit", "1gbit"),
         "seeds": 3,
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 80 minutes: every system on one workload, 900 runs.
+    # About 105 minutes: every system on one workload, 980 runs.
     "systems": {
         "controllers": (*_FIXED, "default", *_RULES),
         "compressors": (*_CODES, *_PEERS),
         "methods": _METHODS,
         "workloads": ("digits-cnn",),
-        "links": ("100mbit", "1gbit", "100mbit/1gbit@1.5s", "none"),
+        "links": ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none"),
         "seeds": 5,
         "hosts": 4,
         "budget_seconds": "4.5",
         "settings": _UNSEEN,
     },
-    # About 60 minutes: the main systems on other workloads, with Adam, 216 runs.
+    # About 70 minutes: the main systems on other workloads, with Adam, 240 runs.
     "workloads": {
         "controllers": _MAIN_RULES,
         "compressors": _MAIN_PEERS,
+        "methods": ("plain-ddp",),
         "workloads": ("digits-cnn", "bytes-gpt", "bytes-lstm", "bytes-gpt-large"),
         "optimizers": ("adam",),
         "links": ("100mbit", "1gbit"),
@@ -87,10 +94,11 @@ GRIDS: dict[str, dict[str, Any]] = {
             "bytes-gpt-large:evaluation_bytes=2048",
         ),
     },
-    # About 5 minutes: the same on a convex problem, and the code that knows its smoothness; 100 runs.
+    # About 5 minutes: the same on a convex problem, and the code that knows its smoothness; 110 runs.
     "logreg": {
         "controllers": _MAIN_RULES,
         "compressors": (*_MAIN_PEERS, "smoothness"),
+        "methods": ("plain-ddp",),
         "workloads": ("logreg",),
         "links": ("100mbit", "1gbit"),
         "seeds": 5,

@@ -44,14 +44,14 @@ def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
 def make_config(
     chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
 ) -> "SweepConfig":
-    """The grid, out of what :func:`with_defaults` gave."""
+    """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
     from .sweep_config import SweepConfig
+    from .sweep_grid import DENSE
 
     names = list(chosen["workloads"])
+    systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
     return SweepConfig(
-        systems=oracle_as_fixed_widths(
-            [system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]]
-        ),
+        systems=systems if DENSE in systems else (*systems, DENSE),
         workloads=tuple(names),
         optimizers=tuple(chosen["optimizers"]),
         links=tuple(available_links(list(chosen["links"]), console)),

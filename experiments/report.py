@@ -25,7 +25,7 @@ from .estimates import (
 from .report_references import Reference, references
 from .runs import PARTS
 from .sweep_config import SweepConfig
-from .sweep_grid import DENSE, SILENT, Group
+from .sweep_grid import HOOKED, SILENT, Group, dense_of
 from .sweep_result import CellResult
 
 
@@ -112,7 +112,9 @@ def target_loss(results: Iterable[CellResult]) -> float | None:
     That loss is the lowest running median of three points, lest one lucky evaluation set the target; a run that was
     looked at only later gives its first point. None if no fp32 run finished.
     """
-    dense = [result for result in results if result.system == DENSE and result.finished]
+    results = list(results)
+    fp32 = dense_of({result.system for result in results})
+    dense = [result for result in results if result.system == fp32 and result.finished]
     return max(map(_early_loss, dense), default=None)
 
 
@@ -161,7 +163,7 @@ def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellRe
         group=group,
         target=target,
         references=known,
-        ceiling_bits=_ceiling(by_system.get(DENSE, [])),
+        ceiling_bits=_ceiling(by_system.get(HOOKED, [])),
         systems=sorted(summaries, key=lambda summary: rank(summary.ratios.get("fp32"))),
     )
 

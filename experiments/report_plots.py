@@ -13,9 +13,17 @@ from mqgrad.widths import format_width
 
 from .plots import png_bytes
 from .report import GroupSummary
-from .report_labels import families, is_marked, short_label, shown_systems, system_label, system_styles
+from .report_labels import (
+    families,
+    is_marked,
+    is_policy,
+    short_label,
+    shown_systems,
+    system_label,
+    system_styles,
+)
 from .runs import PARTS
-from .sweep_grid import DENSE, SILENT
+from .sweep_grid import SILENT, System, dense_of
 from .sweep_result import CellResult
 
 _PANELS_A_ROW = 4
@@ -95,12 +103,12 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], target: flo
     styles: dict[str, dict[str, Any]] = {
         name: {"color": c} for name, c in zip(members, _COLOURS, strict=False)
     }
-    policies = [name for name in curves if is_marked(name) and name != DENSE]
+    policies = [name for name in curves if is_policy(System.parse(name).controller or "")]
     styles |= {
         name: {"color": c, "linewidth": 2.5}
         for name, c in zip(policies, itertools.cycle(("tab:red", "tab:pink")))
     }
-    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == DENSE}
+    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == dense_of(curves)}
     for name, style in styles.items():
         axes.plot(*curves[name], label=short_label(name), **style)
     if target is not None:

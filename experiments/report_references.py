@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 
 from .estimates import Timing
-from .sweep_grid import DENSE, SILENT, System
+from .sweep_grid import SILENT, System, dense_of
 from .sweep_result import CellResult
 
 
@@ -24,9 +24,9 @@ def references(
 ) -> dict[str, Reference]:
     """The references that a group has runs of.
 
-    - ``fp32``: DDP's own all-reduce; ``fp16``: the same of half the bytes;
+    - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits; ``fp16``: half the bytes;
     - ``PowerSGD``: the best of its compared ranks in hindsight; ``oracle``: the best of the compared fixed widths;
-    - ``ideal``: as many iterations as fp32 needs to the target, each as short as if nothing were sent. No
+    - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send no gradient. No
       method passes it that takes fp32's steps.
 
     Args:
@@ -34,8 +34,9 @@ def references(
         timings: by system, None where a run did not finish.
         target: held-out loss.
     """
+    fp32 = dense_of(runs)
     chosen: dict[str, Callable[[str], bool]] = {
-        "fp32": lambda name: name == DENSE,
+        "fp32": lambda name: name == fp32,
         "fp16": lambda name: name == "fp16",
         "PowerSGD": lambda name: name.partition(":")[0] == "powersgd",
         "oracle": _is_fixed,
@@ -46,8 +47,8 @@ def references(
         if names:
             best = _best(names, timings)
             found[reference] = Reference(best, timings[best])
-    if SILENT in runs and DENSE in runs:
-        found["ideal"] = Reference(SILENT, _ideal(runs[DENSE], runs[SILENT], target))
+    if SILENT in runs and fp32 in runs:
+        found["ideal"] = Reference(SILENT, _ideal(runs[fp32], runs[SILENT], target))
     return found
 
 

@@ -36,14 +36,17 @@ _NOTES = (
     "which tells neither faster nor slower, or nothing to compare with yet.",
     "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
     "*oracle* the best of the compared fixed widths. *Ideal*: as many iterations as fp32 needs, each as short "
-    "as without any communication.",
+    "as those that send no gradient; methods that do not communicate in each iteration can pass it.",
     "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of fp32's squared gradient norms: the most bits "
     "per element that one width for the whole model can save by changing over time, at equal quantization "
     "error.",
     "**Order**: the shortest time first, what is bounded after what is known, then what has no time. Plots over time "
     "show fp32, policies and the fastest of each kind where there are many systems.",
     "**Wire MiB** are those one rank sends. Links that switch count from the start of training, evaluations "
-    "included. Training and communication have a thread each: their times overlap.",
+    "included. Training and communication have a thread each: their times overlap. *Wire* is the time for which the "
+    "communication thread was blocked, waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within "
+    "*compute*. The delays of backup-workers are **simulated**; nothing else has any.",
+    "**Rules** that name no code run on ours (quantized).",
 )
 
 

@@ -8,7 +8,7 @@ from .estimates import Estimate, Ratio
 from .report import VERDICTS, GroupSummary, OverallSummary, SystemSummary, verdict
 from .report_labels import is_marked, is_policy, system_label
 from .runs import PARTS
-from .sweep_grid import DENSE, SILENT, System
+from .sweep_grid import DENSE, SILENT, System, dense_of
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
@@ -145,7 +145,8 @@ def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]
 
 def _counts(group: GroupSummary) -> str:
     """How many systems are faster and slower than fp32."""
-    said = [verdict(each) for each in group.systems if each.system not in (DENSE, SILENT)]
+    fp32 = dense_of([each.system for each in group.systems])
+    said = [verdict(each) for each in group.systems if each.system not in (fp32, SILENT)]
     return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
 
 

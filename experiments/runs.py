@@ -119,7 +119,7 @@ def run_training(
 
     Args:
         controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
-        seed: of initial weights and data order.
+        seed: of initial weights and data order, and of a controller that draws.
         compressor: as :func:`mqgrad.make_compressor` takes it.
         method: as :func:`mqgrad.trainers.methods.make_method` takes it.
         on_start: called with the empty record when training begins.
@@ -132,7 +132,7 @@ def run_training(
     if iterations is None and budget_seconds is None:
         raise ValueError("nothing ends the run: give iterations, budget_seconds or both")
     # An object, not the name: a policy that observes its progress needs to know how long this run is.
-    decides = make_controller(controller, budget_seconds) if controller is not None else None
+    decides = make_controller(controller, budget_seconds, seed) if controller is not None else None
     cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
     record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)

@@ -57,6 +57,7 @@ class CellRunner:
         self._options: list[str] = []
         self._link = ""
         self._revision: str | None = None
+        self._sent_before: list[int] = []
 
     def __enter__(self) -> "CellRunner":
         return self
@@ -94,6 +95,7 @@ class CellRunner:
             wall_seconds=round(time.monotonic() - started, 2),
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),
             revision=self._revision,
+            interface_bytes=self._sent_in_run(),
         )
         if result.outcome in _FAILED:
             self._end_server(at_once=True)
@@ -104,6 +106,7 @@ class CellRunner:
         deadline = time.monotonic() + limit
         self._prepare_server(cell)
         record.unlink(missing_ok=True)
+        self._sent_before = []
         return self._follow(request_of(cell, self._config, record), deadline)
 
     def _follow(self, request: RunRequest, deadline: float) -> Ending:
@@ -115,6 +118,7 @@ class CellRunner:
             ending, outcome = self._server.ending(), _outcome(Path(request.record))  # in this order
             if outcome is not None and not training:
                 training = True
+                self._sent_before = self._server.sent_bytes()
                 self._server.begin_training()
             if outcome not in (None, "running"):
                 return Ending("ok", "")
@@ -124,6 +128,10 @@ class CellRunner:
                 return Ending("timed out", "")
             time.sleep(_POLL_SECONDS)
         return Ending("stopped", "")
+
+    def _sent_in_run(self) -> list[int]:
+        sent = self._server.sent_bytes() if self._server is not None else []
+        return [now - before for now, before in zip(sent, self._sent_before, strict=False)]
 
     def _prepare_server(self, cell: Cell) -> None:
         """Keep the processes if they serve this cell, else start others."""

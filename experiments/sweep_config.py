@@ -5,16 +5,16 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from mqgrad.policy import policy_path
 from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.workload import make_workload, workload_settings
 
 from .netlab import MAX_HOSTS
 from .provenance import file_digest
 from .settings import parse_settings
-from .sweep_grid import DENSE, OWN_OPTIMIZER, Cell, Group, Link, System
+from .sweep_grid import DENSE, OWN_OPTIMIZER, Cell, Group, Link, System, dense_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class SweepConfig:
     """
 
     systems: tuple[str, ...]
-    """As :class:`System` reads them; ``fixed:32`` among them."""
+    """As :class:`System` reads them; ``plain-ddp`` among them."""
     workloads: tuple[str, ...]
     links: tuple[str, ...]
     """As :class:`Link` reads them."""
@@ -60,7 +60,7 @@ class SweepConfig:
             System.parse(system).check(self.budget_seconds.get(workload))
             for optimizer in self.optimizers_of(workload):
                 make_workload(workload, **self.workload_settings(workload, optimizer, system))
-        if DENSE not in self.systems:  # after the names: one of them may be fp32's, mistyped
+        if dense_of(self.systems) not in self.systems:  # after the names: one of them may be fp32's, mistyped
             raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the systems")
 
     def optimizers_of(self, workload: str) -> tuple[str, ...]:
@@ -74,9 +74,10 @@ class SweepConfig:
         return {**self.settings.get(workload, {}), **chosen, **own}
 
     def policy_digests(self) -> dict[str, str]:
-        """A digest of each policy file among the systems."""
+        """A digest of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
-        return {name: file_digest(Path(name)) for name in sorted(controllers) if name.endswith(".mqg")}
+        policies = sorted(name for name in controllers if name == "default" or name.endswith(".mqg"))
+        return {name: file_digest(policy_path(name)) for name in policies}
 
     def cells(self) -> Iterator[Cell]:
         """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after

@@ -1,5 +1,6 @@
 """What the axes of a comparison name: links, systems, and one run of the grid."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
@@ -10,16 +11,24 @@ from mqgrad.widths import check_width
 from .netlab_link import LinkRates, parse_link_rates
 from .runs import default_controller
 
-DENSE = "fixed:32"
-"""The system that sends fp32 by DDP's own all-reduce: targets refer to it."""
+DENSE = "plain-ddp"
+"""The system that sends fp32 by PyTorch's own DDP, without our hook: targets refer to it."""
+
+HOOKED = "fixed:32"
+"""The same through our hook, which measures gradients."""
 
 SILENT = "none"
-"""The system that sends nothing: its seconds per iteration bound everyone's, its loss says nothing."""
+"""The system that sends no gradients; its loss says nothing."""
 
 OWN_OPTIMIZER = "own"
 """The optimizer that a workload takes if nothing else is set."""
 
 _EMULATED = "emulated:"
+
+
+def dense_of(systems: Collection[str]) -> str:
+    """What fp32 means among these systems: PyTorch's own, or in sweeps that lack it ours."""
+    return DENSE if DENSE in systems else HOOKED
 
 
 class Link(NamedTuple):

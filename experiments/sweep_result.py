@@ -36,7 +36,11 @@ class CellResult:
     """Of the source that ran."""
     mean_bits: float | None = None
     wire_bytes: float | None = None
-    """That one rank has sent."""
+    """That one rank has sent, as accounted; a mean over the ranks."""
+    interface_bytes: list[int] = dataclasses.field(default_factory=list)
+    """That each host's interface has sent meanwhile, headers included; empty where there is no lab."""
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the compressor reported of itself last."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of one rank by :data:`mqgrad.experiments.runs.PARTS`."""
     gradient_norms_sq: list[float] = dataclasses.field(default_factory=list)
@@ -112,6 +116,9 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
         reason=f"training loss {final.train_loss} at iteration {final.iteration}" if diverged else "",
         mean_bits=round(run.mean_bits, 4),
         wire_bytes=final.wire_bytes,
+        figures={
+            name: float(f"{value:.6g}") for name, value in final.figures.items() if math.isfinite(value)
+        },
         parts={part: round(final.parts[part], 4) for part in PARTS if part in final.parts},
         gradient_norms_sq=_norms(run),
         heldout={name: _finite(value) for name, value in final.heldout.items()},

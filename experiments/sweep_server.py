@@ -31,6 +31,10 @@ class Server(Protocol):
         """The requested run has begun to train: the seconds of the link's schedule count from now on."""
         ...
 
+    def sent_bytes(self) -> list[int]:
+        """What each host's interface has sent so far; empty where there is no lab."""
+        ...
+
     def ending(self) -> Ending | None:
         """How the processes have ended by themselves; None while they run. To be called often: rates change here."""
         ...
@@ -71,6 +75,9 @@ class LabServer:
     def begin_training(self) -> None:
         self._schedule = RateSchedule(self._lab, self._rates.changes())
 
+    def sent_bytes(self) -> list[int]:
+        return [self._lab.counters(host).tx_bytes for host in range(self._lab.hosts)]
+
     def ending(self) -> Ending | None:
         if self._schedule is not None:
             self._schedule.apply()
@@ -103,6 +110,9 @@ class LocalServer:
 
     def begin_training(self) -> None:
         """The ranks pace themselves."""
+
+    def sent_bytes(self) -> list[int]:
+        return []
 
     def ending(self) -> Ending | None:
         code = self._process.poll()

@@ -176,6 +176,11 @@ class FrozenPolicy:
         }
 
 
+def policy_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The file that a policy's name stands for: ``"default"`` is the one that comes with the package."""
+    return _PACKAGED / "default.mqg" if path == "default" else pathlib.Path(path)
+
+
 def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = None) -> FrozenPolicy:
     """Read a frozen policy. A file from a stranger can be wrong, but it cannot execute anything.
 
@@ -187,8 +192,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
     Raises:
         PolicyFileError: the file is missing, damaged, of another version or not a policy.
     """
-    if path == "default":
-        path = _PACKAGED / "default.mqg"
+    path = policy_path(path)
     if budget_seconds is not None:
         _check_number("budget_seconds", budget_seconds)
     document, arrays = read_policy_file(path)

@@ -30,21 +30,26 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
 }
 
 
-def build(cls: type[T], arguments: str) -> T:
+def build(cls: type[T], arguments: str, **defaults: Any) -> T:
     """Construct a dataclass from ``key=value,key=value``; the keys are the arguments of its constructor.
 
     A value without a key is for the first argument of a class that takes it by position (``4`` for ``FixedBits``).
     A tuple of widths is joined by plus signs: ``widths=1/4+2+8``.
 
+    Args:
+        defaults: values that take the place of the class's own defaults, where it has such arguments.
+
     Raises:
         ValueError: naming the argument that is unknown, missing, given twice or wrong.
     """
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
+    values = {name: value for name, value in defaults.items() if name in fields}
+    given: set[str] = set()
     for item in filter(None, arguments.split(",")):
         name, text = _split(item, fields)
-        if name in values:
+        if name in given:
             raise ValueError(f"argument {name!r} is given twice")
+        given.add(name)
         values[name] = _read(name, text, fields[name].type)
     for name, field in fields.items():
         has_default = {field.default, field.default_factory} != {dataclasses.MISSING}

@@ -30,7 +30,7 @@ class FP16(Stateless):
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class NoCommunication(Stateless):
-    """Every rank keeps its own gradient: the speed that no method of averaging can exceed.
+    """Every rank keeps its own gradient: what an iteration takes when no gradient is sent.
 
     The one compressor that breaks the contract: replicas diverge, so losses after the first iteration belong to W
     unrelated runs, and only times mean something.

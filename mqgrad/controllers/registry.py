@@ -40,7 +40,7 @@ def controller_names() -> tuple[str, ...]:
     return tuple(_CONTROLLERS)
 
 
-def make_controller(spec: str, budget_seconds: float | None = None) -> Controller:
+def make_controller(spec: str, budget_seconds: float | None = None, seed: int | None = None) -> Controller:
     """Build a controller from its name and arguments, or from the path of a frozen policy file (``*.mqg``).
 
     ``fixed:4``, ``goodput``, ``dq-sgd:budget=4``, ``linear-ramp:start=2,end=8,decisions=100``,
@@ -48,14 +48,16 @@ def make_controller(spec: str, budget_seconds: float | None = None) -> Controlle
 
     Args:
         budget_seconds: length of the run, for policies that observe their progress.
+        seed: for controllers that draw, unless the spec gives one.
 
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value; an unusable policy file.
     """
     name, _, arguments = spec.partition(":")
+    drawn = {} if seed is None else {"seed": seed}
     if name in _CONTROLLERS:
         try:
-            controller: Controller = build(_CONTROLLERS[name], arguments)
+            controller: Controller = build(_CONTROLLERS[name], arguments, **drawn)
         except ValueError as error:
             raise ValueError(f"controller {spec!r}: {error}") from None
         return controller

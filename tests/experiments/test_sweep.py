@@ -202,7 +202,7 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"systems": ("fixed:4",)}, "add fixed:32"),
+        ({"systems": ("fixed:4",)}, "add plain-ddp"),
         ({"systems": ("fixed:4", "fixd:32")}, "unknown controller 'fixd:32'"),
         ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
         ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
@@ -359,15 +359,17 @@ def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> 
     command = [MQGRAD, "compare", "--output", str(out), *grid, *size]
     done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-    (row,) = load_results(out)
-    assert (row.outcome, row.iterations) == ("finished", [5, 10]), row.reason
+    rows = {row.system: row for row in load_results(out)}
+    assert set(rows) == {"fixed:32", "plain-ddp"}
+    for row in rows.values():
+        assert (row.outcome, row.iterations) == ("finished", [5, 10]), row.reason
     assert "EMULATED" in (out / "report.md").read_text()
     page = (out / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
     assert "http" not in page
     assert str(tmp_path) not in page
     again = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert "1 of them done" in again.stdout
+    assert "2 of them done" in again.stdout
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")

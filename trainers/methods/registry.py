@@ -9,6 +9,7 @@ from .backup import BackupWorkers
 from .base import TrainingMethod
 from .hook import DDP
 from .overlap import OverlapLocalSGD
+from .plain_ddp import PlainDDP
 from .post_local import PostLocalSGD
 
 _METHODS: dict[str, type[Any]] = {
@@ -16,6 +17,7 @@ _METHODS: dict[str, type[Any]] = {
     "ddp": DDP,
     "local-sgd": LocalSGD,
     "overlap-local-sgd": OverlapLocalSGD,
+    "plain-ddp": PlainDDP,
     "post-local-sgd": PostLocalSGD,
     "slowmo": SlowMo,
 }
