@@ -144,6 +144,9 @@ def test_every_name_is_tested_here() -> None:
 def test_arguments_reach_the_controller() -> None:
     assert make_controller("fixed:4") == mqgrad.FixedBits(4)
     assert make_controller("fixed:4,interval=5") == mqgrad.FixedBits(4, interval=5)
+    assert make_controller("fixed:4", seed=3) == mqgrad.FixedBits(4)
+    assert make_controller("random-ramp", seed=3) == make_controller("random-ramp:seed=3")
+    assert make_controller("random-ramp:seed=4", seed=3) == make_controller("random-ramp:seed=4")
     spec = "dq-sgd:budget=3,widths=2+3+4,horizon=9,contraction=0.5,interval=7"
     expected = mqgrad.DQSGD(budget=3.0, widths=(2, 3, 4), horizon=9, contraction=0.5, interval=7)
     assert make_controller(spec) == expected

@@ -45,6 +45,19 @@ def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed,
     cluster.verify_replicas()
 
 
+@pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
+def test_plain_ddp_takes_the_steps_of_our_hook_at_32_bits(
+    cluster: Distributed, link: LinkEmulation | None
+) -> None:
+    cluster.reset(seed=5, link=link)
+    ours = cluster.run(6, bits=32)
+    cluster.reset(seed=5, link=link, method="plain-ddp")
+    plain = cluster.run(6)
+    assert plain.losses == ours.losses
+    assert ours.wire_bytes - 200 < plain.wire_bytes < ours.wire_bytes
+    cluster.verify_replicas()
+
+
 def test_post_local_sgd_is_ddp_at_first_and_local_sgd_then(cluster: Distributed) -> None:
     """As PyTorch has it, parameters are averaged after the first local iteration and every ``period`` from there."""
     cluster.reset(seed=5)

@@ -16,9 +16,9 @@ from .post_local import PostLocalSGD
 class PlainDDP(PostLocalSGD):
     """``DistributedDataParallel`` with no communication hook: what comparisons call fp32.
 
-    Its all-reduces run where nothing of ours sees them, so their bytes are those of a ring and waiting for them is part
-    of ``compute_seconds``. An emulated link cannot pace what it does not see: there, PyTorch's all-reduce is called
-    from a hook, as in the first phase of post-local SGD.
+    Its all-reduces run where nothing of ours sees them, so their bytes are those of a ring, and waiting for them is
+    part of ``compute_seconds``. An emulated link cannot pace what it does not see: there, a hook calls PyTorch's
+    all-reduce, as in the first phase of post-local SGD.
     """
 
     period: int = dataclasses.field(init=False, default=1)
