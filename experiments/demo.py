@@ -13,12 +13,14 @@ from mqgrad.agents.checkpoint import latest_checkpoint
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.export import export
 from mqgrad.agents.train import train
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
 from .plots import plot_runs
 from .runs import RunRecord, run_training
+from .sweep_grid import DENSE, System
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0
@@ -31,13 +33,16 @@ WIDTHS: tuple[Width, ...] = (1 / 4, 1 / 2, 1, 2, 3, 4, 6, 8, 16, 32)
 INTERVAL = 10
 """Iterations per decision."""
 TEST_SEEDS = (101, 102, 103)
-FIXED = {
+OTHERS = {
+    "goodput rule": "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32",
     "½ bit": "fixed:1/2",
+    "1 bit": "fixed:1",
     "2 bits": "fixed:2",
     "4 bits": "fixed:4",
     "8 bits": "fixed:8",
-    "fp32 DDP": "fixed:32",
+    "fp32 DDP": DENSE,
 }
+"""What it is compared with: the rule whose imitation it begins as, fixed widths, and PyTorch's own DDP."""
 
 
 def run_demo(output: Path, train_seconds: float, console: Console) -> None:
@@ -45,7 +50,7 @@ def run_demo(output: Path, train_seconds: float, console: Console) -> None:
     policy = output / "policy.mqg"
     console.rule("1. learn a bit-selection policy on a real training loop")
     learn_policy(output / "training", policy, train_seconds, console)
-    console.rule("2. train anew under the frozen policy, under fixed widths, and in fp32")
+    console.rule("2. train anew under the frozen policy, a rule, fixed widths, and in fp32")
     records = load_or_compare(policy, output / "runs.json", console)
     console.rule("3. what came out")
     target = target_loss(records)
@@ -96,9 +101,10 @@ def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, 
 
 
 def compare(policy: Path) -> dict[str, list[RunRecord]]:
-    """One run per controller and seed, one after another on the same workers."""
-    controllers = {"policy": str(policy), **FIXED}
-    records: dict[str, list[RunRecord]] = {name: [] for name in controllers}
+    """One run per system and seed, one after another on the same workers."""
+    others = {name: System.parse(system) for name, system in OTHERS.items()}
+    systems = {"policy": System(str(policy), DEFAULT_COMPRESSOR), **others}
+    records: dict[str, list[RunRecord]] = {name: [] for name in systems}
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -106,14 +112,25 @@ def compare(policy: Path) -> dict[str, list[RunRecord]]:
         TimeRemainingColumn(),
     )
     with Distributed("digits-cnn", TESTED_ON) as cluster, Progress(*columns) as progress:
-        bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(controllers), status="")
+        bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(systems), status="")
         for seed in TEST_SEEDS:
-            for name, controller in controllers.items():
+            for name, system in systems.items():
                 progress.update(bar, status=f"{name}, seed {seed}")
-                run = run_training(cluster, controller, seed, link=LINK, budget_seconds=BUDGET_SECONDS)
-                records[name].append(run)
+                records[name].append(_run(cluster, system, seed))
                 progress.advance(bar)
     return records
+
+
+def _run(cluster: Distributed, system: System, seed: int) -> RunRecord:
+    return run_training(
+        cluster,
+        system.controller_of_run(),
+        seed,
+        compressor=system.compressor,
+        method=system.method,
+        link=LINK,
+        budget_seconds=BUDGET_SECONDS,
+    )
 
 
 def target_loss(records: dict[str, list[RunRecord]]) -> float:
