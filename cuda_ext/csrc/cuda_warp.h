@@ -92,11 +92,16 @@ MQ_INLINE void with_width(int bits, const F& f) {
   }
 }
 
-// Cheap where `bits` is a constant.
+// The width becomes a constant, and with it what reciprocal() divides in fp64: a branch is cheaper.
 __device__ __forceinline__ float code_value(int bits, uint32_t code, float scale) {
-  const int32_t s = level_count(bits);
   const int32_t signed_code = static_cast<int32_t>(code);
-  return bits == 1 ? sign_value(signed_code, scale) : level_value(signed_code, s, reciprocal(s), scale);
+  float value = 0;
+  with_width(bits, [&](auto width) {
+    constexpr int kBits = decltype(width)::value;
+    const int32_t s = level_count(kBits);
+    value = kBits == 1 ? sign_value(signed_code, scale) : level_value(signed_code, s, reciprocal(s), scale);
+  });
+  return value;
 }
 
 // What four elements move in: one word of 8 bytes, or one or two of 16.

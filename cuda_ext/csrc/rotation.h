@@ -26,19 +26,22 @@ constexpr int64_t kRotationColumns = 16;
 
 constexpr int kMaxRotationBits = 4;
 
-#if defined(__CUDA_ARCH__)
-#define MQ_TABLE __device__ constexpr  // device code cannot refer to an array of the host's
-#else
-#define MQ_TABLE constexpr
-#endif
-
-// Non-negative codewords of the Lloyd-Max quantizer of a standard Gaussian, ascending; the others are their negatives.
-MQ_TABLE float kCodebook[kMaxRotationBits][8] = {
-    {0.797884561f},
-    {0.452780035f, 1.510417608f},
-    {0.245094179f, 0.756005281f, 1.343909279f, 2.151945705f},
-    {0.128395030f, 0.388048299f, 0.656759119f, 0.942340456f, 1.256231197f, 1.618046386f, 2.069017227f, 2.732589571f},
+// Non-negative codewords, ascending; the others are their negatives.
+struct Codebook {
+  float words[8];
 };
+
+// The Lloyd-Max quantizer of a standard Gaussian. A function's result, since device code cannot refer to an array of the
+// host's: where loops are unrolled, the words become constants.
+template <int BITS>
+MQ_INLINE constexpr Codebook codebook() {
+  static_assert(1 <= BITS && BITS <= kMaxRotationBits, "there is no codebook");
+  if (BITS == 1) return {{0.797884561f}};
+  if (BITS == 2) return {{0.452780035f, 1.510417608f}};
+  if (BITS == 3) return {{0.245094179f, 0.756005281f, 1.343909279f, 2.151945705f}};
+  return {{0.128395030f, 0.388048299f, 0.656759119f, 0.942340456f, 1.256231197f, 1.618046386f, 2.069017227f,
+           2.732589571f}};
+}
 
 struct Codeword {
   int32_t code;
@@ -49,14 +52,14 @@ struct Codeword {
 template <int BITS>
 MQ_INLINE Codeword nearest_codeword(float u) {
   constexpr int kCount = 1 << (BITS - 1);
-  const float* const words = kCodebook[BITS - 1];
+  constexpr Codebook book = codebook<BITS>();
   const float size = u < 0 ? -u : u;
   int32_t index = 0;
-  float word = words[0];
+  float word = book.words[0];
   for (int i = 0; i + 1 < kCount; ++i) {
-    const bool above = size > (words[i] + words[i + 1]) * 0.5f;
+    const bool above = size > (book.words[i] + book.words[i + 1]) * 0.5f;
     index += above ? 1 : 0;
-    word = above ? words[i + 1] : word;
+    word = above ? book.words[i + 1] : word;
   }
   return u < 0 ? Codeword{kCount - 1 - index, -word} : Codeword{kCount + index, word};
 }
@@ -65,11 +68,11 @@ MQ_INLINE Codeword nearest_codeword(float u) {
 template <int BITS>
 MQ_INLINE float codeword(uint8_t code) {
   constexpr int kCount = 1 << (BITS - 1);
-  const float* const words = kCodebook[BITS - 1];
+  constexpr Codebook book = codebook<BITS>();
   const float place = static_cast<float>(code) - (kCount - 0.5f);  // +-(index + 1/2)
   const float size = place < 0 ? -place : place;
-  float word = words[0];
-  for (int i = 1; i < kCount; ++i) word = size > static_cast<float>(i) ? words[i] : word;
+  float word = book.words[0];
+  for (int i = 1; i < kCount; ++i) word = size > static_cast<float>(i) ? book.words[i] : word;
   return place < 0 ? -word : word;
 }
 

@@ -16,10 +16,11 @@ struct SparseArguments {
   double beta;
 };
 
-// Both use all of torch's threads; the bytes do not depend on how many. `payload` need not be initialised.
+// Selects and keeps errors with all of torch's threads, and writes the few entries with one; the bytes do not depend on how
+// many. `payload` need not be initialised.
 void encode_sparse(const SparseArguments& arguments, uint8_t* payload);
 
-// Adds to `out`.
+// Adds to `out`, with one thread: an entry's place depends on those before it.
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out);
 
 }  // namespace mqgrad
