@@ -24,14 +24,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # In the order in which ``mqgrad --help`` lists them.
-app.command(context_settings=netlab_command.SETTINGS)(netlab_command.netlab)
-app.command()(bench_command.bench)
-app.command()(compare_command.compare)
-app.command(hidden=True)(run_server_command.serve_runs)
 app.command()(train_command.train)
 app.command()(train_command.export)
 app.command()(run_command.run)
 app.command()(demo_command.demo)
+app.command()(compare_command.compare)
+app.command()(bench_command.bench)
+app.command(context_settings=netlab_command.SETTINGS)(netlab_command.netlab)
+app.command(hidden=True)(run_server_command.serve_runs)
 
 
 def main() -> None:
