@@ -16,7 +16,7 @@ class BreakEven:
     saved_bytes: float
     """That a rank does not send per iteration."""
     extra_seconds: float
-    """Per iteration: encoding, decoding and the hook."""
+    """Per iteration, by which it would be longer than plain DDP's if bytes took no time."""
     mbit_per_s: float | None
     """Link rate, 10⁶ bit/s, below which an iteration is faster than plain DDP's; 0 if at none, None if at any."""
 
@@ -24,13 +24,13 @@ class BreakEven:
 def break_even_mbit_per_s(saved_bytes: float, extra_seconds: float) -> float | None:
     """Link rate below which a width is faster per iteration than plain fp32 DDP, in 10⁶ bit/s.
 
-    On a link of R bit/s whose time nothing hides, with t the seconds of computing, an iteration takes
+    On a link of R bit/s whose time nothing hides, an iteration takes
 
-        plain DDP   t        + 8·B_plain / R     B_plain = 2·(W−1)/W · 4·d bytes sent by each of W ranks
-        width b     t + c_b  + 8·B_b     / R     c_b = encode_b + decode_b + h seconds
+        plain DDP   S_0(R) = t       + 8·B_0 / R     B_0 = 2·(W−1)/W · 4·d bytes sent by each of W ranks
+        width b     S_b(R) = t + c_b + 8·B_b / R
 
-    where h = max(0, step at width 32 through the hook − step of plain DDP) is what the hook itself costs. They are
-    equal at R = 8·(B_plain − B_b) / c_b. Overlap with backward hides wire and codec alike, and is left out.
+    with t the seconds of computing. They are equal at R = 8·(B_0 − B_b) / c_b: there, what is saved on the wire pays
+    for c_b, everything else that the width adds.
 
     Returns:
         0 if nothing is saved, None if what is saved costs nothing.
@@ -42,33 +42,39 @@ def break_even_mbit_per_s(saved_bytes: float, extra_seconds: float) -> float | N
     return 8 * saved_bytes / extra_seconds / 1e6
 
 
-def break_even_rates(steps: Sequence[StepFigures], *, world_size: int, parameters: int) -> list[BreakEven]:
+def break_even_rates(
+    steps: Sequence[StepFigures], *, world_size: int, parameters: int, link_mbit_per_s: float
+) -> list[BreakEven]:
     """Break-even rates of the measured coded widths.
 
+    c_b is not the sum of the parts that are timed: coding, the hook, more collectives and more, smaller messages
+    than plain DDP's all show in the step. So it is taken from the steps S as measured, on a link of R' bit/s:
+
+        c_b = (S_b − S_0) + 8·(B_0 − B_b) / R'
+
+    The last term is what the width has saved on that link, and would not have saved on one without limit; on loopback
+    it is small. R' is the rate of a large fp32 all-reduce. The answer agrees with the steps: a width that is slower
+    than plain DDP where it was measured pays only below R'. Where backward hides the wire, c_b comes out too large.
+
     Args:
-        steps: of one workload, plain DDP and width 32 among them.
+        steps: of one workload, plain DDP among them.
         world_size: W of the formula.
         parameters: d of the formula.
+        link_mbit_per_s: R', in 10⁶ bit/s.
 
     Raises:
-        ValueError: plain DDP or width 32 is missing.
+        ValueError: plain DDP is missing.
     """
     by_bits = {step.bits: step for step in steps}
-    if None not in by_bits or 32 not in by_bits:
-        raise ValueError(f"plain DDP (None) and width 32 must be measured, got {list(by_bits)}")
+    if None not in by_bits:
+        raise ValueError(f"plain DDP (None) must be measured, got {list(by_bits)}")
     plain_bytes = 2 * (world_size - 1) / world_size * 4 * parameters
-    hook_seconds = max(0.0, by_bits[32].step_seconds - by_bits[None].step_seconds)
-    coded = [step for step in steps if step.bits not in (None, 32)]
-    return [_break_even(step, plain_bytes, hook_seconds) for step in coded]
-
-
-def _break_even(step: StepFigures, plain_bytes: float, hook_seconds: float) -> BreakEven:
-    assert step.bits is not None
-    saved = plain_bytes - step.wire_bytes
-    extra = step.encode_seconds + step.decode_seconds + hook_seconds
-    return BreakEven(
-        bits=step.bits,
-        saved_bytes=saved,
-        extra_seconds=extra,
-        mbit_per_s=break_even_mbit_per_s(saved, extra),
-    )
+    rates = []
+    for bits, step in by_bits.items():
+        if bits is None or bits == 32:
+            continue
+        saved = plain_bytes - step.wire_bytes
+        extra = step.step_seconds - by_bits[None].step_seconds + 8 * saved / (link_mbit_per_s * 1e6)
+        rate = break_even_mbit_per_s(saved, extra)
+        rates.append(BreakEven(bits=bits, saved_bytes=saved, extra_seconds=extra, mbit_per_s=rate))
+    return rates

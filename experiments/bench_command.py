@@ -41,7 +41,6 @@ def bench(
     """
     from mqgrad.trainers.workload import make_workload
 
-    from .bench_break_even import break_even_rates
     from .bench_tables import machine_line, print_codec, print_transport
     from .settings import parse_settings
 
@@ -64,9 +63,7 @@ def bench(
         print_codec(codec, console)
     if only != "codec":
         transport = _measure_transport(workload, workload_settings, num_workers, quick)
-        rates = break_even_rates(
-            transport.steps, world_size=transport.world_size, parameters=transport.parameters
-        )
+        rates = transport.break_even()
         report["transport"] = dataclasses.asdict(transport)
         report["break_even"] = [dataclasses.asdict(rate) for rate in rates]
         print_transport(transport, rates, console)

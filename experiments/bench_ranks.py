@@ -15,6 +15,7 @@ from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.workload import make_workload
 from mqgrad.widths import WIDTHS, Width
 
+from .bench_break_even import BreakEven, break_even_rates
 from .bench_steps import StepFigures, measure_steps
 from .bench_transport import CollectiveFigures, measure_collectives
 
@@ -48,6 +49,22 @@ class TransportReport:
     settings: TransportSettings
     collectives: list[CollectiveFigures]
     steps: list[StepFigures]
+
+    def break_even(self) -> list[BreakEven]:
+        """Break-even rates of the coded widths.
+
+        Raises:
+            ValueError: width 32 was not measured.
+        """
+        rates = [figures.wire_mbit_per_s for figures in self.collectives if figures.bits == 32]
+        if not rates:
+            raise ValueError(f"width 32 must be measured, got {self.settings.widths}")
+        return break_even_rates(
+            self.steps,
+            world_size=self.world_size,
+            parameters=self.parameters,
+            link_mbit_per_s=rates[0],
+        )
 
 
 def measure_locally(settings: TransportSettings, num_workers: int) -> TransportReport:

@@ -48,29 +48,30 @@ def test_break_even_is_bits_saved_over_seconds_spent() -> None:
     assert (format_rate(None), format_rate(12345.6)) == ("any rate", "12,346")
 
 
-def test_break_even_counts_codec_hook_and_ring_all_reduce() -> None:
-    # 4 ranks, 1 M parameters: a ring all-reduce sends 2 · 3/4 · 4 MB = 6 MB a rank. The hook costs 2 ms.
+def test_break_even_counts_all_that_the_step_takes() -> None:
+    # 4 ranks, 1 M parameters: a ring all-reduce sends 2 · 3/4 · 4 MB = 6 MB a rank. 10 Gbit/s: 1.25 MB in 1 ms.
     steps = [
         step(None, 0.100),
         step(32, 0.102, wire_bytes=6e6),
-        step(4, 0.105, codec_seconds=0.004, wire_bytes=0.75e6),
-        step(8, 0.105, codec_seconds=0.002, wire_bytes=1.5e6),
+        step(4, 0.105, codec_seconds=0.001, wire_bytes=0.75e6),
+        step(8, 0.090, wire_bytes=1.5e6),
     ]
-    four, eight = break_even_rates(steps, world_size=4, parameters=10**6)
+    four, eight = break_even_rates(steps, world_size=4, parameters=10**6, link_mbit_per_s=10_000)
     assert (four.bits, four.saved_bytes) == (4, 5.25e6)
-    assert four.extra_seconds == pytest.approx(0.006)
-    assert four.mbit_per_s == pytest.approx(8 * 5.25 / 0.006)
-    assert eight.mbit_per_s == pytest.approx(8 * 4.5 / 0.004)
+    assert four.extra_seconds == pytest.approx(0.005 + 0.0042)
+    assert four.mbit_per_s == pytest.approx(8 * 5.25 / 0.0092)
+    assert eight.mbit_per_s is None  # faster by more than its bytes explain
 
 
-def test_a_hook_that_measures_faster_than_plain_ddp_counts_as_free() -> None:
-    steps = [step(None, 0.100), step(32, 0.090), step(4, 0.105, codec_seconds=0.004)]
-    assert break_even_rates(steps, world_size=2, parameters=100)[0].extra_seconds == pytest.approx(0.004)
+def test_break_even_is_the_link_itself_where_the_step_is_as_long_as_plain_ddps() -> None:
+    steps = [step(None, 0.1), step(4, 0.1, wire_bytes=10.0)]
+    (four,) = break_even_rates(steps, world_size=2, parameters=100, link_mbit_per_s=250.0)
+    assert four.mbit_per_s == pytest.approx(250.0)
 
 
-def test_break_even_needs_plain_ddp_and_width_32() -> None:
-    with pytest.raises(ValueError, match="width 32"):
-        break_even_rates([step(None, 0.1), step(4, 0.1)], world_size=2, parameters=100)
+def test_break_even_needs_plain_ddp() -> None:
+    with pytest.raises(ValueError, match="plain DDP"):
+        break_even_rates([step(4, 0.1)], world_size=2, parameters=100, link_mbit_per_s=1.0)
 
 
 def test_operations_are_timed_in_turn() -> None:
@@ -150,8 +151,7 @@ def test_transport_and_steps_on_two_ranks() -> None:
     assert [s.bits for s in report.steps] == [None, 4, 32]
     assert report.steps[0].per_plain == 1.0
     assert report.steps[2].wire_bytes >= 4 * report.parameters
-    rates = break_even_rates(report.steps, world_size=report.world_size, parameters=report.parameters)
-    assert [rate.bits for rate in rates] == [4]
+    assert [rate.bits for rate in report.break_even()] == [4]
 
 
 @pytest.mark.parametrize(
