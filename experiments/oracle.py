@@ -8,9 +8,8 @@ from rich.table import Table
 
 from mqgrad.compressors import make_compressor
 from mqgrad.controllers.registry import HINDSIGHT
-from mqgrad.observation import check_widths
 from mqgrad.spec import build
-from mqgrad.widths import Width, check_width, format_width
+from mqgrad.widths import Width, check_width, check_widths, format_width
 
 from .runs import RunRecord
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .statistics import IntervalStatistics
 from .step_times import StepTimes
-from .widths import Width, check_width
+from .widths import Width, check_width, check_widths
 
 SCHEMA_VERSION = 2
 KINDS = ("full", "loss", "authors")
@@ -48,7 +48,7 @@ class ObservationSchema:
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
-    The three are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
+    The first three are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
 
     ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
     losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
@@ -66,9 +66,7 @@ class ObservationSchema:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
-        known = (
-            (SCHEMA_VERSION,) if self.kind == "full" else (1, SCHEMA_VERSION)
-        )  # the others have not changed
+        known = (SCHEMA_VERSION,) if self.kind == "full" else (1, SCHEMA_VERSION)  # only full has changed
         if type(self.version) is not int or self.version not in known:
             raise ValueError(
                 f"observation schema version is {self.version!r}, and {SCHEMA_VERSION} is needed; "
@@ -124,20 +122,6 @@ class ObservationSchema:
         if not isinstance(document["widths"], list):
             raise ValueError(f"observation widths {document['widths']!r} must be a list of bit widths")
         return cls(**document | {"widths": tuple(document["widths"])})
-
-
-def check_widths(widths: Sequence[Width]) -> tuple[Width, ...]:
-    """Return ``widths`` as a tuple if it is a non-empty, increasing choice of supported bit widths.
-
-    Raises:
-        ValueError: naming the value and what is allowed.
-    """
-    checked = tuple(
-        check_width(bits) if type(bits) in (int, float) else _refuse_width(bits) for bits in widths
-    )
-    if not checked or any(a >= b for a, b in itertools.pairwise(checked)):
-        raise ValueError(f"bit widths {widths!r} must be a non-empty increasing sequence, such as (2, 4, 8)")
-    return checked
 
 
 class SmoothedLosses:
@@ -258,7 +242,3 @@ def _loss_bounds(schema: ObservationSchema) -> list[tuple[float, float]]:
     if schema.kind == "authors":
         return [(-_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)] * schema.history
     return [(-5.0, 5.0)] * (schema.history - 1) + [(-10.0, 10.0)]
-
-
-def _refuse_width(bits: object) -> Width:
-    raise ValueError(f"bit width {bits!r} must be a number")

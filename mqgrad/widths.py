@@ -1,5 +1,6 @@
 """The bit widths a gradient can be sent at, and how they are written."""
 
+import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -33,6 +34,21 @@ def check_width(bits: Width, allowed: tuple[Width, ...] = WIDTHS) -> Width:
         known = ", ".join(map(format_width, allowed))
         raise ValueError(f"bit width {bits!r} is not supported; choose one of {known}")
     return as_width(bits)
+
+
+def check_widths(widths: Sequence[Width]) -> tuple[Width, ...]:
+    """Return ``widths`` as a tuple if it is a non-empty, increasing choice of supported bit widths.
+
+    Raises:
+        ValueError: naming the value and what is allowed.
+    """
+    for bits in widths:
+        if type(bits) not in (int, float):
+            raise ValueError(f"bit width {bits!r} must be a number")
+    checked = tuple(check_width(bits) for bits in widths)
+    if not checked or any(a >= b for a, b in itertools.pairwise(checked)):
+        raise ValueError(f"bit widths {widths!r} must be a non-empty increasing sequence, such as (2, 4, 8)")
+    return checked
 
 
 def check_parameter_widths(

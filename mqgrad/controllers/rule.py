@@ -6,9 +6,8 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
-from ..observation import check_widths
 from ..statistics import IntervalStatistics
-from ..widths import CODED_WIDTHS, Width, check_width
+from ..widths import CODED_WIDTHS, Width, check_width, check_widths
 
 TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
 """Choice of rules that weigh seconds against noise: not sending fewer bits must be one of the answers."""
