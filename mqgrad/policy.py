@@ -12,41 +12,33 @@ import torch
 
 from .observation import ObservationSchema, Observer
 from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
+from .policy_network import (
+    ACTIVATIONS,
+    MAX_LAYERS,
+    Layer,
+    Normalization,
+    check_layers,
+    check_number,
+    network_outputs,
+)
 from .statistics import IntervalStatistics
 from .widths import Width, check_width
 
-__all__ = ["ACTIONS", "FrozenPolicy", "Normalization", "PolicyFileError", "load_policy"]
+__all__ = ["ACTIONS", "FrozenPolicy", "PolicyFileError", "load_policy"]
 
 ACTIONS = ("absolute", "keep-or-increase")
 COMPARE_WIDTHS = "compare-widths"  # a reading of the network's outputs, not an action of the environment
-MAX_LAYERS = 16
-_ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu}
 _PACKAGED = pathlib.Path(__file__).parent / "policies"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Normalization:
-    """What SB3's ``VecNormalize`` does to an observation: clip((x − mean) / std, ±clip), in float64."""
-
-    mean: npt.NDArray[np.float64]
-    std: npt.NDArray[np.float64]
-    """sqrt(variance + epsilon)."""
-    clip: float
-
-    def __call__(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        scaled = (observation - self.mean) / self.std
-        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
-
-    def check(self, size: int) -> None:
-        """Raise ``ValueError`` unless this normalises observations of ``size`` entries."""
-        for name, array in (("mean", self.mean), ("std", self.std)):
-            if array.dtype != np.float64 or array.shape != (size,) or not np.isfinite(array).all():
-                raise ValueError(
-                    f"normalization {name} must be {size} finite float64 numbers, one per observation entry"
-                )
-        if (self.std <= 0).any():
-            raise ValueError("normalization std must be positive")
-        _check_number("normalization clip", self.clip)
+_PLAIN_FIELDS = (
+    "activation",
+    "action",
+    "interval",
+    "opening",
+    "initial_bits",
+    "budget_seconds",
+    "provenance",
+)
+"""Fields that the document of a policy file has under their own name."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -61,7 +53,7 @@ class FrozenPolicy:
     """
 
     schema: ObservationSchema
-    layers: list[tuple[torch.Tensor, torch.Tensor]]
+    layers: list[Layer]
     """(weight float32 [out, in], bias float32 [out]) of each layer, with the activation between layers."""
     activation: str = "tanh"
     action: str = "absolute"
@@ -80,20 +72,20 @@ class FrozenPolicy:
     """Where the policy comes from, as plain JSON."""
 
     def __post_init__(self) -> None:
-        _check_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        _check_choice("activation", self.activation, tuple(ACTIVATIONS))
         _check_choice("action mode", self.action, (*ACTIONS, COMPARE_WIDTHS))
         _check_iterations("interval", self.interval)
         if self.opening is not None:
             _check_iterations("opening", self.opening)
         self.initial_bits = check_width(self.initial_bits, self.schema.widths)
         if self.budget_seconds is not None:
-            _check_number("budget_seconds", self.budget_seconds)
+            check_number("budget_seconds", self.budget_seconds)
         if self.normalization is not None:
             self.normalization.check(self.schema.size)
         if not isinstance(self.provenance, dict):
             raise ValueError(f"provenance {self.provenance!r} must be a dictionary of plain JSON values")
         outputs = 2 if self.action == "keep-or-increase" else len(self.schema.widths)
-        _check_layers(self.layers, self.schema.size, outputs)
+        check_layers(self.layers, self.schema.size, outputs)
         self._observer = Observer(self.schema, self.budget_seconds)
         self._bits = self.initial_bits
 
@@ -102,10 +94,8 @@ class FrozenPolicy:
         if self.normalization is not None:
             observation = self.normalization(observation)
         # A batch of one, as SB3 evaluates it: the same kernel, hence the same bits.
-        x = torch.from_numpy(observation).unsqueeze(0)
-        for weight, bias in self.layers[:-1]:
-            x = _ACTIVATIONS[self.activation](torch.nn.functional.linear(x, weight, bias))
-        return torch.nn.functional.linear(x, *self.layers[-1]).squeeze(0)
+        batch = torch.from_numpy(observation).unsqueeze(0)
+        return network_outputs(self.layers, self.activation, batch).squeeze(0)
 
     def act(self, observation: npt.NDArray[np.float32], bits: Width | None = None) -> int:
         """Index of the action for one observation, float32 [size].
@@ -142,38 +132,28 @@ class FrozenPolicy:
             ValueError: the provenance is not plain JSON.
             OSError: the file cannot be written.
         """
-        arrays = {}
-        for i, (weight, bias) in enumerate(self.layers):
-            arrays[f"layer{i}.weight"], arrays[f"layer{i}.bias"] = (
-                weight.detach().numpy(),
-                bias.detach().numpy(),
-            )
-        if self.normalization is not None:
-            arrays |= {
-                "normalization.mean": self.normalization.mean,
-                "normalization.std": self.normalization.std,
-            }
         try:
             json.dumps(self.provenance, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"provenance must hold plain JSON values only: {error}") from error
-        write_policy_file(path, self._document(), arrays)
+        write_policy_file(path, self._document(), self._arrays())
 
     def _document(self) -> dict[str, Any]:
-        names = (
-            "activation",
-            "action",
-            "interval",
-            "opening",
-            "initial_bits",
-            "budget_seconds",
-            "provenance",
-        )
-        return {name: getattr(self, name) for name in names} | {
+        return {name: getattr(self, name) for name in _PLAIN_FIELDS} | {
             "observation": self.schema.to_json(),
             "num_layers": len(self.layers),
             "normalization_clip": self.normalization.clip if self.normalization else None,
         }
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for i, (weight, bias) in enumerate(self.layers):
+            arrays[f"layer{i}.weight"] = weight.detach().numpy()
+            arrays[f"layer{i}.bias"] = bias.detach().numpy()
+        if self.normalization is not None:
+            arrays["normalization.mean"] = self.normalization.mean
+            arrays["normalization.std"] = self.normalization.std
+        return arrays
 
 
 def policy_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -194,7 +174,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
     """
     path = policy_path(path)
     if budget_seconds is not None:
-        _check_number("budget_seconds", budget_seconds)
+        check_number("budget_seconds", budget_seconds)
     document, arrays = read_policy_file(path)
     try:
         policy = _build(document, arrays)
@@ -204,32 +184,35 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
 
 
 def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:
-    names = {field.name for field in dataclasses.fields(FrozenPolicy)} - {"schema", "layers", "normalization"}
-    expected = names | {"observation", "num_layers", "normalization_clip"}
     document = {"opening": None, **document}  # the first files lack it
+    expected = {*_PLAIN_FIELDS, "observation", "num_layers", "normalization_clip"}
     if set(document) != expected:
         raise ValueError(f"its fields are {sorted(document)} and not {sorted(expected)}")
     count, clip = document["num_layers"], document["normalization_clip"]
     if type(count) is not int or not 1 <= count <= MAX_LAYERS:
         raise ValueError(f"num_layers is {count!r} and must be from 1 to {MAX_LAYERS}")
-    layer_names = [(f"layer{i}.weight", f"layer{i}.bias") for i in range(count)]
-    wanted = {name for pair in layer_names for name in pair}
-    wanted |= {"normalization.mean", "normalization.std"} if clip is not None else set()
-    if set(arrays) != wanted:
-        raise ValueError(f"its arrays are {sorted(arrays)} and not {sorted(wanted)}")
-    normalization = None
-    if clip is not None:
-        normalization = Normalization(
-            mean=arrays["normalization.mean"], std=arrays["normalization.std"], clip=clip
-        )
+    _check_array_names(arrays, count, has_normalization=clip is not None)
     return FrozenPolicy(
         schema=ObservationSchema.from_json(document["observation"]),
-        layers=[
-            (torch.from_numpy(arrays[weight]), torch.from_numpy(arrays[bias])) for weight, bias in layer_names
-        ],
-        normalization=normalization,
-        **{name: document[name] for name in names},
+        layers=[_layer(arrays, i) for i in range(count)],
+        normalization=None if clip is None else _normalization(arrays, clip),
+        **{name: document[name] for name in _PLAIN_FIELDS},
     )
+
+
+def _check_array_names(arrays: dict[str, npt.NDArray[Any]], layers: int, *, has_normalization: bool) -> None:
+    wanted = {f"layer{i}.{part}" for i in range(layers) for part in ("weight", "bias")}
+    wanted |= {"normalization.mean", "normalization.std"} if has_normalization else set()
+    if set(arrays) != wanted:
+        raise ValueError(f"its arrays are {sorted(arrays)} and not {sorted(wanted)}")
+
+
+def _layer(arrays: dict[str, npt.NDArray[Any]], i: int) -> Layer:
+    return torch.from_numpy(arrays[f"layer{i}.weight"]), torch.from_numpy(arrays[f"layer{i}.bias"])
+
+
+def _normalization(arrays: dict[str, npt.NDArray[Any]], clip: Any) -> Normalization:
+    return Normalization(mean=arrays["normalization.mean"], std=arrays["normalization.std"], clip=clip)
 
 
 def apply_action(mode: str, action: int, bits: Width, widths: tuple[Width, ...]) -> Width:
@@ -237,24 +220,6 @@ def apply_action(mode: str, action: int, bits: Width, widths: tuple[Width, ...])
     if mode == "absolute":
         return widths[action]
     return widths[min(widths.index(bits) + action, len(widths) - 1)]
-
-
-def _check_layers(layers: list[tuple[torch.Tensor, torch.Tensor]], inputs: int, outputs: int) -> None:
-    if not 1 <= len(layers) <= MAX_LAYERS:
-        raise ValueError(f"the network has {len(layers)} layers and must have from 1 to {MAX_LAYERS}")
-    for i, (weight, bias) in enumerate(layers):
-        if weight.dtype != torch.float32 or bias.dtype != torch.float32:
-            raise ValueError(f"layer {i} is {weight.dtype} and {bias.dtype}, and must be float32")
-        if weight.ndim != 2 or weight.shape[1] != inputs or bias.shape != weight.shape[:1]:
-            shapes = f"weight {list(weight.shape)} and bias {list(bias.shape)}"
-            raise ValueError(
-                f"layer {i} has {shapes}, which does not take the {inputs} numbers that reach it"
-            )
-        if not (weight.isfinite().all() and bias.isfinite().all()):
-            raise ValueError(f"layer {i} holds numbers that are not finite")
-        inputs = weight.shape[0]
-    if inputs != outputs:
-        raise ValueError(f"the network has {inputs} outputs, and its action mode and widths need {outputs}")
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -265,8 +230,3 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _check_iterations(name: str, value: object) -> None:
     if type(value) is not int or not 1 <= value <= 10**6:
         raise ValueError(f"{name} {value!r} must be a whole number of iterations from 1 to a million")
-
-
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e12:
-        raise ValueError(f"{name} {value!r} must be a positive number, at most 1e12")

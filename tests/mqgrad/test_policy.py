@@ -11,7 +11,8 @@ from policies import decisions, make_policy, make_statistics
 
 from mqgrad.controllers.base import Controller
 from mqgrad.observation import ObservationSchema
-from mqgrad.policy import Normalization, load_policy
+from mqgrad.policy import load_policy
+from mqgrad.policy_network import Normalization
 
 SIZE = ObservationSchema().size
 

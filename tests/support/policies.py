@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from mqgrad.observation import ObservationSchema
-from mqgrad.policy import FrozenPolicy, Normalization
+from mqgrad.policy import FrozenPolicy
+from mqgrad.policy_network import Normalization
 from mqgrad.statistics import IntervalStatistics
 
 
