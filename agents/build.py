@@ -14,9 +14,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from mqgrad.observation import ObservationSchema
 
 from .config import TrainConfig
-from .sarsa import Sarsa, WithWidth
+from .sarsa import Sarsa
 from .warm_start import imitate_goodput
-from .wrappers import BudgetEnds, TimePrice
+from .wrappers import BudgetEnds, TimePrice, WithWidth
 
 MakeEnv = Callable[[], gymnasium.Env]
 

@@ -4,6 +4,10 @@ from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from mqgrad.widths import Width
 
 Wrapper = TypeVar("Wrapper", bound=gymnasium.Wrapper)
 
@@ -20,6 +24,38 @@ class BudgetEnds(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         return observation, reward, terminated or truncated, False, info
+
+
+class WithWidth(gymnasium.Wrapper):
+    """Append the index of the current width to the observation, so that an action is a function of it.
+
+    The authors' state is the losses alone and their agent remembers the width beside it.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.widths: tuple[Width, ...] = env.get_wrapper_attr("settings").widths
+        inner = env.observation_space
+        assert isinstance(inner, spaces.Box)
+        assert isinstance(env.action_space, spaces.Discrete)
+        if env.action_space.n != 2:
+            raise ValueError(
+                f"sarsa keeps or increases the width: expected 2 actions, got {env.action_space.n}"
+            )
+        low = np.append(inner.low, 0.0).astype(np.float32)
+        high = np.append(inner.high, len(self.widths) - 1.0).astype(np.float32)
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def reset(self, **kwargs: Any) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        return self._append(observation, info["bits"]), info
+
+    def step(self, action: Any) -> tuple[npt.NDArray[np.float32], Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._append(observation, info["bits"]), reward, terminated, truncated, info
+
+    def _append(self, observation: npt.NDArray[np.float32], bits: Width) -> npt.NDArray[np.float32]:
+        return np.append(observation, self.widths.index(bits)).astype(np.float32)
 
 
 def find_wrapper(env: gymnasium.Env | None, kind: type[Wrapper]) -> Wrapper | None:

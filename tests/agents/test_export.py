@@ -16,8 +16,9 @@ from toy_link import toy_env
 from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.export import export
-from mqgrad.agents.sarsa import Sarsa, WithWidth
+from mqgrad.agents.sarsa import Sarsa
 from mqgrad.agents.train import train
+from mqgrad.agents.wrappers import WithWidth
 from mqgrad.envs import BitWidthEnv
 from mqgrad.policy import FrozenPolicy, load_policy
 

@@ -10,8 +10,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from toy_link import toy_env
 
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.sarsa import INCREASE, KEEP, Sarsa, WithWidth
+from mqgrad.agents.sarsa import INCREASE, KEEP, Sarsa
 from mqgrad.agents.train import train
+from mqgrad.agents.wrappers import WithWidth
 
 
 def make_sarsa(**arguments: object) -> Sarsa:
