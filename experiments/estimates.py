@@ -95,3 +95,10 @@ def mean_of_ratios(ratios: Sequence[Ratio]) -> Ratio | None:
     if not ratios or len(signs) > 1:
         return None
     return Ratio(statistics.geometric_mean(ratio.value for ratio in ratios), next(iter(signs), "="))
+
+
+def standing(ratio: Ratio | None) -> tuple[int, float]:
+    """Where a time stands among others, the best first: what is known, then bounds, then what has none."""
+    if ratio is None:
+        return 2, 0.0
+    return int(ratio.sign != "="), ratio.value

@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
-from .report import GroupSummary
+from .report_groups import GroupSummary
 from .sweep_grid import DENSE, HOOKED, SILENT, System
 
 MOST_LINES = 9

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mqgrad.widths import format_width
 
 from .plots import png_bytes
-from .report import GroupSummary
+from .report_groups import GroupSummary
 from .report_labels import (
     families,
     is_marked,

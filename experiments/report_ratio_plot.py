@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .plots import png_bytes
-from .report import GroupSummary, SystemSummary, verdict
+from .report_groups import GroupSummary, SystemSummary, verdict
 from .report_labels import families, is_marked, short_label
 
 _PANELS_A_ROW = 4

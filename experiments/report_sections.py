@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from .report import TARGET_SHARE, GroupSummary, OverallSummary, summarize, summarize_overall
+from .report_groups import TARGET_SHARE, GroupSummary, summarize
 from .report_labels import MOST_LINES
+from .report_overall import OverallSummary, summarize_overall
 from .report_plots import plot_group, plot_losses
 from .report_ratio_plot import plot_ratios
 from .report_tables import (

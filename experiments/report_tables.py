@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .estimates import Estimate, Ratio
-from .report import VERDICTS, GroupSummary, OverallSummary, SystemSummary, verdict
+from .report_groups import VERDICTS, GroupSummary, SystemSummary, verdict
 from .report_labels import is_marked, is_policy, system_label
+from .report_overall import OverallSummary
 from .runs import PARTS
 from .sweep_grid import DENSE, SILENT, System, dense_of
 

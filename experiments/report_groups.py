@@ -1,10 +1,9 @@
-"""The arithmetic of a comparison: time to target, ratios to references, and who missed what.
+"""The arithmetic of a comparison within one group: time to target, ratios to references, and who missed the target.
 
 The target of a group of runs is a held-out loss that every finished fp32 run reached within 60 % of its seconds.
-Systems that learn as fp32 does, or somewhat slower, so have time to get there.
-A run that never reached it has no time: it is counted, and its system gets a lower bound in place of a ratio, in
-which the run counts with the seconds it was given. Means over the other groups alone would favour whoever misses the
-hardest targets.
+Systems that learn as fp32 does, or somewhat slower, so have time to get there. A run that never reached it has no
+time: it is counted, and its system gets a lower bound in place of a ratio, in which the run counts with the seconds
+it was given.
 """
 
 import statistics
@@ -19,14 +18,17 @@ from .estimates import (
     Timing,
     geometric_mean_with_interval,
     mean_of_fractions,
-    mean_of_ratios,
     paired_ratio,
+    standing,
 )
 from .report_references import Reference, references
 from .runs import PARTS
 from .sweep_config import SweepConfig
 from .sweep_grid import HOOKED, SILENT, Group, dense_of
 from .sweep_result import CellResult
+
+TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
+VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +54,11 @@ class SystemSummary:
     milliseconds: dict[str, float]
     """Per iteration: the whole of it, and by ``PARTS``. Empty if no run finished."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether some run did not finish."""
+        return bool(set(self.outcomes) - {"finished"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSummary:
@@ -70,23 +77,6 @@ class GroupSummary:
         return str(self.group)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OverallSummary:
-    """One system over all groups."""
-
-    system: str
-    ratios: dict[str, Ratio | None]
-    """Geometric means over groups: bounds if a target was missed, None if one of its runs did not finish."""
-    compared: dict[str, int]
-    """Groups in each mean: all but those in which the reference has no time either."""
-    worst: dict[str, str]
-    """By reference: the group with the largest ratio, the missed ones before all others."""
-    verdicts: dict[str, int]
-    """Groups by what :func:`verdict` says of the ratio to fp32."""
-    groups: int
-    """Groups in which fp32 set a target; it may have no runs yet in some."""
-
-
 def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
     """One summary per group that has results, in the order of the configuration."""
     groups = []
@@ -95,15 +85,6 @@ def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupS
         if runs:
             groups.append(_summarize_group(group, config.systems, runs))
     return groups
-
-
-def summarize_overall(config: SweepConfig, groups: Sequence[GroupSummary]) -> list[OverallSummary]:
-    """One summary per system that trains, the fastest first."""
-    summaries = [_overall(system, groups) for system in config.systems if system != SILENT]
-    return sorted(summaries, key=lambda summary: rank(summary.ratios.get("fp32")))
-
-
-TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
 
 
 def target_loss(results: Iterable[CellResult]) -> float | None:
@@ -125,14 +106,11 @@ def _early_loss(run: CellResult) -> float:
     return min(statistics.median_low(early[n : n + 3]) for n in range(max(1, len(early) - 2)))
 
 
-VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
-
-
 def verdict(summary: SystemSummary) -> str:
     """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``;
     ``unknown`` without a run of fp32's to compare with."""
     ratio = summary.ratios.get("fp32")
-    if _failed(summary):
+    if summary.failed:
         return "failed"
     if ratio is None:
         return "unknown"
@@ -143,20 +121,13 @@ def verdict(summary: SystemSummary) -> str:
     return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
 
 
-def rank(ratio: Ratio | None) -> tuple[int, float]:
-    """Where a time stands among others, the best first: what is known, then bounds, then what has none."""
-    if ratio is None:
-        return 2, 0.0
-    return int(ratio.sign != "="), ratio.value
-
-
 def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellResult]) -> GroupSummary:
     target = target_loss(runs)
     by_system = {name: own for name in systems if (own := [r for r in runs if r.system == name])}
     timings = {name: _timing(own, target) for name, own in by_system.items() if name != SILENT}
     known = references(by_system, timings, target)
     summaries = [
-        _summarize_system(name, own, target, {each: _ratio(timings, name, r) for each, r in known.items()})
+        _summarize_system(name, own, target, _ratios(timings.get(name), known))
         for name, own in by_system.items()
     ]
     return GroupSummary(
@@ -164,7 +135,7 @@ def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellRe
         target=target,
         references=known,
         ceiling_bits=_ceiling(by_system.get(HOOKED, [])),
-        systems=sorted(summaries, key=lambda summary: rank(summary.ratios.get("fp32"))),
+        systems=sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32"))),
     )
 
 
@@ -178,8 +149,8 @@ def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
     return Timing(seconds, None not in times.values())
 
 
-def _ratio(timings: dict[str, Timing | None], system: str, reference: Reference) -> Ratio | None:
-    return paired_ratio(timings.get(system), reference.timing)
+def _ratios(timing: Timing | None, known: dict[str, Reference]) -> dict[str, Ratio | None]:
+    return {name: paired_ratio(timing, reference.timing) for name, reference in known.items()}
 
 
 def _ceiling(dense: Sequence[CellResult]) -> float | None:
@@ -232,46 +203,3 @@ def _values(runs: Sequence[CellResult], value: Callable[[CellResult], float | No
 def _mean(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> float | None:
     values = _values(runs, value)
     return statistics.fmean(values) if values else None
-
-
-def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
-    own = [
-        (group, summary)
-        for group in groups
-        for summary in group.systems
-        if summary.system == system and group.target is not None
-    ]
-    names = dict.fromkeys(name for group in groups for name in group.references)
-    failed = any(_failed(summary) for _, summary in own)
-    known = {name: [r for _, s in own if (r := s.ratios.get(name)) is not None] for name in names}
-    verdicts = [verdict(summary) for _, summary in own]
-    return OverallSummary(
-        system=system,
-        ratios={name: None if failed else mean_of_ratios(known[name]) for name in names},
-        compared={name: len(known[name]) for name in names},
-        worst={name: _worst(own, name) for name in names},
-        verdicts={each: verdicts.count(each) for each in VERDICTS if each in verdicts},
-        groups=sum(group.target is not None for group in groups),
-    )
-
-
-def _failed(summary: SystemSummary) -> bool:
-    return bool(set(summary.outcomes) - {"finished"})
-
-
-def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) -> str:
-    def badness(pair: tuple[GroupSummary, SystemSummary]) -> tuple[int, float]:
-        ratio = pair[1].ratios[reference]
-        assert ratio is not None
-        return (ratio.sign == "≥", ratio.value)
-
-    failed = [group for group, summary in own if _failed(summary)]
-    if failed:
-        return f"did not finish: {failed[0]}"
-    known = [pair for pair in own if pair[1].ratios.get(reference) is not None]
-    if not known:
-        return ""
-    group, summary = max(known, key=badness)
-    ratio = summary.ratios[reference]
-    assert ratio is not None
-    return f"{'' if ratio.sign == '=' else ratio.sign + ' '}{ratio.value:.2f} {group}"

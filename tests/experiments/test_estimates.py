@@ -1,0 +1,49 @@
+"""Means with their uncertainty, and ratios of times, against arithmetic by hand."""
+
+import math
+
+import pytest
+
+from mqgrad.experiments.estimates import (
+    Ratio,
+    Timing,
+    geometric_mean_with_interval,
+    mean_of_fractions,
+    mean_of_ratios,
+    mean_with_interval,
+    paired_ratio,
+)
+
+
+def test_intervals_are_students() -> None:
+    estimate = mean_with_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert estimate is not None
+    assert estimate.high == pytest.approx(3.0 + 2.7764 * math.sqrt(2.5 / 5), abs=1e-3)
+    assert mean_with_interval([]) is None
+    assert mean_with_interval([2.0]) == (2.0, None, None)
+    loss = geometric_mean_with_interval([0.001, 0.1])
+    assert loss is not None
+    assert loss.value == pytest.approx(0.01)
+    assert loss.low is not None
+    assert 0 < loss.low < 0.001
+    assert geometric_mean_with_interval([2.0]) == (pytest.approx(2.0), None, None)
+    assert geometric_mean_with_interval([]) is None
+    assert geometric_mean_with_interval([0.0]) == (pytest.approx(0.0, abs=1e-9), None, None)
+    assert mean_of_fractions([0.99, 1.0, 1.0]) == (
+        pytest.approx(2.99 / 3),
+        pytest.approx(0.9823, abs=1e-4),
+        1.0,
+    )
+    assert mean_of_fractions([]) is None
+    ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
+    assert ratio is not None
+    assert ratio.value == pytest.approx(4.0)
+
+
+def test_a_mean_of_ratios_is_as_certain_as_they_are() -> None:
+    exact, lower, upper = Ratio(2.0), Ratio(8.0, "≥"), Ratio(8.0, "≤")
+    assert mean_of_ratios([exact, exact]) == Ratio(2.0)
+    assert mean_of_ratios([exact, lower]) == Ratio(pytest.approx(4.0), "≥")
+    assert mean_of_ratios([exact, upper]) == Ratio(pytest.approx(4.0), "≤")
+    assert mean_of_ratios([lower, upper]) is None
+    assert mean_of_ratios([]) is None

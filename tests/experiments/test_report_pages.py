@@ -1,0 +1,109 @@
+"""What a comparison's report says: its tables and its pages."""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from comparison import ROWS, SYSTEMS, result, small_config
+
+from mqgrad.experiments.report_groups import summarize, verdict
+from mqgrad.experiments.report_labels import families
+from mqgrad.experiments.report_overall import summarize_overall
+from mqgrad.experiments.report_pages import write_report
+from mqgrad.experiments.report_tables import cells_table, group_table, overall_table, ratio_table, time_table
+from mqgrad.experiments.sweep_config import SweepConfig
+from mqgrad.experiments.sweep_result import CellResult
+
+
+def test_tables_say_what_was_missed_and_where_time_goes() -> None:
+    config = small_config(systems=SYSTEMS)
+    groups = summarize(config, ROWS)
+    (group,) = groups
+    by_system = {row[0]: row for row in ratio_table(groups, summarize_overall(config, groups)).rows}
+    assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", None)
+    assert by_system["goodput"][2] == ("failed", 1.0)
+    assert by_system["fixed:4"][2] == ("0.50 ★", 0.0)  # two seeds that differ: undecided
+    (cell,) = cells_table(groups).rows
+    assert cell[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
+    assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
+    rows = {row[0]: row for row in group_table(group).rows}
+    assert rows["fp16"][1] == "1.00 (1/2)"
+    assert rows["none (sends nothing)"][1] == "—"
+    times = {row[0]: row for row in time_table(group).rows}
+    assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
+
+
+@pytest.mark.parametrize("last", range(3))
+def test_a_report_of_a_stopped_sweep_says_what_is_missing(last: int, tmp_path: Path) -> None:
+    config = small_config(
+        systems=("fixed:4", "fixed:32", "fp16"), links=("emulated:1gbit", "emulated:100mbit")
+    )
+    complete = [
+        result(*each, [1.0], link="emulated:1gbit") for each in itertools.product(config.systems, (1, 2))
+    ]
+    order = (("fixed:4", 1), ("fixed:32", 1))
+    rows = [*complete, *(result(*each, [2.0, 1.0], step=2.0) for each in order[:last])]
+    write_results(tmp_path, config, rows)
+    text = write_report(tmp_path).markdown.read_text()
+    assert (
+        f"UNFINISHED: {6 - last} of 12 runs are missing: {6 - last} of digits-mlp @ emulated:100mbit." in text
+    )
+    groups = summarize(config, rows)
+    overall = {each.system: each for each in summarize_overall(config, groups)}
+    (mean,) = {row[1] for row in overall_table(list(overall.values())).rows if row[0] == "fp16"}
+    assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
+    if last:
+        verdicts = {each.system: verdict(each) for each in groups[1].systems}
+        assert verdicts["fixed:4"] == ("unknown" if last == 1 else "undecided")
+
+
+def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
+    (folder / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
+    lines = (json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+    (folder / "results.jsonl").write_text("".join(lines))
+
+
+def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
+    write_results(tmp_path, small_config(systems=SYSTEMS), ROWS)
+    files = write_report(tmp_path)
+    page, text = files.html.read_text(), files.markdown.read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page
+    for told in ("≥ 0.20 (1/2)", "goodput, seed 1: diverged: training loss nan", "never", "◂ oracle"):
+        assert told in page
+        assert told in text
+
+
+def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Path) -> None:
+    systems = (*SYSTEMS, "default", "mqgrad-authors on minmax", "local-sgd", "qsgd")
+    links = ("emulated:100mbit", "emulated:1gbit")
+    config = small_config(systems=systems, links=links)
+    rows = [
+        result(system, seed, [2.0, 1.0, 1.0], step=1 + i * n / 10, link=link)
+        for i, system in enumerate(systems)
+        for n, link in enumerate(links)
+        for seed in (1, 2)
+    ]
+    assert families(systems) == {
+        "policy, fp32, fp16": ["fixed:32", "fp16", "default"],
+        "fixed widths": ["fixed:4", "fixed:2"],
+        "rules that set the width": ["goodput", "mqgrad-authors on minmax"],
+        "other codes": ["powersgd:rank=1", "powersgd:rank=4", "qsgd"],
+        "other methods of training": ["local-sgd"],
+    }
+    groups = summarize(config, rows)
+    table = ratio_table(groups, summarize_overall(config, groups))
+    assert table.header == ["system", "all cells", "worst", "emulated:100mbit", "emulated:1gbit"]
+    by_system = {row[0]: row for row in table.rows}
+    assert by_system["**policy default**"][2] == "1.80 emulated:1gbit"
+    assert by_system["qsgd"][2] == "2.10 emulated:1gbit"
+    (slow,) = [row for row in cells_table(groups).rows if "1gbit" in row[0]]
+    assert "1.80 (no. 8 of 11)" in slow
+    write_results(tmp_path, config, rows)
+    page = write_report(tmp_path).html.read_text()
+    assert page.count("data:image/png;base64,") == 5  # ratios, and two of each link
+    assert page.count("<details>") == page.count("</details>") == 9
+    assert "<b>policy default</b>" in page
