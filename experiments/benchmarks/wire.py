@@ -1,4 +1,4 @@
-"""How full the wire is: the compressed mean on links shaped by the kernel, beside bits on the wire ÷ line rate. Root.
+"""How full the wire is: the compressed mean on links shaped by the kernel, beside bits on the wire ÷ line rate.
 
     python experiments/benchmarks/wire.py wire.json           # four hosts at 100mbit, 1gbit, 10gbit
     mqgrad netlab --hosts 4 --rate 1gbit -- python experiments/benchmarks/wire.py 1gbit.json --rates 1gbit
@@ -9,7 +9,7 @@ with their headers and acknowledgements, as the link's token bucket charges for 
 1/0.95 where latency does not rule, which is that of collectives of a few bytes. ``to payload`` is the same time over
 that of the payload alone, by our accounting; no TCP gets below 1.05 there. ``counted`` is what the interface's
 counter saw over the accounting: the kernel moves several packets as one with one header, so this is up to 5 % less
-than on a cable. All three take two minutes.
+than on a cable. All three take two minutes, and need root.
 """
 
 import argparse
@@ -19,9 +19,9 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,11 +32,11 @@ from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
 from mqgrad.experiments.bench_command import describe_run
 from mqgrad.experiments.bench_transport import average, combine_ranks, gradient_work, median, world
-from mqgrad.experiments.iproute import run_tool
-from mqgrad.experiments.netlab import INTERFACE, NetLab
+from mqgrad.experiments.netlab import NetLab
 from mqgrad.experiments.netlab_job import log_tail
 from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab_run import run_on_new_lab
+from mqgrad.experiments.sent_bytes import count_bytes
 from mqgrad.layout import LayoutTable
 from mqgrad.trainers.workload import make_workload
 from mqgrad.transport import Transport
@@ -220,35 +220,6 @@ def measure(
         payload_seconds=8 * sent / (mbit_per_s * 1e6),
         latency_seconds=median(combined, "fixed_wire_seconds"),
     )
-
-
-class SentBytes(NamedTuple):
-    counted: int
-    """By the interface."""
-    charged: int
-    """By its token bucket."""
-
-
-def count_bytes(run: Callable[[], object], times: int) -> SentBytes:
-    """Bytes that this host sends while something runs; a barrier sees the last of them through."""
-    dist.barrier()
-    before = _sent()
-    for _ in range(times):
-        run()
-    dist.barrier()
-    after = _sent()
-    return SentBytes(after.counted - before.counted, after.charged - before.charged)
-
-
-def _sent() -> SentBytes:
-    (bucket,) = json.loads(run_tool("tc", "-s", "-j", "qdisc", "show", "dev", INTERFACE, "root"))
-    return SentBytes(_transmitted(), bucket["bytes"])
-
-
-def _transmitted() -> int:
-    lines = Path("/proc/self/net/dev").read_text().splitlines()
-    (fields,) = [line.split(":")[1].split() for line in lines if line.strip().startswith(f"{INTERFACE}:")]
-    return int(fields[8])  # received: bytes and seven more; then transmitted bytes
 
 
 def print_figures(figures: Sequence[WireFigures]) -> None:
