@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
-from toy_link import ToyCluster
+from toy_link import ToyLink
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
@@ -57,7 +57,7 @@ CASES = {
 }
 
 
-class NoisyToy(ToyCluster):
+class NoisyToy(ToyLink):
     """Loss noise that grows as the loss falls, and shrinks with the iterations that a mean is over."""
 
     def __init__(self, case: Case) -> None:

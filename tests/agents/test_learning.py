@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from stable_baselines3.common.base_class import BaseAlgorithm
-from toy_link import FAST, SLOW, ToyCluster, right_widths
+from toy_link import FAST, SLOW, ToyLink, right_widths
 
 from mqgrad.agents.build import algorithm_class, build_env, build_model
 from mqgrad.agents.checkpoint import load_model
@@ -28,7 +28,7 @@ class Link(NamedTuple):
     peak_energy: float
 
     def make_env(self) -> BitWidthEnv:
-        cluster = ToyCluster(self.mbit_per_s, peak_energy=self.peak_energy)
+        cluster = ToyLink(self.mbit_per_s, peak_energy=self.peak_energy)
         return BitWidthEnv(cluster=cluster, budget_seconds=self.budget_seconds, interval=10)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_link import COMPUTE_SECONDS, ToyCluster, efficiency, goodput, toy_env
+from toy_link import COMPUTE_SECONDS, ToyLink, efficiency, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.checkpoint import find_time_price
@@ -24,7 +24,7 @@ def test_widths_of_equal_goodput_are_worth_the_same_right_after_a_switch() -> No
     )
     mbit_per_s = 1 / seconds_per_bit
     assert goodput(2, mbit_per_s) == pytest.approx(goodput(4, mbit_per_s))
-    cluster = ToyCluster(mbit_per_s, rate=0.001, decay=math.inf, loss_noise=0.0)
+    cluster = ToyLink(mbit_per_s, rate=0.001, decay=math.inf, loss_noise=0.0)
     env = TimePrice(BitWidthEnv(cluster=cluster, budget_seconds=BUDGET, interval=20), budget_seconds=BUDGET)
     env.returns_to_go = 0.001 * goodput(2, mbit_per_s) * BUDGET * (1 - env.grid)
     env.reset(seed=0)

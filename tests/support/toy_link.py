@@ -15,7 +15,7 @@ SIGNAL = NOISE = 1.0
 PEAK_ENERGY = 6.0  # so that quantization adds 6, 1, .11, .02, … times the signal at 1, 2, 3, 4, … bits
 
 
-class ToyCluster:
+class ToyLink:
     """Log-loss falls per iteration by ``rate · S / (S + V/W + q(b)/W)``; every loss is seen with noise.
 
     Args:
@@ -123,4 +123,4 @@ def right_widths(
 
 def toy_env(mbit_per_s: float = SLOW, budget_seconds: float = 150.0, **settings: Any) -> BitWidthEnv:
     """The real environment around a toy cluster."""
-    return BitWidthEnv(cluster=ToyCluster(mbit_per_s), budget_seconds=budget_seconds, **settings)
+    return BitWidthEnv(cluster=ToyLink(mbit_per_s), budget_seconds=budget_seconds, **settings)
