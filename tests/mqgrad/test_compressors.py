@@ -1,6 +1,7 @@
 """The contract of every compressor, by name, through the DDP hook on real ranks."""
 
 import averages
+import models
 import pytest
 import torch
 from ranks import run_ranks
@@ -52,7 +53,12 @@ def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(
 
 @pytest.mark.parametrize(("spec", "bits"), [(spec, bits) for spec, bits, _ in CASES])
 def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> None:
-    results = run_ranks(lambda rank: averages.straight_and_resumed(spec, bits, rank))
+    def rank_main(rank: int) -> tuple[list[bytes], list[bytes]]:
+        return averages.straight_and_resumed(
+            lambda: models.new_run(mqgrad.FixedBits(bits), compressor=spec), rank
+        )
+
+    results = run_ranks(rank_main)
     assert all(straight == resumed for straight, resumed in results)
 
 

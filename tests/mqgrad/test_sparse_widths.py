@@ -4,6 +4,7 @@ import models
 import pytest
 import torch
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.compressors import Quantized
@@ -12,30 +13,6 @@ from mqgrad.observation import ObservationSchema, Observer
 from mqgrad.quantization_noise import ROTATED_NOISE, quantization_noise, sparse_noise
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import SPARSE_WIDTHS, WIDTHS, check_width
-
-
-class Scripted:
-    """A controller that plays a list of widths, one an iteration."""
-
-    interval = 1
-
-    def __init__(self, widths: list[float]) -> None:
-        self.widths = widths
-        self.decisions = 0
-
-    @property
-    def initial_bits(self) -> float:
-        return self.widths[0]
-
-    def decide(self, statistics: IntervalStatistics) -> float:
-        self.decisions += 1
-        return self.widths[self.decisions % len(self.widths)]
-
-    def state_dict(self) -> dict:
-        return {"decisions": self.decisions}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.decisions = state["decisions"]
 
 
 def make_interval(**fields: object) -> IntervalStatistics:
@@ -92,7 +69,7 @@ def test_feedback_loses_nothing_through_width_changes(widths: list[float]) -> No
 
     def rank_main(rank: int):
         model = torch.nn.Linear(2048, 4, bias=False)
-        state = mqgrad.CompressionState(Scripted(widths))
+        state = mqgrad.CompressionState(Scripted(widths, interval=1))
         ddp = models.compressed_ddp(model, state)
         state.mark()
         applied, exact, owed = 0.0, 0.0, []
@@ -171,7 +148,7 @@ def test_state_travels_at_a_width_below_one() -> None:
     def rank_main(rank: int):
         def run():
             model = models.small_model()
-            state = mqgrad.CompressionState(Scripted([1 / 4, 1 / 16]))
+            state = mqgrad.CompressionState(Scripted([1 / 4, 1 / 16], interval=1))
             return models.compressed_ddp(model, state), state
 
         model, state = run()

@@ -1,7 +1,6 @@
-"""CompressionState: controllers, checkpoints, feedback through width changes."""
+"""CompressionState: what a controller sees and decides, and what is refused."""
 
 import contextlib
-import io
 import itertools
 import types
 
@@ -9,54 +8,10 @@ import models
 import pytest
 import torch
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 import mqgrad.iteration_clock
-
-
-class Scripted:
-    """A controller that plays a list of widths and remembers what it saw."""
-
-    interval = 2
-
-    def __init__(self, widths: list[int]) -> None:
-        self.widths = widths
-        self.decisions = 0
-        self.seen: list[mqgrad.IntervalStatistics] = []
-
-    @property
-    def initial_bits(self) -> int:
-        return self.widths[0]
-
-    def decide(self, statistics: mqgrad.IntervalStatistics) -> int:
-        self.seen.append(statistics)
-        self.decisions += 1
-        return self.widths[self.decisions % len(self.widths)]
-
-    def state_dict(self) -> dict:
-        return {"decisions": self.decisions}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.decisions = state["decisions"]
-
-
-def test_a_resumed_run_counts_what_a_decision_has_cost_before_it_was_saved() -> None:
-    """What is sent again is that the ranks compare notes: 5 numbers of 8 bytes, to one other rank."""
-
-    def rank_main(rank: int) -> tuple[float, float]:
-        model, optimizer, state = models.new_run(Scripted([32]))
-        state.mark()
-        models.train(model, optimizer, state, rank, range(4))  # the second decision has just been made
-        saved, other = state.state_dict(), models.new_run(Scripted([32]))
-        models.train(model, optimizer, state, rank, range(4, 6))
-        state.close()
-        other[2].load_state_dict(saved)
-        models.train(*other, rank, range(4, 6))
-        other[2].close()
-        return state.totals.wire_bytes, other[2].totals.wire_bytes
-
-    for straight, resumed in run_ranks(rank_main, 2):
-        assert resumed == straight + 5 * 8
 
 
 def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
@@ -91,15 +46,9 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert first.quantization_noise(2) > first.quantization_noise(4) > 0
 
 
-class EarlyScripted(Scripted):
-    """Decides after one iteration and then after every second."""
-
-    opening = 1
-
-
 def test_the_first_decision_may_come_before_a_whole_interval() -> None:
     def rank_main(rank: int):
-        controller = EarlyScripted([2, 8, 32, 4])
+        controller = Scripted([2, 8, 32, 4], opening=1)
         model, optimizer, state = models.new_run(controller)
         state.mark()
         widths = []
@@ -168,105 +117,6 @@ def test_rank_zero_decides_when_controllers_differ() -> None:
         return bits
 
     assert run_ranks(rank_main) == [4, 4]
-
-
-@pytest.mark.parametrize(
-    ("world_size", "widths", "controller"),
-    [
-        (2, [2, 4, 32, 1, 16], Scripted),
-        (2, [1], Scripted),
-        (4, [2, 4, 8, 1, 16], Scripted),
-        (2, [2, 4, 8, 1, 16], EarlyScripted),
-    ],
-)
-def test_interrupted_run_continues_with_the_same_bytes(
-    world_size: int, widths: list[int], controller: type[Scripted]
-) -> None:
-    """Save in the middle of an interval, load into a fresh model, DDP and state: nothing may differ.
-
-    DDP starts the resumed run with other buckets than the straight run has by then. Width 32 is DDP's own
-    all-reduce, whose order of summation over more than two ranks depends on the bucket: it is left out there.
-    """
-
-    def rank_main(rank: int):
-        model, optimizer, state = models.new_run(controller(widths))
-        state.mark()
-        models.train(model, optimizer, state, rank, range(5))
-        file = io.BytesIO()
-        torch.save(
-            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mqgrad": state.state_dict()},
-            file,
-        )
-        straight = models.train(model, optimizer, state, rank, range(5, 15))
-        state.close()
-
-        file.seek(0)
-        saved = torch.load(file)  # weights_only: tensors and plain types
-        model, optimizer, state = models.new_run(controller(widths))
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        state.load_state_dict(saved["mqgrad"])
-        resumed = models.train(model, optimizer, state, rank, range(5, 15))
-        state.close()
-        return straight == resumed, straight[-1]
-
-    results = run_ranks(rank_main, world_size)
-    assert [same for same, _ in results] == [True] * world_size
-    assert len({gradient for _, gradient in results}) == 1
-
-
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding) -> None:
-    """The sum of what was applied plus what feedback still holds is the sum of the exact means."""
-
-    def rank_main(rank: int):
-        controller = Scripted([1, 2, 1, 4, 2, 1])
-        model = torch.nn.Linear(1024, 4, bias=False)
-        state = mqgrad.CompressionState(controller, compressor=mqgrad.Quantized(rounding=rounding))
-        ddp = models.compressed_ddp(model, state)
-        state.mark()
-        applied, exact, norms = 0.0, 0.0, []
-        for iteration in range(120):
-            both = [
-                torch.randn(1, 1024, generator=torch.Generator().manual_seed(2 * iteration + r))
-                for r in range(2)
-            ]
-            model.zero_grad()
-            loss = ddp(both[rank]).sum()
-            loss.backward()
-            state.step(loss)
-            applied = applied + model.weight.grad[0]
-            exact = exact + (both[0] + both[1])[0] / 2
-            norms.append(((applied - exact).norm() / exact.norm() * (iteration + 1) ** 0.5).item())
-        state.close()
-        return norms
-
-    norms = run_ranks(rank_main)[0]
-    # The backlog in units of one gradient's norm: about constant when stable, exponential when not.
-    assert max(norms[60:]) < 40
-    assert max(norms[60:]) < 2 * max(norms[:60])
-
-
-def test_width_32_sends_the_backlog_exactly() -> None:
-    def rank_main(rank: int):
-        model = torch.nn.Linear(700, 3, bias=False)
-        state = mqgrad.CompressionState(None)
-        ddp = models.compressed_ddp(model, state)
-        applied, exact = 0.0, 0.0
-        for iteration, bits in enumerate([1, 2, 3, 32]):
-            state.set_width(bits)
-            xs = [
-                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
-                for r in range(2)
-            ]
-            model.zero_grad()
-            ddp(xs[rank]).sum().backward()
-            applied = applied + model.weight.grad
-            exact = exact + (xs[0] + xs[1]) / 2
-        state.close()
-        return (applied - exact).abs().max().item()
-
-    assert max(run_ranks(rank_main)) < 1e-5
 
 
 def test_no_sync_accumulates_and_skips_the_hook() -> None:
@@ -344,28 +194,3 @@ def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() 
     assert norms[0] == 0
     assert norms[1] > 0
     assert set(norms[1:]) == {norms[1]}
-
-
-def test_a_backlog_survives_an_overflow_at_width_32() -> None:
-    def rank_main(rank: int):
-        model = torch.nn.Linear(700, 3, bias=False)
-        state = mqgrad.CompressionState(None)
-        ddp = models.compressed_ddp(model, state)
-        applied, exact = 0.0, 0.0
-        for iteration, bits in enumerate([1, 2, 32, 32]):
-            state.set_width(bits)
-            xs = [
-                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
-                for r in range(2)
-            ]
-            if iteration == 2:
-                xs[1][0, 0] = float("inf")
-            model.zero_grad()
-            ddp(xs[rank]).sum().backward()
-            if model.weight.grad.isfinite().all():  # as a loss scaler does
-                applied = applied + model.weight.grad
-                exact = exact + (xs[0] + xs[1]) / 2
-        state.close()
-        return (applied - exact).abs().max().item()
-
-    assert max(run_ranks(rank_main)) < 1e-5

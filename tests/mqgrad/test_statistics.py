@@ -7,7 +7,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.sketch import SKETCH_SIZE, Sketcher
-from mqgrad.statistics import IntervalStatistics, RankStatistics
+from mqgrad.statistics import IntervalStatistics, ParameterStatistics, RankStatistics
 
 
 def test_sketches_keep_inner_products() -> None:
@@ -64,3 +64,13 @@ def test_signal_does_not_depend_on_the_width(error_feedback: bool) -> None:
         rows = torch.stack([torch.from_numpy(mine[-1]), torch.from_numpy(others[-1])])
         signals.append(IntervalStatistics.from_rows(rows, iteration=3, bits=4).gradient_signal)
     assert signals[0] == signals[1] == signals[2] > 0
+
+
+def test_rows_of_parameters_follow_their_keys() -> None:
+    statistics = RankStatistics(parameters={1: (3, 4.0, 8.0), 0: (5, 1.0, 2.0)})
+    rows = torch.stack([statistics.parameter_rows(), 3 * statistics.parameter_rows()])
+    rows[1, :, 0] /= 3
+    assert ParameterStatistics.from_rows(rows) == (
+        ParameterStatistics(numel=5, norm_sq=2.0, peak_energy=2.0),
+        ParameterStatistics(numel=3, norm_sq=8.0, peak_energy=8.0),
+    )

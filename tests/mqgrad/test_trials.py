@@ -5,34 +5,13 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.codec import Codec
 from mqgrad.compressors.base import BucketWork
 from mqgrad.compressors.rotated import RotationCodec
 from mqgrad.layout import LayoutTable
-
-
-class Curious:
-    """Stays at four bits and wants to know of others."""
-
-    interval = 2
-    initial_bits = 4
-    wants_parameters = True
-
-    def __init__(self, trial_widths: tuple[float, ...]) -> None:
-        self.trial_widths = trial_widths
-        self.seen: list[mqgrad.IntervalStatistics] = []
-
-    def decide(self, statistics: mqgrad.IntervalStatistics) -> int:
-        self.seen.append(statistics)
-        return 4
-
-    def state_dict(self) -> dict:
-        return {}
-
-    def load_state_dict(self, state: dict) -> None:
-        pass
 
 
 class OneParameter:
@@ -53,7 +32,7 @@ class OneParameter:
 
 def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):
     """Of one interval: the trials of each parameter, and this rank's gradients at its last iteration."""
-    controller = Curious(widths)
+    controller = Scripted([4], wants_parameters=True, trial_widths=widths)
     model = models.small_model()
     state = mqgrad.CompressionState(controller, compressor=compressor)
     ddp = models.compressed_ddp(model, state)

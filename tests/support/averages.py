@@ -2,6 +2,7 @@
 
 import copy
 import io
+from collections.abc import Callable
 from typing import Any
 
 import models
@@ -42,31 +43,30 @@ def means(
     return results, state
 
 
-def straight_and_resumed(compressor: str, bits: int, rank: int, before: int = 3, after: int = 4) -> Any:
+def straight_and_resumed(
+    start: Callable[[], models.Run], rank: int, before: int = 3, after: int = 4
+) -> tuple[list[bytes], list[bytes]]:
     """Gradients after a checkpoint, in the run that goes on and in a fresh one that loads it.
 
-    Buckets are small: DDP regroups them after the first iteration of each of the two.
+    ``start`` begins a run, as :func:`models.new_run` does: its buckets are small, and DDP regroups them after the
+    first iteration of each of the two.
     """
-    model, optimizer, state = _new_run(compressor, bits)
+    model, optimizer, state = start()
+    state.mark()
     models.train(model, optimizer, state, rank, range(before))
     file = io.BytesIO()
     saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "mqgrad": state.state_dict()}
     torch.save(saved, file)
+    bits = state.bits
     straight = models.train(model, optimizer, state, rank, range(before, before + after))
     state.close()
     file.seek(0)
     saved = torch.load(file)  # weights_only: tensors and plain types
-    model, optimizer, state = _new_run(compressor, bits)
+    model, optimizer, state = start()
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     state.load_state_dict(saved["mqgrad"])
+    assert state.bits == bits
     resumed = models.train(model, optimizer, state, rank, range(before, before + after))
     state.close()
     return straight, resumed
-
-
-def _new_run(compressor: str, bits: int) -> tuple[nn.Module, torch.optim.Optimizer, mqgrad.CompressionState]:
-    model = models.small_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    state = mqgrad.CompressionState(mqgrad.FixedBits(bits), compressor=compressor)
-    return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state

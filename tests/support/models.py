@@ -1,10 +1,14 @@
 """Small models and loops for tests of the hook."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
+
+Run = tuple[DistributedDataParallel, torch.optim.Optimizer, mqgrad.CompressionState]
 
 
 def small_model(width: int = 64, layers: int = 3, seed: int = 0) -> nn.Module:
@@ -56,7 +60,7 @@ def gradient_of(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
 
 
-def new_run(controller, **state_args):
+def new_run(controller: Any, **state_args: Any) -> Run:
     """A small model in DDP with our hook, its optimizer and the state."""
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.statistics import IntervalStatistics
@@ -90,26 +91,14 @@ def test_many_more_ranks_than_cores_learn() -> None:
 
 
 def test_a_controller_decides_on_modelled_seconds() -> None:
-    class Watcher:
-        interval = 4
-        initial_bits = 2
-
-        def __init__(self) -> None:
-            self.seen: list[float] = []
-
-        def decide(self, statistics: Any) -> int:
-            self.seen.append(statistics.compute_seconds)
+    class Watcher(Scripted):
+        def decide(self, statistics: IntervalStatistics) -> Width:
             _SEEN.append(statistics.compute_seconds)
-            return 6
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+            return Scripted.decide(self, statistics)
 
     _SEEN.clear()
     with simulated() as cluster:
-        cluster.reset(seed=0, controller=Watcher())
+        cluster.reset(seed=0, controller=Watcher([2, 6, 6], interval=4))
         assert [cluster.run(4).bits for _ in range(3)] == [2, 6, 6]
     assert set(_SEEN) == {CLOCK.compute_seconds}
 

@@ -1,0 +1,88 @@
+"""Error feedback through changes of the width: nothing is lost, and what is owed stays bounded."""
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+from scripted import Scripted
+
+import mqgrad
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding) -> None:
+    """The sum of what was applied plus what feedback still holds is the sum of the exact means."""
+
+    def rank_main(rank: int):
+        controller = Scripted([1, 2, 1, 4, 2, 1])
+        model = torch.nn.Linear(1024, 4, bias=False)
+        state = mqgrad.CompressionState(controller, compressor=mqgrad.Quantized(rounding=rounding))
+        ddp = models.compressed_ddp(model, state)
+        state.mark()
+        applied, exact, norms = 0.0, 0.0, []
+        for iteration in range(120):
+            both = [
+                torch.randn(1, 1024, generator=torch.Generator().manual_seed(2 * iteration + r))
+                for r in range(2)
+            ]
+            model.zero_grad()
+            loss = ddp(both[rank]).sum()
+            loss.backward()
+            state.step(loss)
+            applied = applied + model.weight.grad[0]
+            exact = exact + (both[0] + both[1])[0] / 2
+            norms.append(((applied - exact).norm() / exact.norm() * (iteration + 1) ** 0.5).item())
+        state.close()
+        return norms
+
+    norms = run_ranks(rank_main)[0]
+    # The backlog in units of one gradient's norm: about constant when stable, exponential when not.
+    assert max(norms[60:]) < 40
+    assert max(norms[60:]) < 2 * max(norms[:60])
+
+
+def test_width_32_sends_the_backlog_exactly() -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(700, 3, bias=False)
+        state = mqgrad.CompressionState(None)
+        ddp = models.compressed_ddp(model, state)
+        applied, exact = 0.0, 0.0
+        for iteration, bits in enumerate([1, 2, 3, 32]):
+            state.set_width(bits)
+            xs = [
+                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
+                for r in range(2)
+            ]
+            model.zero_grad()
+            ddp(xs[rank]).sum().backward()
+            applied = applied + model.weight.grad
+            exact = exact + (xs[0] + xs[1]) / 2
+        state.close()
+        return (applied - exact).abs().max().item()
+
+    assert max(run_ranks(rank_main)) < 1e-5
+
+
+def test_a_backlog_survives_an_overflow_at_width_32() -> None:
+    def rank_main(rank: int):
+        model = torch.nn.Linear(700, 3, bias=False)
+        state = mqgrad.CompressionState(None)
+        ddp = models.compressed_ddp(model, state)
+        applied, exact = 0.0, 0.0
+        for iteration, bits in enumerate([1, 2, 32, 32]):
+            state.set_width(bits)
+            xs = [
+                torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
+                for r in range(2)
+            ]
+            if iteration == 2:
+                xs[1][0, 0] = float("inf")
+            model.zero_grad()
+            ddp(xs[rank]).sum().backward()
+            if model.weight.grad.isfinite().all():  # as a loss scaler does
+                applied = applied + model.weight.grad
+                exact = exact + (xs[0] + xs[1]) / 2
+        state.close()
+        return (applied - exact).abs().max().item()
+
+    assert max(run_ranks(rank_main)) < 1e-5

@@ -1,0 +1,43 @@
+"""Runs of coded buckets: how shards are cut where parameters have widths of their own."""
+
+import itertools
+
+import torch
+
+from mqgrad.compressors.runs import Run, shard_runs
+from mqgrad.layout import Layout
+
+
+def layout(counts: list[int], world_size: int) -> Layout:
+    """Parameters of so many scale buckets of 8 elements."""
+    shard = -(-sum(counts) // world_size)
+    return Layout(
+        keys=tuple(range(len(counts))),
+        numels=tuple(8 * count for count in counts),
+        offsets=tuple(8 * sum(counts[:i]) for i in range(len(counts))),
+        numel=8 * shard * world_size,
+        shard_numel=8 * shard,
+        bucket_ids=torch.arange(shard * world_size),
+        padding=torch.empty(0, dtype=torch.int64),
+        padded_with=torch.empty(0, dtype=torch.int64),
+    )
+
+
+def test_runs_are_cut_at_shards_and_joined_where_widths_are_equal() -> None:
+    runs = shard_runs(layout([1, 3, 1, 2], world_size=2), 0, (2, 4, 4, 8))
+    assert runs == [
+        [Run(slice(0, 8), 2), Run(slice(8, 32), 4)],
+        [Run(slice(32, 40), 4), Run(slice(40, 56), 8), Run(slice(56, 64), 2)],  # the last holds no parameter
+    ]
+    assert shard_runs(layout([1, 3], world_size=2), 4, None) == [
+        [Run(slice(0, 16), 4)],
+        [Run(slice(16, 32), 4)],
+    ]
+
+
+def test_runs_cover_every_element_once() -> None:
+    for counts in itertools.product([1, 2, 5], repeat=3):
+        for world_size in (1, 2, 4):
+            shards = shard_runs(layout(list(counts), world_size), 0, (1, 32, 1))
+            elements = [i for runs in shards for run in runs for i in range(run.part.start, run.part.stop)]
+            assert elements == list(range(layout(list(counts), world_size).numel))
