@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
+from labs import needs_lab
 
-from mqgrad.experiments import iproute
 from mqgrad.experiments.netlab import NetLab, list_labs
 from mqgrad.experiments.netlab_link import parse_link_rates
 from mqgrad.experiments.run_server import RunRequest
@@ -19,15 +19,7 @@ for line in sys.stdin:
 """
 
 
-def why_no_lab() -> str:
-    try:
-        with NetLab(2):
-            return ""
-    except iproute.NetLabError as error:
-        return str(error)
-
-
-@pytest.mark.skipif(bool(reason := why_no_lab()), reason=f"no shaped network here: {reason}")
+@needs_lab
 def test_a_link_that_switches_begins_anew_with_every_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

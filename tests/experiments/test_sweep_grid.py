@@ -1,0 +1,127 @@
+"""The grid of a comparison: its cells, its systems, and what is refused before anything runs."""
+
+import itertools
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparison import small_config
+
+from mqgrad.experiments.compare_options import system_name
+from mqgrad.experiments.netlab_link import LinkRates
+from mqgrad.experiments.sweep import Sweep
+from mqgrad.experiments.sweep_cell import emulation, request_of, server_options
+from mqgrad.experiments.sweep_grid import Cell, Link, System
+from mqgrad.trainers.link import parse_emulation
+
+
+def test_the_grid_has_every_combination_seed_by_seed() -> None:
+    config = small_config(
+        workloads=("digits-mlp", "digits-cnn"), optimizers=("own", "adam"), links=("none", "1gbit")
+    )
+    cells = list(config.cells())
+    assert len(cells) == len(set(cells)) == 32
+    assert [cell.seed for cell in cells[:4]] == [1, 1, 2, 2]
+    assert [cell.group for cell in cells[::4]] == config.groups()
+    assert len(config.groups()) == 8
+    assert str(cells[-1]) == "digits-cnn adam @ 1gbit, fixed:4, seed 2"
+    no_choice = small_config(workloads=("logreg",), optimizers=("sgd", "adam"))
+    assert [str(group) for group in no_choice.groups()] == ["logreg @ emulated:100mbit"]
+
+
+def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
+    assert System.parse("goodput")[:3] == ("goodput", "quantized", "ddp")
+    assert System.parse("qsgd:bucket_size=128")[:3] == (None, "qsgd:bucket_size=128", "ddp")
+    assert System.parse("goodput on qsgd")[:3] == ("goodput", "qsgd", "ddp")
+    assert System.parse("local-sgd:period=4")[:3] == (None, "quantized", "local-sgd:period=4")
+    assert System.parse("gravac").kind == "compressors"  # which is a controller, too
+    assert system_name("controllers", "gravac") == "gravac on quantized"
+    assert system_name("compressors", "gravac") == "gravac"
+    cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
+    config = small_config(settings={"digits-mlp": {"width": 16}})
+    words = server_options(cell, config)
+    assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(itertools.pairwise(words))
+    asked = request_of(cell, config, Path("r.json"))
+    assert (asked.controller, asked.compressor, asked.seed, asked.link) == ("goodput", "qsgd", 7, None)
+    assert System.parse("qsgd").controller_of_run() == "fixed:4"
+    with_setting = "dgc:ratio=0.1 with momentum=0,width=8"
+    assert System.parse(with_setting) == (None, "dgc:ratio=0.1", "ddp", ("momentum=0", "width=8"))
+    words = server_options(cell._replace(system=with_setting), config)
+    assert {("--set", "width=8"), ("--set", "momentum=0")} <= set(itertools.pairwise(words))
+    several = small_config(systems=("fixed:32", with_setting, "fixed:4"))
+    order = [(each.system.partition(":")[0], each.seed) for each in several.cells()]
+    assert order == [*(("fixed", seed) for seed in (1, 1, 2, 2)), ("dgc", 1), ("dgc", 2)]
+    assert System.parse("fp16").controller_of_run() == "fixed:16"
+    assert System.parse("local-sgd").controller_of_run() is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
+        ({"links": ("emulated:0mbit",)}, "a rate must be above 0"),
+        ({"systems": ("fixed:32", "fixed:32")}, "twice"),
+        ({"workloads": ()}, "no workloads"),
+        ({"hosts": 1}, "1 hosts"),
+        ({"iterations": None}, "nothing ends"),
+        ({"budget_seconds": {"digits-mlp": -1.0}}, "-1.0"),
+        ({"budget_seconds": {"digits-mlp": float("nan")}}, "budget_seconds of digits-mlp .*finite.* not nan"),
+        ({"time_limit_seconds": float("nan")}, "time_limit_seconds .* not nan"),
+        ({"time_limit_seconds": float("inf")}, "time_limit_seconds .* not inf"),
+        ({"budget_seconds": {"bytes-gpt": 1.0}}, "bytes-gpt, which is not compared"),
+    ],
+)
+def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"systems": ("fixed:4",)}, "add plain-ddp"),
+        ({"systems": ("fixed:4", "fixd:32")}, "unknown controller 'fixd:32'"),
+        ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
+        ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
+        ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
+        ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
+        ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),
+        ({"settings": {"digits-mlp": {"depth": 3}}}, "no setting 'depth'"),
+    ],
+)
+def test_unknown_names_are_found_before_anything_is_written(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ValueError, OSError), match=message):
+        Sweep(tmp_path / "out", small_config(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_are_read() -> None:
+    assert Link.parse("1gbit") == ("1gbit", False, LinkRates((1000.0,)))
+    assert Link.parse("none").emulation() == ("emulated:none", True, LinkRates((None,)))
+    assert Link.parse("emulated:50mbit").emulation().rates == LinkRates((50.0,))
+    switching = Link.parse("100mbit/1gbit@10s")
+    assert switching.rates == LinkRates((100.0, 1000.0), 10.0)
+    assert parse_emulation(emulation(switching)).switch_seconds == 10.0
+    with pytest.raises(ValueError, match="to or from none"):
+        Link.parse("emulated:none/1gbit@10s")
+
+
+def test_the_report_names_the_command_that_makes_it() -> None:
+    config = small_config(
+        systems=("fixed:32", "qsgd", "local-sgd", "fixed:4"),
+        settings={"digits-mlp": {"width": 16}},
+        budget_seconds={"digits-mlp": 1.5},
+    )
+    words = shlex.split(config.command_line())
+    assert words[:3] == ["mqgrad", "compare", "--output=FOLDER"]
+    assert {
+        "--controllers=fixed:32,fixed:4",
+        "--compressors=qsgd",
+        "--methods=local-sgd",
+        "--budget-seconds=digits-mlp=1.5",
+        "--seeds=2",
+    } <= set(words)
+    assert "--set=digits-mlp:width=16" in words
