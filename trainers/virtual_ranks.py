@@ -46,22 +46,27 @@ class SimulatedRun:
         self.model = workload.build_model()
         self._optimizer: Optimizer = workload.build_optimizer(self.model)
         self._scheduler: LRScheduler = workload.build_scheduler(self._optimizer)
-        self._ready: list[
-            torch.Tensor
-        ] = []  # parameters in the order in which the first backward is done with them
+        self._ready: list[torch.Tensor] = []
+        """Parameters in the order in which the first backward is done with them."""
         self._hooks = [p.register_post_accumulate_grad_hook(self._ready.append) for p in self._parameters()]
-        self.ranks: list[VirtualRank] = []
-        for rank in range(exchange.world_size):
-            compression = mqgrad.CompressionState(
-                None if controller is None else ModelledTime(_own(controller), clock),
-                transport=InProcessTransport(exchange, rank),
-                compressor=compressor_for(workload, compressor, exchange.world_size),
-                seed=seed,
-            )
-            batches = workload.batches(rank, exchange.world_size, seed)
-            torch.manual_seed(seed * exchange.world_size + rank)
-            self.ranks.append(VirtualRank(compression, batches))
+        self.ranks = [
+            self._make_rank(rank, exchange, seed, controller, compressor)
+            for rank in range(exchange.world_size)
+        ]
         self._group([self._parameters()])  # DDP begins with all of them in one bucket
+
+    def _make_rank(
+        self, rank: int, exchange: Exchange, seed: int, controller: ControllerSpec | None, compressor: str
+    ) -> "VirtualRank":
+        compression = mqgrad.CompressionState(
+            None if controller is None else ModelledTime(_own(controller), self._clock),
+            transport=InProcessTransport(exchange, rank),
+            compressor=compressor_for(self._workload, compressor, exchange.world_size),
+            seed=seed,
+        )
+        batches = self._workload.batches(rank, exchange.world_size, seed)
+        torch.manual_seed(seed * exchange.world_size + rank)
+        return VirtualRank(compression, batches)
 
     def train(self, iterations: int, bits: Width | None) -> IntervalStatistics:
         """Train for some iterations; ``bits`` is None when a controller decides."""
