@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from .statistics import IntervalStatistics, ParameterStatistics, RankStatistics
-from .transport import Pending, Transport
+from .transport import Transport
 from .widths import Width, Widths, as_width, format_width
+from .wire_meter import Pending
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
 

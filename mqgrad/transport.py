@@ -1,79 +1,44 @@
 """The collectives we use, with every byte and second of them counted."""
 
-import collections
-import contextlib
-import dataclasses
 import datetime
-import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from . import stopwatch
-from .costs import Costs
-from .paced_link import BOTH_WAYS, Direction, Link, PacedLink
-from .trace import trace_range
+from .paced_link import Link, PacedLink
+from .wire_meter import Pending, WireMeter
+
+Result = TypeVar("Result")
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-Result = TypeVar("Result")
-Read = TypeVar("Read")
-
-SMALL_BYTES = 1024  # a collective this small takes the time of its latency
-SMALL_MEMORY = 10
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Pending(Generic[Result]):
-    """A collective under way."""
-
-    wait: Callable[[], Result]
-    """Return its result; to be called once, in the order in which collectives were started."""
-
-    def then(self, read: Callable[[Result], Read]) -> "Pending[Read]":
-        """The same collective, with something else made of its result."""
-        return Pending(lambda: read(self.wait()))
-
-
-@dataclasses.dataclass(slots=True)
-class Transport:
+class Transport(WireMeter):
     """Collectives of one process group, called from one thread in the same order on every rank.
 
-    Those named ``start_`` return at once, and several may be under way; the others block. ``wire_seconds`` is the
-    time that the calling thread was blocked, ``wire_bytes`` what was sent.
+    Those named ``start_`` return at once, and several may be under way; the others block.
 
     Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
     (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes. To gather on
     rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of an
     all-to-all or all-gather may differ in length.
+
+    Args:
+        group: the ranks.
+        link: emulated link: each collective is stretched to the time that it would take there.
     """
 
-    group: dist.ProcessGroup
-    link: Link | None = None
-    """Emulated link: each collective is stretched to the time that it would take there."""
-    wire_bytes: float = 0.0
-    wire_seconds: float = 0.0
-    collectives: int = 0
-    world_size: int = dataclasses.field(init=False)
-    rank: int = dataclasses.field(init=False)
-    _small_seconds: collections.deque[float] = dataclasses.field(init=False)
-    _under_way: int = dataclasses.field(init=False, default=0)
-    _awaited_first: Pending[None] | None = dataclasses.field(init=False, default=None)
-    _paced: PacedLink | None = dataclasses.field(init=False)
-    device: torch.device = dataclasses.field(init=False)
-    """Where tensors of control messages must live."""
-
-    def __post_init__(self) -> None:
-        self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
-        self.world_size = self.group.size()
-        self.rank = self.group.rank()
-        self._paced = PacedLink(self.link) if self.link is not None and self.world_size > 1 else None
-        nccl = dist.get_backend(self.group) == "nccl"
+    def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
+        self.group = group
+        self.world_size = group.size()
+        self.rank = group.rank()
+        super().__init__(PacedLink(link) if link is not None and self.world_size > 1 else None)
+        nccl = dist.get_backend(group) == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        """Where tensors of control messages must live."""
 
     def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         """Send the r-th of the joined ``payloads``, ``lengths[r]`` elements, to rank r.
@@ -97,10 +62,6 @@ class Transport:
             (payloads.numel() - own) * payloads.itemsize,
             link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
         )
-
-    def await_first(self, pending: Pending[None]) -> None:
-        """Whoever waits for the next collective waits for this one before, and gets what it raises."""
-        self._awaited_first = pending
 
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         """Return [W, P] with row r the payload [P] of rank r."""
@@ -195,70 +156,6 @@ class Transport:
         """
         dist.destroy_process_group(self.group)
         del self.group
-
-    def move_costs(self, costs: Costs) -> None:
-        """Add the bytes and seconds since the last call to ``costs``."""
-        costs.wire_bytes += self.wire_bytes
-        costs.wire_seconds += self.wire_seconds
-        costs.fixed_wire_seconds += min(self.collectives * self.latency_seconds, self.wire_seconds)
-        self.wire_bytes = self.wire_seconds = 0.0
-        self.collectives = 0
-
-    @property
-    def latency_seconds(self) -> float:
-        """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
-        return min(self._small_seconds, default=0.0)
-
-    def _start(
-        self,
-        collective: Callable[[], dist.Work | None],
-        result: Result,
-        wire_bytes: float,
-        link_bytes: float | None = None,
-        ways: tuple[Direction, ...] = BOTH_WAYS,
-    ) -> Pending[Result]:
-        """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
-        ``ways``: in which directions it does.
-
-        A collective that starts while others are under way does not add its latency to theirs.
-        """
-        seconds: list[float] = []
-        begun, is_alone = time.perf_counter(), self._under_way == 0
-        with _timed(seconds.append):
-            work = collective()
-        on_link = wire_bytes if link_bytes is None else link_bytes
-        arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
-        self.wire_bytes += wire_bytes
-        self.collectives += not self._under_way
-        self._under_way += 1
-        # Beside others, whose time hides its own, it teaches nothing of latency.
-        is_small = is_alone and max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
-
-        def wait() -> Result:
-            first, self._awaited_first = self._awaited_first, None
-            if first is not None:
-                first.wait()
-            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, is_small)):
-                if work is not None:
-                    work.wait()
-                time.sleep(max(0.0, arrival - time.perf_counter()))
-            self._under_way -= 1
-            return result
-
-        return Pending(wait)
-
-    def _add_seconds(self, seconds: float, is_small: bool) -> None:
-        self.wire_seconds += seconds
-        if is_small:
-            self._small_seconds.append(seconds)
-
-
-@contextlib.contextmanager
-def _timed(add: Callable[[float], None]) -> Iterator[None]:
-    mark = stopwatch.mark()
-    with trace_range("wire"):
-        yield
-    stopwatch.since(mark, add)
 
 
 def _splits(lengths: Sequence[int]) -> list[int] | None:

@@ -1,13 +1,13 @@
 """Collectives between virtual ranks that are threads of one process."""
 
-import collections
 import threading
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 
-from mqgrad.transport import SMALL_MEMORY, Pending, Transport
+from mqgrad.transport import Transport
+from mqgrad.wire_meter import Pending, WireMeter
 
 
 class Exchange:
@@ -51,14 +51,10 @@ class InProcessTransport(Transport):
     """
 
     def __init__(self, exchange: Exchange, rank: int) -> None:
+        WireMeter.__init__(self)  # not Transport's, which needs a process group
         self._exchange = exchange
         self.world_size, self.rank = exchange.world_size, rank
         self.device = torch.device("cpu")
-        self.link = self._paced = None
-        self.wire_bytes = self.wire_seconds = 0.0
-        self.collectives = self._under_way = 0
-        self._awaited_first = None
-        self._small_seconds = collections.deque(maxlen=SMALL_MEMORY)
 
     def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         start, own = sum(lengths[: self.rank]), lengths[self.rank]

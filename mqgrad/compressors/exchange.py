@@ -10,8 +10,8 @@ import torch
 from ..feedback import FeedbackGain
 from ..layout import Layout
 from ..stopwatch import add_seconds
-from ..transport import Pending
 from ..vector_codec import VectorCodec
+from ..wire_meter import Pending
 from .base import Step
 from .runs import Run, chunked, join, shard_runs, split
 from .topology import Received, Topology

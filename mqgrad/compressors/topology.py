@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 
 import torch
 
-from ..transport import Pending, Transport
+from ..transport import Transport
+from ..wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
 Received = list[tuple[torch.Tensor, ...]]

@@ -1,0 +1,123 @@
+"""What collectives cost one rank: bytes, seconds and latency, counted as they are started and waited for."""
+
+import collections
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import torch.distributed as dist
+
+from . import stopwatch
+from .costs import Costs
+from .paced_link import BOTH_WAYS, Direction, PacedLink
+from .trace import trace_range
+
+Result = TypeVar("Result")
+Read = TypeVar("Read")
+
+SMALL_BYTES = 1024  # a collective this small takes the time of its latency
+SMALL_MEMORY = 10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pending(Generic[Result]):
+    """A collective under way."""
+
+    wait: Callable[[], Result]
+    """Return its result; to be called once, in the order in which collectives were started."""
+
+    def then(self, read: Callable[[Result], Read]) -> "Pending[Read]":
+        """The same collective, with something else made of its result."""
+        return Pending(lambda: read(self.wait()))
+
+
+class WireMeter:
+    """Counts and times the collectives that one thread starts, and waits for in the same order.
+
+    ``wire_seconds`` is the time that the thread was blocked, ``wire_bytes`` what was sent.
+
+    Args:
+        paced: emulated link, to whose times collectives are stretched.
+    """
+
+    def __init__(self, paced: PacedLink | None = None) -> None:
+        self.wire_bytes = 0.0
+        self.wire_seconds = 0.0
+        self.collectives = 0
+        self._paced = paced
+        self._under_way = 0
+        self._awaited_first: Pending[None] | None = None
+        self._small_seconds: collections.deque[float] = collections.deque(maxlen=SMALL_MEMORY)
+
+    def await_first(self, pending: Pending[None]) -> None:
+        """Whoever waits for the next collective waits for this one before, and gets what it raises."""
+        self._awaited_first = pending
+
+    def move_costs(self, costs: Costs) -> None:
+        """Add the bytes and seconds since the last call to ``costs``."""
+        costs.wire_bytes += self.wire_bytes
+        costs.wire_seconds += self.wire_seconds
+        costs.fixed_wire_seconds += min(self.collectives * self.latency_seconds, self.wire_seconds)
+        self.wire_bytes = self.wire_seconds = 0.0
+        self.collectives = 0
+
+    @property
+    def latency_seconds(self) -> float:
+        """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
+        return min(self._small_seconds, default=0.0)
+
+    def _start(
+        self,
+        collective: Callable[[], dist.Work | None],
+        result: Result,
+        wire_bytes: float,
+        link_bytes: float | None = None,
+        ways: tuple[Direction, ...] = BOTH_WAYS,
+    ) -> Pending[Result]:
+        """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
+        ``ways``: in which directions it does.
+
+        A collective that starts while others are under way does not add its latency to theirs.
+        """
+        seconds: list[float] = []
+        begun, is_alone = time.perf_counter(), self._under_way == 0
+        with _timed(seconds.append):
+            work = collective()
+        on_link = wire_bytes if link_bytes is None else link_bytes
+        arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
+        self.wire_bytes += wire_bytes
+        self.collectives += is_alone
+        self._under_way += 1
+        # Beside others, whose time hides its own, it teaches nothing of latency.
+        is_small = is_alone and max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
+
+        def wait() -> Result:
+            self._await_other()
+            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, is_small)):
+                if work is not None:
+                    work.wait()
+                time.sleep(max(0.0, arrival - time.perf_counter()))
+            self._under_way -= 1
+            return result
+
+        return Pending(wait)
+
+    def _await_other(self) -> None:
+        first, self._awaited_first = self._awaited_first, None
+        if first is not None:
+            first.wait()
+
+    def _add_seconds(self, seconds: float, is_small: bool) -> None:
+        self.wire_seconds += seconds
+        if is_small:
+            self._small_seconds.append(seconds)
+
+
+@contextlib.contextmanager
+def _timed(add: Callable[[float], None]) -> Iterator[None]:
+    mark = stopwatch.mark()
+    with trace_range("wire"):
+        yield
+    stopwatch.since(mark, add)
