@@ -1,5 +1,6 @@
 """The command ``mqgrad run``."""
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,9 +65,9 @@ def run(
 
     if iterations is None and budget_seconds is None:
         iterations = 200
+    link = parse_link(link_mbit_per_s, link_latency_ms)
     make_method(method)  # mistakes are found before any worker starts
     make_compressor(compressor)
-    link = parse_link(link_mbit_per_s, link_latency_ms)
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
     if trials and method != DEFAULT_METHOD:
@@ -77,31 +78,27 @@ def run(
     with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
         if cluster is None:
             return
-        world_size = cluster.world_size
-
-        def train_once(name: str | None, logs: Path | None, file: Path | None) -> "RunRecord":
-            return run_once(
-                cluster,
-                name,
-                seed,
-                compressor=compressor,
-                method=method,
-                link=link,
-                iterations=iterations,
-                budget_seconds=budget_seconds,
-                tensorboard=logs,
-                record=file,
-            )
-
+        train = functools.partial(
+            run_once,
+            cluster,
+            seed=seed,
+            compressor=compressor,
+            method=method,
+            link=link,
+            iterations=iterations,
+            budget_seconds=budget_seconds,
+        )
+        title = f"{workload}, {cluster.world_size} workers{f', {link}' if link else ''}, seed {seed}"
         if trials:
             result = run_oracle(
-                trials, lambda name: train_once(name, tensorboard and tensorboard / name, None), record
+                trials,
+                lambda name: train(name, tensorboard=tensorboard and tensorboard / name, record=None),
+                record,
             )
             Console().print(trials_table(result))
         else:
-            result = train_once(controller, tensorboard, record)
-    on_link = f", {link}" if link else ""
-    Console().print(_run_table(result, f"{workload}, {world_size} workers{on_link}, seed {seed}"))
+            result = train(controller, tensorboard=tensorboard, record=record)
+    Console().print(_run_table(result, title))
 
 
 def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":

@@ -138,23 +138,15 @@ def run_once(
 
     See :func:`check_run` for what can be found out before.
     """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
-    )
     with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(Progress(*columns))
+        progress = stack.enter_context(_progress())
         bar = progress.add_task(escape(controller or method), total=1.0, status="")
         log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
 
         def on_point(point: RunPoint) -> None:
-            done = point.iteration / iterations if iterations else 0.0
-            if budget_seconds:
-                done = max(done, point.elapsed_seconds / budget_seconds)
+            done = _share_done(point, iterations, budget_seconds)
             status = f"loss {point.heldout['loss']:.4f}  {format_width(point.bits)} bits"
-            progress.update(bar, completed=min(done, 1.0), status=status)
+            progress.update(bar, completed=done, status=status)
             if log is not None:
                 log.write(point)
 
@@ -172,6 +164,23 @@ def run_once(
         if record is not None:
             result.write(record)
         return result
+
+
+def _progress() -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns)
+
+
+def _share_done(point: RunPoint, iterations: int | None, budget_seconds: float | None) -> float:
+    done = point.iteration / iterations if iterations else 0.0
+    if budget_seconds:
+        done = max(done, point.elapsed_seconds / budget_seconds)
+    return min(done, 1.0)
 
 
 def open_log(folder: Path) -> "contextlib.closing[TensorBoardLog]":

@@ -1,10 +1,12 @@
 """TernGrad: every element is -1, 0 or 1 times a scale that all ranks share, so that codes can be summed."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
 from ..bit_planes import pack, unpack
+from ..costs import Costs
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
@@ -48,9 +50,11 @@ class TernGrad(Stateless):
         4. Pull the sums; the mean is s·sum/W.
         """
         transport, topology = step.transport, make_topology(self.topology)
-        world_size = transport.world_size
-        if world_size > MOST_RANKS:
-            raise ValueError(f"terngrad sums the codes of at most {MOST_RANKS} ranks, not {world_size}")
+        if transport.world_size > MOST_RANKS:
+            raise ValueError(
+                f"terngrad sums the codes of at most {MOST_RANKS} ranks, not {transport.world_size}"
+            )
+        sum_bits = (2 * transport.world_size).bit_length()
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             clipped = [self._clipped(gradient) for gradient in work.gradients]
@@ -58,34 +62,16 @@ class TernGrad(Stateless):
         transport.all_reduce_(scales, "max")
         # 2.
         with add_seconds(step.costs, "encode_seconds"):
-            seed = stream_seed(step.seed, step.iteration, transport.rank)
-            codes = [
-                _ternary(gradient, scale, stream_seed(seed, key, 0))
-                for gradient, scale, key in zip(clipped, scales, work.layout.keys, strict=True)
-            ]
-            shards_WS = _shards(torch.cat(codes), world_size)
-            payloads = [pack(shard, 2) for shard in shards_WS]
+            payloads = _encode(clipped, scales, work.layout.keys, step)
         received = topology.push(transport, payloads).wait()
         # 3.
-        sum_bits = (2 * world_size).bit_length()
-        coded = []
-        for versions in received:
-            with add_seconds(step.costs, "decode_seconds"):
-                total = torch.zeros_like(shards_WS[0])
-                for payload in versions:
-                    total += unpack(payload, 2)
-            with add_seconds(step.costs, "encode_seconds"):
-                coded.append(pack(total, sum_bits))
+        coded = [_sum(versions, sum_bits, step.costs) for versions in received]
         # 4.
         like = [payload.new_empty(payload.numel() // 2 * sum_bits) for payload in payloads]
         pulled = topology.pull(transport, coded, like).wait()
         with add_seconds(step.costs, "decode_seconds"):
-            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - world_size
-            start = 0
-            for gradient, scale in zip(work.gradients, scales, strict=True):
-                mean = scale * sums[start : start + gradient.numel()] / world_size
-                gradient.copy_(mean.view_as(gradient))
-                start += gradient.numel()
+            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - transport.world_size
+            _write_means(work.gradients, scales, sums, transport.world_size)
 
     def _clipped(self, gradient: torch.Tensor) -> torch.Tensor:
         """float32 [N]."""
@@ -94,6 +80,38 @@ class TernGrad(Stateless):
             return flat
         bound = self.clip * flat.square().mean().sqrt()
         return flat.clamp(-bound, bound)
+
+
+def _encode(
+    gradients: list[torch.Tensor], scales: torch.Tensor, keys: Sequence[int], step: Step
+) -> list[torch.Tensor]:
+    """The packed codes of each shard."""
+    seed = stream_seed(step.seed, step.iteration, step.transport.rank)
+    codes = [
+        _ternary(gradient, scale, stream_seed(seed, key, 0))
+        for gradient, scale, key in zip(gradients, scales, keys, strict=True)
+    ]
+    return [pack(shard, 2) for shard in _shards(torch.cat(codes), step.transport.world_size)]
+
+
+def _sum(versions: Sequence[torch.Tensor], sum_bits: int, costs: Costs) -> torch.Tensor:
+    """The packed sums of one shard's codes; each code is 1 too large, so that a sum is W too large."""
+    with add_seconds(costs, "decode_seconds"):
+        total = unpack(versions[0], 2)
+        for payload in versions[1:]:
+            total += unpack(payload, 2)
+    with add_seconds(costs, "encode_seconds"):
+        return pack(total, sum_bits)
+
+
+def _write_means(
+    gradients: Sequence[torch.Tensor], scales: torch.Tensor, sums: torch.Tensor, world_size: int
+) -> None:
+    start = 0
+    for gradient, scale in zip(gradients, scales, strict=True):
+        mean = scale * sums[start : start + gradient.numel()] / world_size
+        gradient.copy_(mean.view_as(gradient))
+        start += gradient.numel()
 
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
