@@ -1,9 +1,11 @@
 """Checkpoints of a training: model, replay buffer, random states and progress, each in one folder."""
 
+import contextlib
 import json
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +18,14 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
+from mqgrad.saved_state import check_keys, check_version, restored
 
 from .config import plain, with_clock
 from .wrappers import TimePrice, find_wrapper
 
 KEEP = 2
+FORMAT_VERSION = 1
+"""Of a checkpoint: to be raised whenever what it holds, or what that means, changes."""
 
 
 class Restored(NamedTuple):
@@ -49,7 +54,12 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
     if isinstance(model, OffPolicyAlgorithm):
         model.save_replay_buffer(partial / "replay_buffer.pkl")
     torch.save(_random_states(model), partial / "random_states.pt")
-    progress = {"steps": model.num_timesteps, "seconds": seconds, "time_price": _time_price(model)}
+    progress = {
+        "format_version": FORMAT_VERSION,
+        "steps": model.num_timesteps,
+        "seconds": seconds,
+        "time_price": _time_price(model),
+    }
     (partial / "progress.json").write_text(json.dumps(progress))
     shutil.rmtree(final, ignore_errors=True)
     os.replace(partial, final)
@@ -67,13 +77,13 @@ def load_settings(run: Path) -> BitWidthSettings | None:
     """Read what :func:`save_settings` wrote; None if there is nothing.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or of another version.
     """
     path = run / "environment.json"
     if not path.exists():
         return None
     try:
-        return BitWidthSettings(**with_clock(json.loads(path.read_text())))
+        return restored(BitWidthSettings, with_clock(json.loads(path.read_text())))
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} holds no settings of an environment ({error})") from error
 
@@ -88,10 +98,20 @@ def load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> 
     """Rebuild the model of ``path`` around ``env``, with everything that decides how it goes on.
 
     Raises:
-        ValueError: the checkpoint is damaged or incomplete.
+        ValueError: the checkpoint is damaged or incomplete, or of another format.
     """
+    with _damage_named(path):
+        progress = json.loads((path / "progress.json").read_text())
+        version = progress.get("format_version")
+    check_version(version, FORMAT_VERSION, f"the training in {path}")
+    with _damage_named(path):
+        return _load_checkpoint(path, progress, algorithm, env)
+
+
+@contextlib.contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
     try:
-        return _load_checkpoint(path, algorithm, env)
+        yield
     except Exception as error:  # pickle, zip, json and torch each have their own for half a file
         raise ValueError(
             f"checkpoint {path} cannot be read ({type(error).__name__}: {error}). If it is damaged, move that "
@@ -100,12 +120,14 @@ def load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> 
         ) from error
 
 
-def _load_checkpoint(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv) -> Restored:
+def _load_checkpoint(
+    path: Path, progress: dict[str, Any], algorithm: type[BaseAlgorithm], env: VecEnv
+) -> Restored:
+    check_keys(progress, ["format_version", "steps", "seconds", "time_price"], "the training")
     model = load_model(path / "model.zip", algorithm, env)
     if isinstance(model, OffPolicyAlgorithm):
         model.load_replay_buffer(path / "replay_buffer.pkl")
         _close_last_episode(model.replay_buffer)
-    progress = json.loads((path / "progress.json").read_text())
     _restore_random_states(model, torch.load(path / "random_states.pt", weights_only=True))
     _restore_time_price(model, progress["time_price"])
     return Restored(model, progress["seconds"])

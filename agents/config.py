@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from mqgrad.saved_state import restored
 from mqgrad.trainers.clock import ModelClock
 
 WARM_STARTS = ("auto", "goodput", "none")
@@ -100,10 +101,10 @@ class TrainConfig:
         """Read what :meth:`save` wrote.
 
         Raises:
-            ValueError: the file is damaged, or not such a configuration.
+            ValueError: the file is damaged, or not such a configuration, or one of another version.
         """
         try:
-            return cls(**json.loads(path.read_text()))
+            return restored(cls, json.loads(path.read_text()))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no configuration of a training ({error})") from error
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
+from mqgrad.saved_state import check_keys
 from mqgrad.widths import Width
 
 Wrapper = TypeVar("Wrapper", bound=gymnasium.Wrapper)
@@ -145,5 +146,6 @@ class TimePrice(gymnasium.Wrapper):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, ["episodes", "returns_to_go"], "the price of time")
         self.episodes = state["episodes"]
         self.returns_to_go = np.array(state["returns_to_go"])

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .layout import Layout
+from .saved_state import check_keys
 from .widths import Width
 
 
@@ -137,6 +138,7 @@ class FeedbackGain:
 
     def load_state_dict(self, state: dict[str, dict[Width, Any]]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, ["gamma", "pending"], "the gain of feedback")
         self._gamma = {bits: float(gamma) for bits, gamma in state["gamma"].items()}
         self._pending = {bits: (float(e), float(n)) for bits, (e, n) in state["pending"].items()}
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .saved_state import check_keys
 from .statistics import IntervalStatistics
 from .step_times import StepTimes
 from .widths import Width, check_width, check_widths
@@ -211,6 +212,7 @@ class Observer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, self.state_dict(), "the observer")
         self.elapsed_seconds = float(state["elapsed_seconds"])
         self._first_log_loss = state["first_log_loss"]
         self._log_losses = list(state["log_losses"])

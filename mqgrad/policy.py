@@ -21,6 +21,7 @@ from .policy_network import (
     check_number,
     network_outputs,
 )
+from .saved_state import check_keys
 from .statistics import IntervalStatistics
 from .widths import Width, check_width
 
@@ -122,6 +123,7 @@ class FrozenPolicy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, ["bits", "observer"], "the policy")
         self._bits = check_width(state["bits"], self.schema.widths)
         self._observer.load_state_dict(state["observer"])
 

@@ -19,9 +19,13 @@ from .gradient_figures import GradientFigures
 from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
 from .paced_link import Link
+from .saved_state import check_keys, check_version, restored
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport, own_group
 from .widths import Width, Widths, check_parameter_widths, check_width
+
+FORMAT_VERSION = 1
+"""Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
 class CompressionState:
@@ -201,7 +205,7 @@ class CompressionState:
         if self._transport.world_size > 1:  # else the mean of one gradient is that gradient
             self.compressor.average_(work, self._step(work.layout, measure))
         if is_last:
-            self._close_iteration()
+            self._close_iteration(is_measured=measure)
 
     def _step(self, layout: Layout, measure: bool) -> Step:
         bits = self._bits
@@ -259,8 +263,11 @@ class CompressionState:
         self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
         self._transport.move_costs(self._iteration_costs)  # for a checkpoint: this is not decided again
 
-    def _close_iteration(self) -> None:
+    def _close_iteration(self, is_measured: bool) -> None:
         self._is_open = False
+        self._clock.end_wait()
+        if is_measured or self.totals.iterations == 0:
+            stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
         bits = self._bits
         self._closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
         self._transport.move_costs(self._iteration_costs)
@@ -268,7 +275,6 @@ class CompressionState:
         self._iteration_costs.clear()  # what is not settled yet will be added to it
         self.totals.iterations += 1
         self.totals.bit_iterations += self._closed_bits
-        self._clock.end_wait()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -278,6 +284,7 @@ class CompressionState:
         """
         self._thread.drain()  # the next iteration may be opening
         return {
+            "format_version": FORMAT_VERSION,
             "config": self._config,
             "requested_bits": self._requested_bits,
             "bits": self._closed_bits,
@@ -294,8 +301,12 @@ class CompressionState:
         """Restore what :meth:`state_dict` returned on this rank.
 
         Raises:
-            ValueError: if it was saved with other arguments or another world size.
+            ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
+                states look otherwise.
         """
+        owner = f"rank {self._transport.rank}"
+        check_version(state.get("format_version"), FORMAT_VERSION, owner)
+        check_keys(state, self.state_dict(), owner)
         if state["config"] != self._config:
             raise ValueError(
                 f"rank {self._transport.rank}: the state was saved with [{state['config']}] and cannot be loaded "
@@ -307,16 +318,16 @@ class CompressionState:
             )
         self._thread.drain()
         self._transport.move_costs(Costs())  # of the next iteration, if it is open: not this run's
-        self._iteration_costs = Costs(**state["open_costs"])
+        self._iteration_costs = restored(Costs, state["open_costs"])
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
         requested = state["requested_bits"]
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
         self._bits = self._requested_bits
         self._closed_bits = state["bits"]
         self.interval = state["interval"]
-        self._statistics = RankStatistics(**state["statistics"])
+        self._statistics = restored(RankStatistics, state["statistics"])
         self._losses = list(state["losses"])
-        self.totals = Totals(**state["totals"])
+        self.totals = restored(Totals, state["totals"])
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])

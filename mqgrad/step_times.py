@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .saved_state import check_keys
 from .statistics import IntervalStatistics
 from .widths import Width
 
@@ -107,6 +108,7 @@ class StepTimes:
 
     def load_state_dict(self, state: dict[str, Sequence[float]]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, self.state_dict(), "the seconds by width")
         self._mean = np.array(state["mean"], dtype=np.float64).reshape(2)
         self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(2, 2)
         (self._bits,) = state["bits"]

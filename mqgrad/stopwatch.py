@@ -1,7 +1,8 @@
 """Seconds of pieces of work that, on CUDA, have only been started when the call returns.
 
 There they are measured between events on a stream, and known once the GPU has got that far. The communication thread
-reads them when it opens the next iteration, so that no other thread waits: they count one iteration late.
+reads them when it opens the next iteration, so that no other thread waits: they count one iteration late. It waits
+for those of a run's first iteration, which holds start-up, and of the last of an interval, on which one decides.
 """
 
 import contextlib

@@ -10,6 +10,7 @@ import torch
 
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
+from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..transport import Transport
 from ..vector_codec import VectorCodec
@@ -156,6 +157,7 @@ class CodedMean(abc.ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
+        check_keys(state, [*self._stateful(), "observed"], repr(self))
         for name in self._stateful():
             getattr(self, name).load_state_dict(state[name])
         self.observed = state["observed"]

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ..feedback import ErrorFeedback
+from ..saved_state import check_keys
 from .base import BucketWork
 from .sparsified import Accumulated, Sparsified
 
@@ -74,5 +75,6 @@ class DGC(Sparsified):
         return {"velocity": self.velocity.state_dict(), "accumulated": self.accumulated.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["velocity", "accumulated"], repr(self))
         self.velocity.load_state_dict(state["velocity"])
         self.accumulated.load_state_dict(state["accumulated"])

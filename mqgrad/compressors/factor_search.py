@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from ..saved_state import check_keys
+
 DENSE = 1.0
 """The factor of an iteration in which everything is sent."""
 
@@ -115,6 +117,7 @@ class FactorSearch:
 
     def load_search_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`search_state` returned."""
+        check_keys(state, _STATE, "the search for a factor")
         for name in _STATE:
             value = state[name]
             setattr(self, name, dict(value) if isinstance(value, dict) else value)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from ..layout import Layout
+from ..saved_state import check_keys
 from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
@@ -126,6 +127,7 @@ class GraVAC(FactorSearch, Stateless):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["search", "sparsifier", "energies", "iteration"], repr(self))
         self.load_search_state(state["search"])
         self.sparsifier.load_state_dict(state["sparsifier"])
         self.energies = dict(state["energies"])

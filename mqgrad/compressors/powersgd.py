@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..transport import Transport
@@ -145,6 +146,7 @@ class PowerSGD(Stateless):
         return {"residuals": dict(self.residuals), "factors": dict(self.factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["residuals", "factors"], repr(self))
         self.residuals = {int(key): residual.clone() for key, residual in state["residuals"].items()}
         self.factors = {int(key): q.clone() for key, q in state["factors"].items()}
 

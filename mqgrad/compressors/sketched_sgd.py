@@ -7,6 +7,7 @@ import torch
 
 from ..feedback import ErrorFeedback
 from ..layout import Layout
+from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..transport import Transport
@@ -166,6 +167,7 @@ class SketchedSGD(Stateless):
         return {"velocity": self.velocity.state_dict(), "accumulated": self.accumulated.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["velocity", "accumulated"], repr(self))
         self.velocity.load_state_dict(state["velocity"])
         self.accumulated.load_state_dict(state["accumulated"])
 

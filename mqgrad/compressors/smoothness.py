@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..smoothness import SmoothQuantizer, StepRule, check_settings
 from ..stopwatch import add_seconds
@@ -101,4 +102,5 @@ class Smoothness(Stateless):
         return {"shifts": self.shifts.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["shifts"], repr(self))
         self.shifts = state["shifts"].clone()

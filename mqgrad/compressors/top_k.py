@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..feedback import ErrorFeedback
+from ..saved_state import check_keys
 from .base import BucketWork
 from .sparsified import Accumulated, Sparsified
 
@@ -34,4 +35,5 @@ class TopK(Sparsified):
         return {"memory": self.memory.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        check_keys(state, ["memory"], repr(self))
         self.memory.load_state_dict(state["memory"])

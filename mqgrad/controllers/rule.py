@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
+from ..saved_state import check_keys
 from ..statistics import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
 
@@ -78,10 +79,7 @@ class Rule(abc.ABC):
             ValueError: it was saved by another rule, or with other widths.
         """
         names = self._state_names()
-        if set(state) != set(names):
-            raise ValueError(
-                f"the state holds {sorted(state)}, and {type(self).__name__} needs {sorted(names)}"
-            )
+        check_keys(state, names, type(self).__name__)
         self.check_state(state)
         for name in names:
             part = getattr(self, name)

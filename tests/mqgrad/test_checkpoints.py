@@ -52,3 +52,41 @@ def test_a_resumed_run_counts_what_a_decision_has_cost_before_it_was_saved() -> 
 
     for straight, resumed in run_ranks(rank_main, 2):
         assert resumed == straight + 5 * 8
+
+
+def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> None:
+    def rank_main(rank: int) -> list[str]:
+        model, optimizer, state = models.new_run(Scripted([4, 8]))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = state.state_dict()
+        gain = {name: value for name, value in saved["compressor"]["push_gain"].items() if name != "pending"}
+        others = [
+            {name: value for name, value in saved.items() if name != "format_version"},
+            saved | {"format_version": 99},
+            {name: value for name, value in saved.items() if name != "open_costs"},
+            saved | {"colour": "red"},
+            saved | {"totals": {"iterations": 3}},
+            saved | {"statistics": saved["statistics"] | {"joules": 1.0}},
+            saved | {"compressor": saved["compressor"] | {"push_gain": gain}},
+        ]
+        told = []
+        for other in others:
+            with pytest.raises(ValueError, match="start anew") as refused:
+                state.load_state_dict(other)
+            told.append(str(refused.value))
+        state.load_state_dict(saved)
+        state.close()
+        return told
+
+    expected = [
+        "rank 0 has no format version, and format version 1 is expected",
+        "rank 0 has format version 99",
+        "rank 0 lacks open_costs",
+        "rank 0 also has colour",
+        "Totals lacks bit_iterations, ",
+        "RankStatistics also has joules",
+        "gain of feedback lacks pending",
+    ]
+    (told,) = run_ranks(rank_main, 1)
+    for message, part in zip(told, expected, strict=True):
+        assert part in message

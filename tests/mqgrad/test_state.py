@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import types
+from collections.abc import Callable
 
 import models
 import pytest
@@ -12,6 +13,7 @@ from scripted import Scripted
 
 import mqgrad
 import mqgrad.iteration_clock
+from mqgrad import stopwatch
 
 
 def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
@@ -194,3 +196,30 @@ def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() 
     assert norms[0] == 0
     assert norms[1] > 0
     assert set(norms[1:]) == {norms[1]}
+
+
+def test_seconds_that_are_known_late_count_in_their_interval_and_never_for_start_up() -> None:
+    """On CUDA, seconds between events are read later: here by a stopwatch that tells them when it settles."""
+
+    def rank_main(rank: int) -> list[tuple[float, float]]:
+        late: list[Callable[[], None]] = []
+        ticks = itertools.count(100.0, 1.0)  # an iteration takes a second
+        mqgrad.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+        model, optimizer, state = models.new_run(Scripted([4, 4]))
+
+        def since(start: stopwatch.Mark, add: Callable[[float], None]) -> None:
+            seconds = 1000.0 if state.totals.iterations == 0 else 0.25
+            late.append(lambda: add(seconds))
+
+        def settle() -> None:
+            while late:
+                late.pop(0)()
+
+        stopwatch.since, stopwatch.settle = since, settle
+        models.train(model, optimizer, state, rank, range(4))
+        state.close()
+        return [(s.compute_seconds, s.encode_seconds) for s in state.controller.seen]
+
+    for first, second in run_ranks(rank_main):
+        assert first[0] == second[0] == 0.75  # of a second, what the last bucket did not wait
+        assert first[1] == second[1] > 0

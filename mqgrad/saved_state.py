@@ -1,0 +1,40 @@
+"""What a saved state must look like: what is missing or unknown in it is named, with the remedy."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+REMEDY = "start anew, or go on with the version of mqgrad that saved it"
+
+_T = TypeVar("_T", bound="DataclassInstance")
+
+
+def check_version(found: object, expected: int, owner: str) -> None:
+    """Raise ``ValueError`` unless a saved state has the format that is read here; None if it tells none."""
+    if found != expected:
+        version = "no format version" if found is None else f"format version {found}"
+        raise ValueError(
+            f"the saved state of {owner} has {version}, and format version {expected} is expected: {REMEDY}"
+        )
+
+
+def check_keys(saved: Mapping[Any, Any], expected: Iterable[str], owner: str) -> None:
+    """Raise ``ValueError``, naming them, if a saved state lacks entries or has others."""
+    wanted = set(expected)
+    missing, unknown = sorted(wanted - set(saved)), sorted(map(str, set(saved) - wanted))
+    told = [f"{what} {', '.join(keys)}" for what, keys in (("lacks", missing), ("also has", unknown)) if keys]
+    if told:
+        raise ValueError(f"the saved state of {owner} {' and '.join(told)}: {REMEDY}")
+
+
+def restored(kind: type[_T], saved: Mapping[str, Any]) -> _T:
+    """The dataclass that ``dataclasses.asdict`` was called on.
+
+    Raises:
+        ValueError: naming the fields that are missing or unknown.
+    """
+    check_keys(saved, [field.name for field in dataclasses.fields(kind)], kind.__name__)
+    return kind(**saved)
