@@ -26,6 +26,7 @@ from .callbacks import (
 )
 from .checkpoint import find_time_price, latest_checkpoint, load_checkpoint, save_checkpoint, save_settings
 from .config import TrainConfig
+from .folder_lock import only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
 
@@ -71,13 +72,17 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
     Raises:
         OSError: if the run or TensorBoard folder cannot be written; nothing was started then.
         ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume; for a
-            run to resume that is damaged.
+            run to resume that is damaged or of another version; if another process trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """
     check_writable(config.output)
     check_writable(config.tensorboard_folder)
-    checkpoint = _starting_point(config, resume)
+    with only_process_in(config.output):
+        return _train(config, _starting_point(config, resume), make_env)
+
+
+def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | None) -> Path:
     algorithm_class(config.algo)
     config.save(config.output / "config.json")
     interruption = Interruption()

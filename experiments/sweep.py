@@ -1,14 +1,14 @@
 """Filling the grid of a comparison, one run at a time, into a folder from which it can go on."""
 
-import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from mqgrad.agents.folder_lock import only_process_in
 
 from .provenance import provenance
 from .run_server import replace_file
@@ -66,16 +66,19 @@ class Sweep:
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
             NetLabError: no lab can be built here.
-            ValueError: another sweep is at work in the folder.
+            ValueError: another process is at work in the folder.
         """
-        with _only_sweep_in(self.folder), caught_signals() as caught:
+        with only_process_in(self.folder), caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
+            earlier = {result.cell: result for result in load_results(self.folder)}
             with CellRunner(self.config, place) as runner:
                 for cell in self.pending(retry_failed=retry_failed):
                     if caught:
                         raise KeyboardInterrupt
                     on_start(cell)
                     result = runner.run(cell)
+                    if cell in earlier:
+                        result = dataclasses.replace(result, retried=earlier[cell].first_reason)
                     _append(self.folder / "results.jsonl", result)
                     on_result(result)
 
@@ -156,15 +159,3 @@ def _append(path: Path, result: CellResult) -> None:
 def _lab_name(folder: Path) -> str:
     """The same for the same folder, so that a resumed sweep finds the lab that a killed one left behind."""
     return "compare-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
-
-
-@contextlib.contextmanager
-def _only_sweep_in(folder: Path) -> Iterator[None]:
-    with (folder / "config.json").open() as file:
-        try:
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # the kernel gives it back when this process ends
-        except OSError:
-            raise ValueError(f"another sweep is at work in {folder}") from None
-        yield

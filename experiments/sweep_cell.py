@@ -1,6 +1,7 @@
 """The runs of a sweep: each asked for, followed, and made into a row of results."""
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -67,10 +68,10 @@ class CellRunner:
         shutil.rmtree(self._logs, ignore_errors=True)
 
     def run(self, cell: Cell) -> CellResult:
-        """Carry out one run, whatever becomes of it. Logs are kept if it crashed or timed out.
+        """Carry out one run, whatever becomes of it. The logs of every attempt that crashed or timed out are kept.
 
         Processes close a run when they are asked for the next one. If they fail before that one trains, either may be
-        to blame: it is asked for again of new ones.
+        to blame: it is asked for again of new ones, and the row tells why.
 
         Raises:
             KeyboardInterrupt: a signal asked to stop.
@@ -79,15 +80,14 @@ class CellRunner:
         started, others = time.monotonic(), OthersLoad()
         limit = self._config.limit_of(cell)
         record, kept = self._logs / _RECORD, self._server
-        ending = self._attempt(cell, record, limit)
+        ending, retried = self._attempt(cell, record, limit), ""
         if ending.outcome in _FAILED and self._server is kept and not record.exists():
-            self._end_server(at_once=True)
+            retried = ending.reason
+            self._keep_logs(cell)
             started, others = time.monotonic(), OthersLoad()
             ending = self._attempt(cell, record, limit)
         if self._place.caught:
             raise KeyboardInterrupt
-        if ending.outcome == "timed out":
-            ending = Ending("timed out", f"time limit of {limit:g} s")
         result = result_of(
             cell,
             ending,
@@ -96,18 +96,26 @@ class CellRunner:
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),
             revision=self._revision,
             interface_bytes=self._sent_in_run(),
+            retried=retried,
         )
         if result.outcome in _FAILED:
-            self._end_server(at_once=True)
-            _move(self._logs, self._place.logs / _folder_name(cell))
+            self._keep_logs(cell)
         return result
+
+    def _keep_logs(self, cell: Cell) -> None:
+        """End the processes; their output stays, beside that of earlier attempts."""
+        self._end_server(at_once=True)
+        self._logs.replace(_unused(self._place.logs / _folder_name(cell)))
 
     def _attempt(self, cell: Cell, record: Path, limit: float) -> Ending:
         deadline = time.monotonic() + limit
         self._prepare_server(cell)
         record.unlink(missing_ok=True)
         self._sent_before = []
-        return self._follow(request_of(cell, self._config, record), deadline)
+        ending = self._follow(request_of(cell, self._config, record), deadline)
+        if ending.outcome == "timed out":
+            return Ending("timed out", f"time limit of {limit:g} s")
+        return ending
 
     def _follow(self, request: RunRequest, deadline: float) -> Ending:
         """Until the run's record is complete, its processes have ended, a signal came or the time is spent."""
@@ -200,6 +208,7 @@ def _folder_name(cell: Cell) -> str:
     return re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
 
 
-def _move(source: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    source.replace(target)
+def _unused(folder: Path) -> Path:
+    """The folder, or if there is one, the first of ``FOLDER.2``, ``FOLDER.3``, … that there is not."""
+    names = (folder.with_name(f"{folder.name}.{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([folder], names) if not each.exists())

@@ -28,6 +28,8 @@ class CellResult:
     """``finished``, ``diverged``, ``crashed`` or ``timed out``."""
     reason: str = ""
     """One line; empty if the run finished."""
+    retried: str = ""
+    """Why an earlier attempt failed, the first if there were several; empty if this one is the first."""
     wall_seconds: float
     """Evaluations included, and the start of the processes in the first run that they carry out."""
     others_cores: float | None = None
@@ -62,6 +64,11 @@ class CellResult:
     @property
     def group(self) -> Group:
         return self.cell.group
+
+    @property
+    def first_reason(self) -> str:
+        """Why the first attempt failed."""
+        return self.retried or self.reason
 
     @property
     def finished(self) -> bool:

@@ -1,6 +1,7 @@
 """A run folder: limits, resuming, TensorBoard, Ctrl-C, and what is refused."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from toy_link import toy_env
 from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.agents.train import train
 
 
@@ -137,6 +139,44 @@ def test_a_damaged_configuration_is_named(finished_run: Path, tmp_path: Path) ->
     (run / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is no configuration"):
         train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+
+
+def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, run := tmp_path / "run")
+    for file, name, told in (
+        (
+            latest_checkpoint(run) / "progress.json",
+            "format_version",
+            "no format version, and format version 1",
+        ),  # type: ignore[operator]
+        (run / "config.json", "seed", "TrainConfig lacks seed"),
+    ):
+        fields = json.loads(file.read_text())
+        del fields[name]
+        file.write_text(json.dumps(fields))
+        with pytest.raises(
+            ValueError, match=f"{told}.*start anew, or go on with the version of mqgrad that saved"
+        ):
+            train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+
+
+def test_a_second_process_is_kept_out_of_a_run_folder_until_the_first_has_died(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    taken = context.Event()
+
+    def hold() -> None:
+        with only_process_in(tmp_path):
+            taken.set()
+            time.sleep(60)
+
+    other = context.Process(target=hold)
+    other.start()
+    assert taken.wait(30)
+    with pytest.raises(ValueError, match=f"process {other.pid} is at work in {tmp_path}"):
+        train(config_for(tmp_path), make_env=toy_env)
+    other.kill()
+    other.join()
+    train(config_for(tmp_path, total_steps=5), make_env=toy_env)
 
 
 @pytest.fixture(scope="module")

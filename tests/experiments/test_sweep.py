@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from comparison import small_config
 
+from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import Sweep, load_config, load_results
 from mqgrad.experiments.sweep_config import SweepConfig
@@ -85,7 +86,9 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
         "fixed:4": "finished",
     }
     assert "exit status 1 before the run was over: error: out of luck" in results["fixed:1"].reason
+    assert results["fixed:1"].retried == results["fixed:1"].reason
     assert "4 s" in results["fixed:2"].reason
+    assert results["fixed:2"].retried == ""
     assert "exit status 0" in results["fixed:3"].reason
     assert results["fixed:5"].losses == [2.0, 1.0, None]
     assert results["fixed:32"].wire_bytes == 2.0**21
@@ -99,8 +102,12 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
 
 def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: Path) -> None:
     config = small_config(systems=("fixed:7", "fixed:32"), seeds=(1,))
-    assert [result.outcome for result in run_fake(tmp_path, config)] == ["finished", "finished"]
-    assert not list((tmp_path / "out" / "logs").iterdir())
+    before, after = run_fake(tmp_path, config)
+    assert (before.outcome, before.retried) == ("finished", "")
+    assert (after.outcome, after.reason) == ("finished", "")
+    assert "that run cannot be closed" in after.retried
+    (kept,) = (tmp_path / "out" / "logs").iterdir()
+    assert "that run cannot be closed" in "".join(log.read_text() for log in kept.glob("*stderr*"))
 
 
 def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
@@ -110,9 +117,12 @@ def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path
     sweep.run()
     sweep.run()
     assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
+    first = load_results(tmp_path / "out")[1]
     sweep.run(retry_failed=True)
     assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1", "fixed:1"]
-    assert len(load_results(tmp_path / "out")) == 2
+    _, again = load_results(tmp_path / "out")
+    assert again.retried == first.retried != ""
+    assert len(list((tmp_path / "out" / "logs").iterdir())) == 3
 
 
 def test_a_line_cut_short_is_run_again(tmp_path: Path) -> None:
@@ -136,6 +146,17 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
     assert {"cpu", "cores", "kernel"} == set(fields["machine"])
+
+
+def test_a_folder_in_which_a_process_is_at_work_is_refused(tmp_path: Path) -> None:
+    program, calls = fake_program(tmp_path)
+    sweep = Sweep(tmp_path / "out", small_config(), program=program)
+    with (
+        only_process_in(sweep.folder),
+        pytest.raises(ValueError, match=f"process {os.getpid()} is at work in"),
+    ):
+        sweep.run()
+    assert not controllers(calls)
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""One process at a time works in a folder."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+LOCK_FILE = ".lock"
+
+
+@contextlib.contextmanager
+def only_process_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder. The file stays; the kernel gives the lock back when its owner ends.
+
+    Raises:
+        ValueError: another process is at work there, which the message names.
+    """
+    with (folder / LOCK_FILE).open("a+") as file:  # not emptied: it may be another's
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"process {_owner(file.name)} is at work in {folder}: wait for its end, or choose another folder"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def _owner(path: str) -> str:
+    return Path(path).read_text().strip() or "(unknown)"
