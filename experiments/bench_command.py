@@ -91,9 +91,14 @@ def describe_run(quick: bool) -> dict[str, Any]:
 
 def _rank() -> int:
     """Rank in the torchrun job, 0 outside."""
+    from mqgrad.trainers.torchrun_ranks import check_torchrun
+
     from .training import under_torchrun
 
-    return int(os.environ["RANK"]) if under_torchrun() else 0
+    if not under_torchrun():
+        return 0
+    check_torchrun()
+    return int(os.environ["RANK"])
 
 
 def _measure_codec(quick: bool) -> "CodecReport":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import TrainConfig, plain
 from mqgrad.agents.train import check_writable, train
 from mqgrad.trainers.distributed import Distributed
@@ -78,7 +79,8 @@ def resume_config(
     """The saved configuration of a run folder; limits that are given replace the saved ones.
 
     Args:
-        given: names and values of what else the command line says, by option; they must agree.
+        given: names and values of what else the command line says, by option; they must agree with what the run was
+            started with, the environment's defaults included.
 
     Raises:
         FileNotFoundError: if the folder holds no run.
@@ -88,8 +90,10 @@ def resume_config(
     if not path.exists():
         raise FileNotFoundError(f"{output} holds no run to resume; start one without --resume")
     saved = TrainConfig.load(path)
+    started_with = plain(load_settings(output) or {}) | saved.env
+    started_with |= {name: getattr(saved, name) for name in _OF_THE_AGENT}
     for option, (name, value) in given.items():
-        own = saved.env.get(name) if name not in _OF_THE_AGENT else getattr(saved, name)
+        own = started_with.get(name)
         if plain(value) != plain(own):
             raise ValueError(
                 f"{option} asks for {value}, but the run in {output} was started with {own}: leave {option} out, "

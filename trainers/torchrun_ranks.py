@@ -160,12 +160,18 @@ def _attempt(read: Callable[[], object]) -> tuple[Exception | None, Reply | Fail
         return error, Failure(f"{type(error).__name__}: {error}", order=0)
 
 
-def _join(timeout: datetime.timedelta) -> None:
+def check_torchrun() -> None:
+    """Raise ``RuntimeError``, naming what is missing, unless this process has the environment of a torchrun job."""
     missing = [v for v in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if v not in os.environ]
     if missing:
         raise RuntimeError(
-            f"not a torchrun job: {', '.join(missing)} not set; start the script with torchrun"
+            f"not a torchrun job: {', '.join(missing)} not set; start the script with torchrun, or a command of "
+            "mqgrad without TORCHELASTIC_RUN_ID in its environment"
         )
+
+
+def _join(timeout: datetime.timedelta) -> None:
+    check_torchrun()
     try:
         dist.init_process_group("gloo", timeout=timeout)
     except dist.DistNetworkError as error:

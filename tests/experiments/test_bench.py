@@ -168,6 +168,14 @@ def test_a_mistake_is_named_before_anything_is_measured(arguments: list[str], ex
     assert expected in result.output
 
 
+def test_half_an_environment_of_torchrun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "left-over")
+    monkeypatch.delenv("RANK", raising=False)
+    result = CliRunner().invoke(app, ["bench", "--only", "codec"])
+    assert isinstance(result.exception, RuntimeError)
+    assert "not a torchrun job: RANK" in str(result.exception)
+
+
 def test_a_rank_that_fails_is_named_with_what_it_said() -> None:
     """One that only a rank finds: with more ranks there are fewer examples for each."""
     settings = TransportSettings(
