@@ -45,7 +45,9 @@ def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, bet
     checks.require_input(x, 1)
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
-    return _kernels(x).encode_bfloat16(x.contiguous(), residual, alpha, beta)
+    x = x.contiguous()
+    checks.require_apart("residual", residual, x=x)
+    return _kernels(x).encode_bfloat16(x, residual, alpha, beta)
 
 
 def reduce_encode_bfloat16(
@@ -63,10 +65,12 @@ def reduce_encode_bfloat16(
     The other arguments, the result and the errors are those of `encode_bfloat16_with_feedback`.
     """
     checks.require_payloads(payloads, 2 * numel)
+    payloads = payloads.contiguous()
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
+        checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
-    return _kernels(payloads).reduce_encode_bfloat16(payloads.contiguous(), residual, numel, alpha, beta)
+    return _kernels(payloads).reduce_encode_bfloat16(payloads, residual, numel, alpha, beta)
 
 
 def decode_bfloat16(payload: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
@@ -80,10 +84,12 @@ def decode_bfloat16(payload: Tensor, numel: int, *, out: Tensor | None = None) -
         ValueError: payload does not have 2·numel bytes, or out does not fit.
     """
     checks.require_payload(payload, 2 * numel)
+    payload = payload.contiguous()
     if out is None:
-        return _kernels(payload).decode_bfloat16(payload.contiguous(), numel)
+        return _kernels(payload).decode_bfloat16(payload, numel)
     checks.require_floats("out", out, numel, payload.device)
-    _kernels(payload).decode_bfloat16_into(out, payload.contiguous())
+    checks.require_apart("out", out, payload=payload)
+    _kernels(payload).decode_bfloat16_into(out, payload)
     return out
 
 
@@ -95,7 +101,9 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     """
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     checks.require_payload(payload, 2 * accumulator.numel())
-    _kernels(payload).decode_bfloat16_add_(accumulator, payload.contiguous())
+    payload = payload.contiguous()
+    checks.require_apart("accumulator", accumulator, payload=payload)
+    _kernels(payload).decode_bfloat16_add_(accumulator, payload)
 
 
 def _kernels(tensor: Tensor) -> Any:

@@ -92,6 +92,23 @@ def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) 
         raise ValueError("out is written in place and must be contiguous")
 
 
+def require_apart(name: str, written: Tensor, **others: Tensor | None) -> None:
+    """Kernels read and write at once, on several threads. All tensors are contiguous."""
+    if torch.compiler.is_compiling():  # there is no memory yet
+        return
+    for other_name, other in others.items():
+        if other is not None and _overlap(written, other):
+            raise ValueError(f"{name} is written in place and must not share memory with {other_name}")
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    try:
+        starts = a.data_ptr(), b.data_ptr()
+    except RuntimeError:  # a fake tensor
+        return False
+    return all(starts) and starts[0] < starts[1] + b.nbytes and starts[1] < starts[0] + a.nbytes
+
+
 def _require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise TypeError(

@@ -74,9 +74,11 @@ def encode_rotated_with_feedback(
     rotated_bytes(x.numel(), bits, bucket_size)
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
+    x = x.contiguous()
+    checks.require_apart("residual", residual, x=x)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
     if _is_fused(x):
-        return torch.ops.mqgrad.encode_rotated_with_feedback(x.contiguous(), residual, *settings, alpha, beta)
+        return torch.ops.mqgrad.encode_rotated_with_feedback(x, residual, *settings, alpha, beta)
     x = x.float()
     payload = encode_rotated(x + alpha * residual, *settings)
     kept = beta * residual + (x - decode_rotated(payload, x.numel(), bits, bucket_size))
@@ -109,14 +111,14 @@ def reduce_encode_rotated(
     The other arguments, the result and the errors are those of `encode_rotated_with_feedback`.
     """
     checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
+    payloads = payloads.contiguous()
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
+        checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
     if _is_fused(payloads):
-        return torch.ops.mqgrad.reduce_encode_rotated(
-            payloads.contiguous(), residual, numel, *settings, alpha, beta
-        )
+        return torch.ops.mqgrad.reduce_encode_rotated(payloads, residual, numel, *settings, alpha, beta)
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for payload in payloads:
         decode_rotated_add_(mean, payload, bits, bucket_size)
@@ -141,14 +143,16 @@ def decode_rotated(
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
+    payload = payload.contiguous()
     if out is None:
         return library.kernels(payload.device, reference_rotation).decode_rotated(
-            payload.contiguous(), numel, bits, bucket_size
+            payload, numel, bits, bucket_size
         )
     checks.require_floats("out", out, numel, payload.device)
+    checks.require_apart("out", out, payload=payload)
     if payload.device.type not in library.COMPILED_DEVICES:
         return out.copy_(decode_rotated(payload, numel, bits, bucket_size))
-    torch.ops.mqgrad.decode_rotated_into(out, payload.contiguous(), bits, bucket_size)
+    torch.ops.mqgrad.decode_rotated_into(out, payload, bits, bucket_size)
     return out
 
 
@@ -160,8 +164,10 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     """
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     checks.require_payload(payload, rotated_bytes(accumulator.numel(), bits, bucket_size))
+    payload = payload.contiguous()
+    checks.require_apart("accumulator", accumulator, payload=payload)
     library.kernels(payload.device, reference_rotation).decode_rotated_add_(
-        accumulator, payload.contiguous(), bits, bucket_size
+        accumulator, payload, bits, bucket_size
     )
 
 

@@ -66,8 +66,10 @@ def sparse_encode_with_feedback(
     checks.require_sparse(x.numel(), elements_per_bit)
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
+    x = x.contiguous()
+    checks.require_apart("residual", residual, x=x)
     return library.kernels(x.device, reference_sparse).sparse_encode_with_feedback(
-        x.contiguous(), residual, elements_per_bit, alpha, beta
+        x, residual, elements_per_bit, alpha, beta
     )
 
 
@@ -98,12 +100,14 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
 
     Raises:
         TypeError: payload is not uint8, or accumulator not float32.
-        ValueError: a wrong shape, length or device.
+        ValueError: a wrong shape, length or device, or the two share memory.
     """
     checks.require_payload(payload, sparse_bytes(accumulator.numel(), elements_per_bit))
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
+    payload = payload.contiguous()
+    checks.require_apart("accumulator", accumulator, payload=payload)
     library.kernels(payload.device, reference_sparse).sparse_decode_add_(
-        accumulator, payload.contiguous(), elements_per_bit
+        accumulator, payload, elements_per_bit
     )
 
 

@@ -51,7 +51,7 @@ def encode(
 
     Raises:
         TypeError: x is not a tensor of a supported type, or an argument is not of its type.
-        ValueError: a wrong shape, device or value.
+        ValueError: a wrong shape, device or value, or an argument that is written shares memory with another.
     """
     checks.require_input(x, 1)
     checks.require_layout(x.numel(), bits, bucket_size)
@@ -60,6 +60,7 @@ def encode(
     if out is None:
         return library.kernels(x.device, reference).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
     checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
+    checks.require_apart("out", out, x=x, bucket_ids=bucket_ids)
     if not _writes_in_place(x.device):
         return out.copy_(encode(x, bits, bucket_size, stochastic, seed, bucket_ids))
     torch.ops.mqgrad.encode_into(out, x, None, bits, bucket_size, stochastic, seed, 0.0, 0.0, bucket_ids)
@@ -97,10 +98,12 @@ def encode_with_feedback(
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
     x = x.contiguous()
+    checks.require_apart("residual", residual, x=x, bucket_ids=bucket_ids)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
     if out is None:
         return library.kernels(x.device, reference).encode_with_feedback(x, residual, *settings)
     checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
+    checks.require_apart("out", out, x=x, residual=residual, bucket_ids=bucket_ids)
     if not _writes_in_place(x.device):
         return out.copy_(encode_with_feedback(x, residual, *settings))
     torch.ops.mqgrad.encode_into(out, x, residual, *settings)
@@ -133,14 +136,14 @@ def reduce_encode(
     """
     checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
     checks.require_bucket_ids(bucket_ids, numel, payloads.device, bucket_size)
+    payloads = payloads.contiguous()
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
+        checks.require_apart("residual", residual, payloads=payloads, bucket_ids=bucket_ids)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
     if _writes_in_place(payloads.device):
-        return torch.ops.mqgrad.reduce_encode(
-            payloads.contiguous(), residual, numel, *settings, alpha, beta, bucket_ids
-        )
+        return torch.ops.mqgrad.reduce_encode(payloads, residual, numel, *settings, alpha, beta, bucket_ids)
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for payload in payloads:
         decode_add_(mean, payload, bits, bucket_size)
@@ -163,17 +166,17 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Ten
 
     Raises:
         TypeError: payload is not a uint8 tensor.
-        ValueError: payload has the wrong length, or an argument is out of range.
+        ValueError: payload has the wrong length, or an argument is out of range, or out shares memory with payload.
     """
     checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
+    payload = payload.contiguous()
     if out is None:
-        return library.kernels(payload.device, reference).decode(
-            payload.contiguous(), numel, bits, bucket_size
-        )
+        return library.kernels(payload.device, reference).decode(payload, numel, bits, bucket_size)
     checks.require_floats("out", out, numel, payload.device)
+    checks.require_apart("out", out, payload=payload)
     if not _writes_in_place(payload.device):
         return out.copy_(decode(payload, numel, bits, bucket_size))
-    torch.ops.mqgrad.decode_into(out, payload.contiguous(), bits, bucket_size)
+    torch.ops.mqgrad.decode_into(out, payload, bits, bucket_size)
     return out
 
 
@@ -185,13 +188,13 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
 
     Raises:
         TypeError: payload is not uint8, or accumulator not float32.
-        ValueError: a wrong shape, length or device.
+        ValueError: a wrong shape, length or device, or the two share memory.
     """
     checks.require_payload(payload, payload_bytes(accumulator.numel(), bits, bucket_size))
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    library.kernels(payload.device, reference).decode_add_(
-        accumulator, payload.contiguous(), bits, bucket_size
-    )
+    payload = payload.contiguous()
+    checks.require_apart("accumulator", accumulator, payload=payload)
+    library.kernels(payload.device, reference).decode_add_(accumulator, payload, bits, bucket_size)
 
 
 if library.IMPLEMENTATION == "extension":

@@ -38,6 +38,8 @@ void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Ten
                  const std::optional<Tensor>& bucket_ids) {
   check_input(x, 1);
   STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
+  check_apart(payload, "payload", x, "x");
+  if (residual.has_value()) check_apart(payload, "payload", *residual, "residual");
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
   run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
               checked_ids(bucket_ids, layout.buckets(), x), checked_residual(residual, layout.numel, x), alpha, beta},

@@ -7,6 +7,7 @@
 #include <torch/headeronly/util/Exception.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
 #include "kernels.h"
@@ -43,12 +44,22 @@ inline bool same_device(const Tensor& a, const Tensor& b) {
   return a.is_cpu() == b.is_cpu() && a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index();
 }
 
-// `beside`: the tensor whose device it must share.
+// Kernels read and write at once, on several threads. Both tensors are contiguous.
+inline void check_apart(const Tensor& written, const char* name, const Tensor& read, const char* read_name) {
+  if (written.numel() == 0 || read.numel() == 0) return;
+  const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()); };
+  const auto end = [&](const Tensor& t) { return begin(t) + static_cast<uintptr_t>(t.numel()) * t.element_size(); };
+  STD_TORCH_CHECK(end(written) <= begin(read) || end(read) <= begin(written), "mqgrad: ", name,
+                  " must not share memory with ", read_name);
+}
+
+// Of a tensor that is written. `beside`: the one that is read meanwhile, whose device it must share.
 inline void check_floats(const Tensor& t, int64_t numel, const Tensor& beside, const char* name) {
   STD_TORCH_CHECK(t.scalar_type() == ScalarType::Float && t.dim() == 1 && t.is_contiguous(), "mqgrad: ", name,
                   " must be a contiguous 1-D float32 tensor");
   STD_TORCH_CHECK(same_device(t, beside), "mqgrad: ", name, " must be on the device of the other tensors");
   STD_TORCH_CHECK(t.numel() == numel, "mqgrad: ", name, " must have ", numel, " elements, got ", t.numel());
+  check_apart(t, name, beside, "the input");
 }
 
 inline float* checked_residual(const std::optional<Tensor>& residual, int64_t numel, const Tensor& beside) {

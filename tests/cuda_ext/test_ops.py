@@ -75,6 +75,9 @@ def test_compiled_code_calls_the_ops() -> None:
         ("encode", (X, 3, 16, True, 0, IDS[:2])),
         ("encode_with_feedback", (X, torch.zeros(39), 3, 16, False, 0, 1.0, 1.0)),
         ("encode_minmax", (X, 3)),
+        ("encode_with_feedback", (X, X, 3, 16, False, 0, 1.0, 1.0)),
+        ("encode_into", (X.view(torch.uint8)[:27], X, None, 3, 16, False, 0, 0.0, 0.0)),
+        ("decode_add_", (X, X.view(torch.uint8)[133:], 3, 16)),
     ],
 )
 def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[Any, ...]) -> None:
@@ -146,6 +149,68 @@ def test_an_output_must_fit(error: type[Exception], message: str, out: torch.Ten
         cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, 1.0, 1.0, out=out)
     with pytest.raises(TypeError, match=r"out must be float32, got torch\.uint8"):
         cuda_ext.decode(PAYLOAD, 40, 3, 16, out=PAYLOAD)
+
+
+FLOATS = torch.zeros(400)
+BYTES = FLOATS.view(torch.uint8)
+FIRST, NEXT, SHIFTED = FLOATS[:40], FLOATS[40:80], FLOATS[39:79]
+ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "out", "message"),
+    [
+        ("encode", (FIRST, 3, 16, False, 0), BYTES[159:186], "out .* with x"),
+        ("encode_with_feedback", (FIRST, SHIFTED, 3, 16, False, 0, 1.0, 1.0), None, "residual .* with x"),
+        (
+            "encode_with_feedback",
+            (FIRST, NEXT, 3, 16, False, 0, 1.0, 1.0),
+            BYTES[319:346],
+            "out .* with residual",
+        ),
+        ("decode", (BYTES[:27], 40, 3, 16), FIRST, "out .* with payload"),
+        ("decode_add_", (FIRST, BYTES[159:186], 3, 16), None, "accumulator .* with payload"),
+        (
+            "encode_rotated_with_feedback",
+            (FIRST, FIRST, 2, 16, False, 0, 1.0, 1.0),
+            None,
+            "residual .* with x",
+        ),
+        ("decode_rotated", (BYTES[:ROTATED], 40, 2, 16), FIRST, "out .* with payload"),
+        ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), None, "accumulator .* with payload"),
+        ("sparse_encode_with_feedback", (SHIFTED, FIRST, 2), None, "residual .* with x"),
+        ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), None, "accumulator .* with payload"),
+        ("encode_bfloat16_with_feedback", (FIRST, FIRST, 1.0, 1.0), None, "residual .* with x"),
+        ("decode_bfloat16", (BYTES[:80], 40), FIRST, "out .* with payload"),
+        ("decode_bfloat16_add_", (FIRST, BYTES[80:160]), None, "accumulator .* with payload"),
+    ],
+)
+def test_what_is_written_shares_no_memory_with_what_is_read(
+    op: str, arguments: tuple[Any, ...], out: torch.Tensor | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{message}$"):
+        getattr(cuda_ext, op)(*arguments, **({} if out is None else {"out": out}))
+
+
+def test_a_residual_shares_no_memory_with_payloads() -> None:
+    for op, size, arguments in (
+        (cuda_ext.reduce_encode, 27, (40, 3, 16, False, 0)),
+        (cuda_ext.reduce_encode_rotated, ROTATED, (40, 2, 16, False, 0)),
+        (cuda_ext.reduce_encode_bfloat16, 80, (40,)),
+    ):
+        payloads = BYTES[1 : 1 + 2 * size].view(2, size)
+        with pytest.raises(ValueError, match=r"residual .* with payloads$"):
+            op(payloads, *arguments, residual=FIRST)
+
+
+def test_neighbours_in_memory_are_no_overlap() -> None:
+    floats = torch.randn(120)
+    apart = cuda_ext.encode_with_feedback(
+        floats[:40].clone(), floats[40:80].clone(), 3, 16, False, 0, 1.0, 1.0
+    )
+    out = floats.view(torch.uint8)[320:347]
+    cuda_ext.encode_with_feedback(floats[:40], floats[40:80], 3, 16, False, 0, 1.0, 1.0, out=out)
+    assert torch.equal(out, apart)
 
 
 @pytest.mark.parametrize("payloads", [PAYLOAD, PAYLOAD[:-1].repeat(2, 1), PAYLOAD.new_empty(0, len(PAYLOAD))])
