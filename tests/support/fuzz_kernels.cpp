@@ -35,6 +35,17 @@ constexpr int64_t kMaxElements = 6000;  // a few chunks
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16};
 constexpr int64_t kTypeBytes[] = {4, 8, 2, 2};
 
+// Memory that begins at any multiple of its unit, as slices of a tensor do; its last byte is the allocation's.
+class Bytes {
+ public:
+  Bytes(int64_t count, int64_t offset) : memory_(new uint8_t[offset + count]()), offset_(offset) {}
+  uint8_t* get() const { return memory_.get() + offset_; }
+
+ private:
+  std::unique_ptr<uint8_t[]> memory_;
+  int64_t offset_;
+};
+
 // Takes an input apart; zeros come after its end.
 class Input {
  public:
@@ -57,6 +68,15 @@ class Input {
     std::unique_ptr<T[]> values(new T[count]());
     fill(values.get(), count * sizeof(T));
     return values;
+  }
+
+  // Room for bytes that begin at a multiple of `unit`.
+  Bytes take_room(int64_t count, int64_t unit = 1) { return {count, unit * take_in(0, 7)}; }
+
+  Bytes take_bytes(int64_t count, int64_t unit = 1) {
+    Bytes bytes = take_room(count, unit);
+    fill(bytes.get(), count);
+    return bytes;
   }
 
  private:
@@ -94,7 +114,7 @@ void fuzz_sizes(Input& input) {
 void fuzz_decode(Input& input) {
   const Layout layout = take_layout(input);
   const bool add = input.take_in(0, 1);
-  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const Bytes payload = input.take_bytes(layout.payload_bytes());
   const std::unique_ptr<float[]> out(new float[layout.numel]());
   const int64_t middle = input.take_in(0, layout.numel) / 8 * 8;
   decode_range(payload.get(), layout, 0, middle, add, out.get());
@@ -113,8 +133,8 @@ void fuzz_encode(Input& input, bool from_payloads) {
                             nullptr, nullptr,      1.0,    input.take_in(0, 1) ? 1.0 : 0.9};
   const int64_t count = input.take_in(1, 3);
   const bool feedback = input.take_in(0, 1);
-  const auto bytes = input.take_array<uint8_t>(from_payloads ? count * layout.payload_bytes()
-                                                             : layout.numel * kTypeBytes[type]);
+  const Bytes bytes = from_payloads ? input.take_bytes(count * layout.payload_bytes())
+                                    : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   if (feedback) arguments.residual = residual.get();
   if (from_payloads) {
@@ -123,7 +143,7 @@ void fuzz_encode(Input& input, bool from_payloads) {
   } else {
     arguments.x = bytes.get();
   }
-  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]());
+  const Bytes payload = input.take_room(layout.payload_bytes());
   const int64_t per_unit = buckets_per_unit(layout);
   encode_units(arguments, 0, (layout.buckets() + per_unit - 1) / per_unit, payload.get());
 }
@@ -133,10 +153,10 @@ void fuzz_minmax(Input& input) {
   const int bits = static_cast<int>(input.take_in(1, 8));
   const int type = static_cast<int>(input.take_in(0, 3));
   const Layout codes{shape.rows * shape.columns, bits, 1};
-  const auto x = input.take_array<uint8_t>(codes.numel * kTypeBytes[type]);
+  const Bytes x = input.take_bytes(codes.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto minimums = input.take_array<float>(shape.columns);
   const auto ranges = input.take_array<float>(shape.columns);
-  const auto packed = input.take_array<uint8_t>(codes.payload_bytes() - codes.scale_bytes());
+  const Bytes packed = input.take_bytes(codes.payload_bytes() - codes.scale_bytes());
   const std::unique_ptr<float[]> out(new float[codes.numel]());
   const int64_t chunks = (codes.numel + kChunk - 1) / kChunk;
   decode_minmax_chunks(packed.get(), shape, bits, 0, chunks, minimums.get(), ranges.get(), out.get());
@@ -157,7 +177,7 @@ SparseLayout take_sparse_layout(Input& input) {
 
 void fuzz_sparse_decode(Input& input) {
   const SparseLayout layout = take_sparse_layout(input);
-  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const Bytes payload = input.take_bytes(layout.payload_bytes());
   const std::unique_ptr<float[]> out(new float[layout.numel]());
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "a sparse payload decodes to numbers, or to NaN throughout");
@@ -168,7 +188,7 @@ void fuzz_sparse_encode(Input& input) {
   const int type = static_cast<int>(input.take_in(0, 3));
   const bool feedback = input.take_in(0, 1);
   const double coefficient = input.take_in(0, 1) ? 1.0 : 0.9;
-  const auto x = input.take_array<uint8_t>(layout.numel * kTypeBytes[type]);
+  const Bytes x = input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]);
   encode_sparse({x.get(), kTypes[type], layout, feedback ? residual.get() : nullptr, coefficient, coefficient},
@@ -186,7 +206,7 @@ RotationLayout take_rotation_layout(Input& input) {
 void fuzz_rotation_decode(Input& input) {
   const RotationLayout layout = take_rotation_layout(input);
   const bool add = input.take_in(0, 1);
-  const auto payload = input.take_array<uint8_t>(layout.payload_bytes());
+  const Bytes payload = input.take_bytes(layout.payload_bytes());
   const std::unique_ptr<float[]> out(new float[layout.numel]());
   const int64_t middle = input.take_in(0, layout.buckets());
   decode_rotated_buckets(payload.get(), layout, 0, middle, add, out.get());
@@ -201,8 +221,8 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   arguments.beta = input.take_in(0, 1) ? 1.0 : 0.9;
   const int64_t count = input.take_in(1, 3);
   const bool feedback = input.take_in(0, 1);
-  const auto bytes = input.take_array<uint8_t>(from_payloads ? count * layout.payload_bytes()
-                                                             : layout.numel * kTypeBytes[type]);
+  const Bytes bytes = from_payloads ? input.take_bytes(count * layout.payload_bytes())
+                                    : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   const std::unique_ptr<float[]> before(new float[layout.numel]);
   std::copy_n(residual.get(), layout.numel, before.get());
@@ -227,7 +247,8 @@ void fuzz_bfloat16(Input& input) {
   const int type = static_cast<int>(input.take_in(0, 3));
   const int64_t count = input.take_in(0, 3);
   const bool feedback = input.take_in(0, 1);
-  const auto x = input.take_array<uint8_t>(count ? count * 2 * numel : numel * kTypeBytes[type]);
+  const Bytes x = count ? input.take_bytes(count * 2 * numel)
+                        : input.take_bytes(numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(numel);
   Bfloat16Arguments arguments{x.get(), kTypes[type], numel, feedback ? residual.get() : nullptr, 1.0, 0.9};
   if (count) {
@@ -235,12 +256,13 @@ void fuzz_bfloat16(Input& input) {
     arguments.count = count;
   }
   const std::unique_ptr<uint8_t[]> payload(new uint8_t[2 * numel]);
+  const Bytes received = input.take_bytes(2 * numel);
   const std::unique_ptr<float[]> out(new float[numel]());
   const int64_t middle = input.take_in(0, numel);
   encode_bfloat16_range(arguments, 0, middle, payload.get());
   encode_bfloat16_range(arguments, middle, numel, payload.get());
-  decode_bfloat16_range(payload.get(), 0, middle, true, out.get());
-  decode_bfloat16_range(payload.get(), middle, numel, false, out.get());
+  decode_bfloat16_range(received.get(), 0, middle, true, out.get());
+  decode_bfloat16_range(received.get(), middle, numel, false, out.get());
 }
 
 }  // namespace
