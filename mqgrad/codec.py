@@ -1,14 +1,13 @@
 """Gradients to bytes and back at any width, behind one small object."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from mqgrad import cuda_ext
 
-from .vector_codec import VectorCodec
+from .vector_codec import VectorCodec, placed
 from .widths import Width, check_width
 
 Rounding = Literal["nearest", "stochastic"]
@@ -42,7 +41,13 @@ class Codec(VectorCodec):
         return cuda_ext.payload_bytes(numel, int(bits), self.bucket_size)
 
     def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code a floating vector [N] as a uint8 payload [P].
 
@@ -50,16 +55,16 @@ class Codec(VectorCodec):
             seed: of stochastic rounding; the same seed gives the same bytes.
             bucket_ids: int64 [ceil(N / bucket_size)], the identity of each scale bucket in the random
                 stream, so that randomness follows a bucket wherever it lies in ``x``.
+            out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
         if check_width(bits) < 1:
-            return cuda_ext.sparse_encode(x, _elements_per_bit(bits))
+            return placed(cuda_ext.sparse_encode(x, _elements_per_bit(bits)), out)
         if bits == 16:
-            return cuda_ext.encode_bfloat16(x)
+            return placed(cuda_ext.encode_bfloat16(x), out)
         if bits == 32:
-            return x.float().contiguous().view(torch.uint8)
-        return cuda_ext.encode(
-            x, int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids
-        )
+            return placed(x.float().contiguous().view(torch.uint8), out)
+        stochastic = self.rounding == "stochastic"
+        return cuda_ext.encode(x, int(bits), self.bucket_size, stochastic, seed, bucket_ids, out=out)
 
     def encode_with_feedback(
         self,
@@ -71,6 +76,7 @@ class Codec(VectorCodec):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h and update the residual in place: h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018).
 
@@ -78,17 +84,21 @@ class Codec(VectorCodec):
             x: float [N].
             residual: float32 [N], the h of the formula. Where v is not finite it stays as it was, so that
                 one overflowing step does not poison the run.
+            out: contiguous uint8 [P], to be written and returned.
         """
         if check_width(bits) < 1:
-            return cuda_ext.sparse_encode_with_feedback(x, residual, _elements_per_bit(bits), alpha, beta)
+            elements_per_bit = _elements_per_bit(bits)
+            return placed(
+                cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit, alpha, beta), out
+            )
         if bits < 16:
             stochastic = self.rounding == "stochastic"
             return cuda_ext.encode_with_feedback(
-                x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids
+                x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids, out=out
             )
         if bits == 16:
-            return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta)
-        return _send_floats(x.float(), residual, alpha, beta)
+            return placed(cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta), out)
+        return placed(_send_floats(x.float(), residual, alpha, beta), out)
 
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
@@ -110,7 +120,7 @@ class Codec(VectorCodec):
 
     def encode_mean(
         self,
-        payloads: Sequence[torch.Tensor],
+        payloads: torch.Tensor,
         numel: int,
         bits: Width,
         residual: torch.Tensor | None,
@@ -120,11 +130,9 @@ class Codec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
+        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
         if check_width(bits) == 16:
-            return cuda_ext.reduce_encode_bfloat16(
-                torch.stack(list(payloads)), numel, residual=residual, alpha=alpha, beta=beta
-            )
+            return cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual, alpha=alpha, beta=beta)
         if not 1 <= bits <= 8:
             return VectorCodec.encode_mean(
                 self,
@@ -138,7 +146,7 @@ class Codec(VectorCodec):
                 bucket_ids=bucket_ids,
             )
         return cuda_ext.reduce_encode(
-            torch.stack(list(payloads)),
+            payloads,
             numel,
             int(bits),
             self.bucket_size,
@@ -188,4 +196,5 @@ def _floats(payload: torch.Tensor, numel: int) -> torch.Tensor:
         raise ValueError(
             f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at 32 bits"
         )
-    return payload.view(torch.float32)
+    aligned = payload if payload.storage_offset() % 4 == 0 else payload.clone()  # as part of a message
+    return aligned.view(torch.float32)

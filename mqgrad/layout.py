@@ -44,6 +44,12 @@ class Layout:
         bucket_size = self.numel // len(self.bucket_ids)
         return self.offsets[-1] - (-self.numels[-1] // bucket_size) * bucket_size
 
+    @property
+    def continuations(self) -> list[slice]:
+        """Where each parameter is continued."""
+        ends = [offset + numel for offset, numel in zip(self.offsets, self.numels, strict=True)]
+        return [slice(*part) for part in zip(ends, [*self.offsets[1:], self.end], strict=True)]
+
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' parts of a vector [numel], without padding."""
         return [flat[o : o + n] for o, n in zip(self.offsets, self.numels, strict=True)]

@@ -1,7 +1,6 @@
 """What a codec of flat vectors is."""
 
 import abc
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,8 +14,18 @@ class VectorCodec(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        """Bytes that ``numel`` elements take at ``bits``, scales included."""
+
+    @abc.abstractmethod
     def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
     @abc.abstractmethod
@@ -30,6 +39,7 @@ class VectorCodec(abc.ABC):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
     def repeats_padding(self, bits: Width) -> bool:
@@ -53,16 +63,16 @@ class VectorCodec(abc.ABC):
         """Overwrite the float32 ``out`` [N] with a decoded payload."""
         out.copy_(self.decode(payload, out.numel(), bits))
 
-    def decode_mean(self, payloads: Sequence[torch.Tensor], numel: int, bits: Width) -> torch.Tensor:
-        """Mean of W payloads [P], float32 [numel]."""
-        mean = torch.zeros(numel, dtype=torch.float32, device=payloads[0].device)
+    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        """Mean of payloads [W, P], float32 [numel]."""
+        mean = payloads.new_zeros(numel, dtype=torch.float32)
         for payload in payloads:
             self.decode_add_(mean, payload, bits)
         return mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
 
     def encode_mean(
         self,
-        payloads: Sequence[torch.Tensor],
+        payloads: torch.Tensor,
         numel: int,
         bits: Width,
         residual: torch.Tensor | None,
@@ -72,7 +82,7 @@ class VectorCodec(abc.ABC):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of W payloads [P], with feedback if there is a residual [numel]."""
+        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]."""
         mean = self.decode_mean(payloads, numel, bits)
         if residual is None:
             return self.encode(mean, bits, seed, bucket_ids)
@@ -90,6 +100,9 @@ class CodecByWidth(VectorCodec):
     def at(self, bits: Width) -> VectorCodec:
         """The codec of a width."""
 
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        return self.at(bits).payload_bytes(numel, bits)
+
     def encode(self, x: torch.Tensor, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.at(bits).encode(x, bits, *args, **kwargs)
 
@@ -100,7 +113,7 @@ class CodecByWidth(VectorCodec):
 
     def encode_mean(
         self,
-        payloads: Sequence[torch.Tensor],
+        payloads: torch.Tensor,
         numel: int,
         bits: Width,
         residual: torch.Tensor | None,
@@ -122,3 +135,8 @@ class CodecByWidth(VectorCodec):
 
     def is_contractive(self, bits: Width) -> bool:
         return self.at(bits).is_contractive(bits)
+
+
+def placed(payload: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """A payload, copied to ``out`` if that is given: for codes that cannot be written into place."""
+    return payload if out is None else out.copy_(payload)

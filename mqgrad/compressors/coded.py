@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -166,38 +165,36 @@ class CodedMean(abc.ABC):
         names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
         return [name for name in names if getattr(self, name) is not None]
 
-    def encode(self, exchange: Exchange, way: Way, run: Run) -> torch.Tensor:
+    def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor | None = None) -> torch.Tensor:
         """Encode a run of the vector, through the same run of the residual where there is feedback."""
         part, bits = run
         x, ids = exchange.flat[part], exchange.bucket_ids(run)
         if way.residual is None:
-            return self.codec.encode(x, bits, way.seed, ids)
+            return self.codec.encode(x, bits, way.seed, ids, out=out)
         alpha, beta = self.coefficients(way.gain, bits)
         residual = way.residual[part]
         learns = exchange.step.measure and self.learns_gain(bits)
         value = x + alpha * residual if learns else x
         payload = self.codec.encode_with_feedback(
-            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
+            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids, out=out
         )
         if learns:
             self.observed = exchange.step.iteration
             self._observe(way.gain, bits, payload, value)
         return payload
 
-    def encode_mean(
-        self, exchange: Exchange, way: Way, run: Run, pieces: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
+    def encode_mean(self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor) -> torch.Tensor:
+        """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
         part, bits = run
         if exchange.step.measure and self.learns_gain(bits):
             # the code's error is seen on the mean
-            exchange.flat[part] = self.codec.decode_mean(pieces, run.numel, bits)
+            exchange.flat[part] = self.codec.decode_mean(payloads, run.numel, bits)
             return self.encode(exchange, way, run)
         alpha, beta = self.coefficients(way.gain, bits)
         residual = way.residual[part] if way.residual is not None else None
         ids = exchange.bucket_ids(run)
         return self.codec.encode_mean(
-            pieces, run.numel, bits, residual, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
+            payloads, run.numel, bits, residual, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
         )
 
     def _observe(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -13,8 +12,8 @@ from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
 from .base import Step
-from .runs import Run, chunked, join, shard_runs, split
-from .topology import Received, Topology
+from .runs import Run, chunked, shard_runs
+from .topology import Received, Topology, join
 
 Chunk = list[list[Run]]
 """The runs of a part of every shard."""
@@ -42,23 +41,22 @@ class Coder(Protocol):
     @property
     def bucket_size(self) -> int: ...
 
-    def encode(self, exchange: "Exchange", way: Way, run: Run) -> torch.Tensor:
-        """Encode a run of ``exchange.flat``, through the same run of the residual where there is feedback."""
+    def encode(
+        self, exchange: "Exchange", way: Way, run: Run, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Encode a run of ``exchange.flat``, to ``out`` if given, through its residual where there is feedback."""
         ...
 
-    def encode_mean(
-        self, exchange: "Exchange", way: Way, run: Run, pieces: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """Encode the mean of the ranks' payloads of a run, through its residual where there is feedback."""
+    def encode_mean(self, exchange: "Exchange", way: Way, run: Run, payloads: torch.Tensor) -> torch.Tensor:
+        """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
         ...
 
 
 class _Push(NamedTuple):
     """One chunk on its way to the owners of its shards."""
 
-    pieces: list[list[torch.Tensor]]
-    """By shard and run."""
-    payloads: list[torch.Tensor]
+    lengths: list[list[int]]
+    """Bytes by shard and run, on the way there and back."""
     received: Pending[Received]
 
 
@@ -91,8 +89,7 @@ class Exchange:
         shards = shard_runs(layout, self.step.bits, self.step.parameter_bits)
         chunks = chunked(shards, self.coder.bucket_size)
         with add_seconds(costs, "encode_seconds"):
-            self.flat = layout.pack(gradients)
-            _drop_padding(self.flat, layout, shards, self.coder.codec)
+            self.flat = self._packed(gradients)
         # 1. and 2.
         pushed = [self._start_push(chunk) for chunk in chunks]
         _clear_padding(self.push.residual, layout)
@@ -110,42 +107,49 @@ class Exchange:
         size = self.coder.bucket_size
         return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
 
+    def _packed(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """The gradients. Padding repeats elements, for the sake of scales, or is zero where that is of no use."""
+        layout, codec, widths = self.layout, self.coder.codec, self.step.parameter_bits
+        if widths is None:
+            return layout.pack(gradients, fill_padding=codec.repeats_padding(self.step.bits))
+        flat = layout.pack(gradients)
+        for part, bits in zip(layout.continuations, widths, strict=True):
+            if not codec.repeats_padding(bits):
+                flat[part] = 0.0
+        return flat
+
     def _start_push(self, chunk: Chunk) -> _Push:
         """Steps 1 and 2."""
+        codec = self.coder.codec
+        lengths = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in chunk]
         with add_seconds(self.step.costs, "encode_seconds"):
-            pieces = [[self.coder.encode(self, self.push, run) for run in runs] for runs in chunk]
-            payloads = [join(shard_pieces) for shard_pieces in pieces]
-        return _Push(pieces, payloads, self.topology.push(self.step.transport, payloads))
+            payloads = self.flat.new_empty(sum(map(sum, lengths)), dtype=torch.uint8)
+            pieces = payloads.split(list(itertools.chain(*lengths)))
+            for run, piece in zip(itertools.chain(*chunk), pieces, strict=True):
+                self.coder.encode(self, self.push, run, out=piece)
+        received = self.topology.push(self.step.transport, payloads, list(map(sum, lengths)))
+        return _Push(lengths, received)
 
     def _start_pull(self, chunk: Chunk, push: _Push) -> Pending[Pulled]:
         """Steps 3 to 5."""
         transport = self.step.transport
-        received, coded = push.received.wait(), []
+        received = push.received.wait()
         with add_seconds(self.step.costs, "encode_seconds"):
-            for r, versions in zip(self.topology.owned(transport), received, strict=True):
-                pieces_of_ranks = zip(*(split(payload, push.pieces[r]) for payload in versions), strict=True)
-                means = [
-                    self.coder.encode_mean(self, self.pull, run, run_pieces)
-                    for run, run_pieces in zip(chunk[r], pieces_of_ranks, strict=True)
-                ]
-                coded.append(join(means))
-        return self.topology.pull(transport, coded, push.payloads)
+            means = [
+                self.coder.encode_mean(self, self.pull, run, payloads)
+                for r, shard in zip(self.topology.owned(transport), received, strict=True)
+                for run, payloads in zip(chunk[r], shard.split(push.lengths[r], dim=1), strict=True)
+            ]
+            coded = join(means, self.flat.device)
+        return self.topology.pull(transport, coded, list(map(sum, push.lengths)))
 
     def _decode(self, chunk: Chunk, push: _Push, pull: Pending[Pulled]) -> None:
         """Step 6."""
         pulled = pull.wait()
         with add_seconds(self.step.costs, "decode_seconds"):
-            for runs, payload, shard_pieces in zip(chunk, pulled, push.pieces, strict=True):
-                for run, piece in zip(runs, split(payload, shard_pieces), strict=True):
+            for runs, payload, lengths in zip(chunk, pulled, push.lengths, strict=True):
+                for run, piece in zip(runs, payload.split(lengths), strict=True):
                     self.coder.codec.decode_into_(self.flat[run.part], piece, run.bits)
-
-
-def _drop_padding(flat: torch.Tensor, layout: Layout, shards: list[list[Run]], codec: VectorCodec) -> None:
-    """Make zero what repeats elements for the sake of scales, where the code has no use for it."""
-    for run in itertools.chain.from_iterable(shards):
-        if not codec.repeats_padding(run.bits):
-            inside = (layout.padding >= run.part.start) & (layout.padding < run.part.stop)
-            flat[layout.padding[inside]] = 0.0
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

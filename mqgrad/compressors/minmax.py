@@ -9,7 +9,7 @@ from mqgrad import cuda_ext
 from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
-from .topology import Topology, TopologyName, make_topology
+from .topology import Topology, TopologyName, join, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -71,7 +71,8 @@ class MinMax(Stateless):
             blocks = [_column_blocks(gradient, transport.world_size) for gradient in gradients]
             payloads = [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
         # 2.
-        received = topology.push(transport, payloads).wait()
+        lengths = [payload.numel() for payload in payloads]
+        received = topology.push(transport, torch.cat(payloads), lengths).wait()
         # 3.
         coded = []
         for versions in received:
@@ -85,7 +86,7 @@ class MinMax(Stateless):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        pulled = topology.pull(transport, coded, payloads).wait()
+        pulled = topology.pull(transport, join(coded, gradients[0].device), lengths).wait()
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
             for r, payload in enumerate(pulled):

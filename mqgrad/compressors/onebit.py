@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 from ..bit_planes import pack, unpack
-from ..vector_codec import VectorCodec
+from ..vector_codec import VectorCodec, placed
 from ..widths import Width
 from .coded import CodedMean
 
@@ -21,8 +21,17 @@ class OneBitCodec(VectorCodec):
     bucket_size: int
     """A multiple of 8. Vectors are made of whole buckets."""
 
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        return 8 * (numel // self.bucket_size) + numel // 8
+
     def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code float [N] as uint8 [8·B + N/8]; deterministic, so seed and identities are not used."""
         x_BL = x.float().view(-1, self.bucket_size)
@@ -36,7 +45,8 @@ class OneBitCodec(VectorCodec):
             ]
         )
         means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)
-        return torch.cat([means_2B.view(-1).view(torch.uint8), pack(positive_BL.view(-1).to(torch.uint8), 1)])
+        signs = pack(positive_BL.view(-1).to(torch.uint8), 1)
+        return placed(torch.cat([means_2B.view(-1).view(torch.uint8), signs]), out)
 
     def encode_with_feedback(
         self,
@@ -48,9 +58,10 @@ class OneBitCodec(VectorCodec):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h; h ← β·h + x − Q(v) in place, except in buckets that are not finite."""
-        payload = self.encode(torch.add(x.float(), residual, alpha=alpha), bits)
+        payload = self.encode(torch.add(x.float(), residual, alpha=alpha), bits, out=out)
         update = beta * residual + x - self.decode(payload, x.numel(), bits)
         residual.copy_(torch.where(update.isfinite(), update, residual))
         return payload
@@ -62,7 +73,7 @@ class OneBitCodec(VectorCodec):
             ValueError: the payload has the wrong length.
         """
         num_buckets = numel // self.bucket_size
-        if payload.numel() != 8 * num_buckets + numel // 8:
+        if payload.numel() != self.payload_bytes(numel, bits):
             raise ValueError(f"payload of {payload.numel()} bytes does not hold {numel} elements at 1 bit")
         negative_B, positive_B = payload[: 8 * num_buckets].clone().view(torch.float32).view(2, -1)
         is_positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).bool()

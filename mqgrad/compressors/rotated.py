@@ -1,7 +1,6 @@
 """Rotated codes: the best scalar codebook of a Gaussian, whatever the gradient looks like."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 
@@ -10,7 +9,7 @@ from mqgrad import cuda_ext
 from ..codec import Codec
 from ..feedback import FeedbackGain
 from ..quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
-from ..vector_codec import CodecByWidth, VectorCodec
+from ..vector_codec import CodecByWidth, VectorCodec, placed
 from ..widths import Width
 from .coded import CodedMean
 
@@ -34,11 +33,20 @@ class RotationCodec(VectorCodec):
                 "uniform levels by quantized:rounding=stochastic or qsgd"
             )
 
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        return cuda_ext.rotated_bytes(numel, int(bits), self.bucket_size)
+
     def encode(
-        self, x: torch.Tensor, bits: Width, seed: int = 0, bucket_ids: torch.Tensor | None = None
+        self,
+        x: torch.Tensor,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
-        return cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed)
+        return placed(cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed), out)
 
     def encode_with_feedback(
         self,
@@ -50,15 +58,17 @@ class RotationCodec(VectorCodec):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h, and update h ← β·h + x − Q(v) where that is finite."""
-        return cuda_ext.encode_rotated_with_feedback(
+        payload = cuda_ext.encode_rotated_with_feedback(
             x, residual, int(bits), self.bucket_size, self.unbiased, seed, alpha, beta
         )
+        return placed(payload, out)
 
     def encode_mean(
         self,
-        payloads: Sequence[torch.Tensor],
+        payloads: torch.Tensor,
         numel: int,
         bits: Width,
         residual: torch.Tensor | None,
@@ -68,9 +78,9 @@ class RotationCodec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of W payloads [P], with feedback if there is a residual [numel], in one pass."""
+        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel], in one pass."""
         return cuda_ext.reduce_encode_rotated(
-            torch.stack(list(payloads)),
+            payloads,
             numel,
             int(bits),
             self.bucket_size,

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
-
 from ..layout import Layout
 from ..widths import Width
 
@@ -56,17 +54,6 @@ def chunked(shards: list[list[Run]], bucket_size: int) -> list[list[list[Run]]]:
     return [
         [_cut_all(runs, runs[0].part.start + at, step) for runs in shards] for at in range(0, numel, step)
     ]
-
-
-def join(pieces: list[torch.Tensor]) -> torch.Tensor:
-    """One payload of the payloads of a shard's runs."""
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def split(payload: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Undo :meth:`join`: payloads as long as those in ``like``, copied where they would not be aligned as floats."""
-    pieces = payload.split([piece.numel() for piece in like])
-    return [piece if piece.storage_offset() % 4 == 0 else piece.clone() for piece in pieces]
 
 
 def _overlap(first: slice, second: slice) -> bool:

@@ -11,7 +11,7 @@ from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
-from .topology import TopologyName, make_topology
+from .topology import TopologyName, join, make_topology
 
 MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte
 
@@ -63,12 +63,13 @@ class TernGrad(Stateless):
         # 2.
         with add_seconds(step.costs, "encode_seconds"):
             payloads = _encode(clipped, scales, work.layout.keys, step)
-        received = topology.push(transport, payloads).wait()
+        shard_bytes = len(payloads) // transport.world_size
+        received = topology.push(transport, payloads, [shard_bytes] * transport.world_size).wait()
         # 3.
         coded = [_sum(versions, sum_bits, step.costs) for versions in received]
         # 4.
-        like = [payload.new_empty(payload.numel() // 2 * sum_bits) for payload in payloads]
-        pulled = topology.pull(transport, coded, like).wait()
+        lengths = [shard_bytes // 2 * sum_bits] * transport.world_size
+        pulled = topology.pull(transport, join(coded, payloads.device), lengths).wait()
         with add_seconds(step.costs, "decode_seconds"):
             sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - transport.world_size
             _write_means(work.gradients, scales, sums, transport.world_size)
@@ -84,17 +85,17 @@ class TernGrad(Stateless):
 
 def _encode(
     gradients: list[torch.Tensor], scales: torch.Tensor, keys: Sequence[int], step: Step
-) -> list[torch.Tensor]:
-    """The packed codes of each shard."""
+) -> torch.Tensor:
+    """The packed codes of all shards, one after another."""
     seed = stream_seed(step.seed, step.iteration, step.transport.rank)
     codes = [
         _ternary(gradient, scale, stream_seed(seed, key, 0))
         for gradient, scale, key in zip(gradients, scales, keys, strict=True)
     ]
-    return [pack(shard, 2) for shard in _shards(torch.cat(codes), step.transport.world_size)]
+    return torch.cat([pack(shard, 2) for shard in _shards(torch.cat(codes), step.transport.world_size)])
 
 
-def _sum(versions: Sequence[torch.Tensor], sum_bits: int, costs: Costs) -> torch.Tensor:
+def _sum(versions: torch.Tensor, sum_bits: int, costs: Costs) -> torch.Tensor:
     """The packed sums of one shard's codes; each code is 1 too large, so that a sum is W too large."""
     with add_seconds(costs, "decode_seconds"):
         total = unpack(versions[0], 2)

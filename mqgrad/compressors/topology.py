@@ -11,8 +11,8 @@ from ..transport import Transport
 from ..wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
-Received = list[tuple[torch.Tensor, ...]]
-"""For each shard that a rank owns, what each rank sent."""
+Received = list[torch.Tensor]
+"""For each shard that a rank owns, [W, P] with row r the payload [P] of rank r."""
 
 
 class Topology(Protocol):
@@ -22,14 +22,17 @@ class Topology(Protocol):
         """Shards that this rank averages."""
         ...
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
-        """Send every shard to its owner."""
+    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
+        """Send every shard to its owner: the r-th of the joined payloads has ``lengths[r]`` bytes.
+
+        The payloads must stay as they are until what is received has been waited for.
+        """
         ...
 
     def pull(
-        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
     ) -> Pending[tuple[torch.Tensor, ...]]:
-        """Hand out the owned shards' means; return those of all shards, as long as the payloads ``like``."""
+        """Hand out the owned shards' means, joined; return those of all shards, of ``lengths[r]`` bytes each."""
         ...
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -43,14 +46,13 @@ class Sharded:
     def owned(self, transport: Transport) -> range:
         return range(transport.rank, transport.rank + 1)
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
-        received = transport.start_all_to_all(torch.cat(payloads), _lengths(payloads))
-        return received.then(lambda rows: [rows.unbind()])
+    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
+        return transport.start_all_to_all(payloads, lengths).then(lambda received: [received])
 
     def pull(
-        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
     ) -> Pending[tuple[torch.Tensor, ...]]:
-        return transport.start_all_gather_uneven(coded[0], _lengths(like))
+        return transport.start_all_gather_uneven(coded, lengths)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         buffer.div_(transport.world_size)
@@ -63,19 +65,17 @@ class Star:
     def owned(self, transport: Transport) -> range:
         return range(transport.world_size if transport.rank == 0 else 0)
 
-    def push(self, transport: Transport, payloads: list[torch.Tensor]) -> Pending[Received]:
-        lengths, owned = _lengths(payloads), self.owned(transport)
-
-        def by_shard(received: torch.Tensor) -> Received:
-            return [shard.unbind() for shard in received.split(lengths, dim=1)[: len(owned)]]
-
-        return transport.start_gather(torch.cat(payloads)).then(by_shard)
+    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
+        num_owned = len(self.owned(transport))
+        received = transport.start_gather(payloads)
+        return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
 
     def pull(
-        self, transport: Transport, coded: list[torch.Tensor], like: list[torch.Tensor]
+        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
     ) -> Pending[tuple[torch.Tensor, ...]]:
-        lengths = _lengths(like)
-        mine = torch.cat(coded) if coded else like[0].new_empty(sum(lengths))
+        mine = (
+            coded if len(coded) else coded.new_empty(sum(lengths))
+        )  # the server's length, to receive as much
         return transport.start_fan_out(mine).then(lambda means: means.split(lengths))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -98,5 +98,8 @@ def make_topology(name: str) -> Topology:
     return _TOPOLOGIES[name]()
 
 
-def _lengths(payloads: list[torch.Tensor]) -> list[int]:
-    return [payload.numel() for payload in payloads]
+def join(payloads: list[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Payloads one after another, uint8; a single one as it is."""
+    if len(payloads) == 1:
+        return payloads[0]
+    return torch.cat([torch.empty(0, dtype=torch.uint8, device=device), *payloads])
