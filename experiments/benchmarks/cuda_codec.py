@@ -1,335 +1,148 @@
-"""Build, check and time the CUDA kernels on the GPU at hand, in one call of a few minutes:
+"""Build, check and time the CUDA kernels on the GPU at hand, in one call that ends within a time limit:
 
     python experiments/benchmarks/cuda_codec.py --output cuda-codec.json
 
-It needs a CUDA build of torch and its nvcc, numpy, setuptools, ninja. The package is built into a temporary folder.
+It needs a CUDA build of torch and its nvcc, numpy, setuptools, pip, and ninja for speed. The package is built for
+this card, into a temporary folder. Each stage is a process of its own, and what it found is in the file before the
+next begins:
 
-1. Build for this card.
-2. Compare payloads, residuals and decoded values with those of the CPU kernels.
-3. Do the same on a few shapes under compute-sanitizer (memcheck, racecheck, synccheck), where that is installed.
-4. Time the ops of a gradient's way on 256 M elements. A figure is the bytes moved, each read and each write counted
-   once, over the median time, as a fraction of what the same card's device-to-device copy moved a moment before.
+1. Build.
+2. Compare payloads, residuals and decoded values with those of the CPU kernels on small shapes; see cuda_checks.py.
+3. Time the ops on 256 M elements; see cuda_timings.py.
+4. Compare on large shapes, one of more than 2^31 elements.
+5. Compare on a few small shapes under compute-sanitizer (memcheck, racecheck, synccheck), where that is installed,
+   in what is left of the time.
+
+The exit status is not zero if bytes differ, a sanitizer finds something, or a stage of the first three does not end.
 """
 
 import argparse
-import datetime
-import itertools
-import json
 import os
 import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import time
 from pathlib import Path
-from typing import Any
+from typing import IO
 
+import cuda_report
 import torch
-from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
-NUMEL, BUCKET_SIZE, RANKS = 2**28, 512, 4
-WARM_UPS, REPETITIONS = 3, 15
-SHAPES = [(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)]
-LARGE_SHAPES = [(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)]
-ROTATED_SHAPES = [(1, 8), (2500, 8), (4200, 16), (4999, 128), (9000, 512), (6000, 4096), (20_000, 8192)]
-LARGE_ROTATED_SHAPES = [(10_000_019, 512), (6_000_000, 8192), (1_000_003, 65_536)]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 SANITIZER_TOOLS = ("memcheck", "racecheck", "synccheck")
-SANITIZER_SECONDS = 180
+WORTH_STARTING = 10  # seconds
+HAS_CUDA = (
+    "from mqgrad.cuda_ext.library import COMPILED_DEVICES as devices; assert 'cuda' in devices, devices"
+)
 
 
-def gradient(numel: int) -> Tensor:
-    """On the CPU: heavy-tailed, with zeros, ties between levels and a NaN near the end."""
-    generator = torch.Generator().manual_seed(numel)
-    x = torch.randn(numel, generator=generator) * torch.randn(numel, generator=generator).exp()
-    x[numel // 4 : numel // 2] = 0.0
-    x[::9] = (x[::9] * 8).round() / 8
-    if numel > 1000:
-        x[-3] = torch.nan
-    return x
+class Stages:
+    """Runs one process after another until a deadline, and notes in the report what came of each.
 
+    Args:
+        output: file of the report.
+        seconds: that all stages may take together, from now.
+    """
 
-def unaligned(
-    numel: int, dtype: torch.dtype = torch.float32, *, finite: bool = False
-) -> tuple[Tensor, Tensor]:
-    """A gradient on the CPU and on the GPU, where its address is not aligned for vector loads."""
-    x = gradient(numel + 1).to(dtype)
-    x = x.nan_to_num() if finite else x
-    return x[1:], x.cuda()[1:]
+    def __init__(self, output: Path, seconds: float) -> None:
+        self._output = output
+        self._deadline = time.monotonic() + seconds
 
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
 
-def same(name: str, ours: Tensor, expected: Tensor) -> None:
-    if not torch.equal(ours.cpu().nan_to_num(nan=-1e30), expected.nan_to_num(nan=-1e30)):
-        raise SystemExit(f"cuda_codec: {name}: CUDA and CPU disagree")
-
-
-def check(shapes: list[tuple[int, int]]) -> None:
-    """Compare with the CPU kernels, at all widths and roundings."""
-    from mqgrad import cuda_ext
-
-    dtypes = itertools.cycle([torch.float32, torch.bfloat16, torch.float16, torch.float64])
-    for (numel, bucket_size), bits, stochastic in itertools.product(shapes, range(1, 9), (False, True)):
-        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, stochastic={stochastic}"
-        x, x_on_gpu = unaligned(numel, next(dtypes))
-        residual = torch.full((numel,), 0.01)
-        on_gpu = residual.cuda()
-        arguments = (bits, bucket_size, stochastic, 7, 1.0, 1.0)
-        payload = cuda_ext.encode_with_feedback(x_on_gpu, on_gpu, *arguments)
-        expected = cuda_ext.encode_with_feedback(x, residual, *arguments)
-        same(f"payload, {name}", payload, expected)
-        same(f"residual, {name}", on_gpu, residual)
-        aligned = cuda_ext.encode(x.cuda(), bits, bucket_size, stochastic, 7)
-        same(f"aligned, {name}", aligned, cuda_ext.encode(x, bits, bucket_size, stochastic, 7))
-        shifted = torch.cat([payload[:1], payload])[1:]
-        cuda_ext.decode_add_(on_gpu, shifted, bits, bucket_size)
-        cuda_ext.decode_add_(residual, expected, bits, bucket_size)
-        same(f"sum, {name}", on_gpu, residual)
-        payloads = torch.stack([expected, cuda_ext.encode(x, bits, bucket_size, False, 7)])
-        reduced = cuda_ext.reduce_encode(
-            payloads.cuda(), numel, bits, bucket_size, stochastic, 8, residual=on_gpu
+    def run(
+        self,
+        name: str,
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        folder: str,
+        at_most: float = float("inf"),
+        log: IO[str] | None = None,
+    ) -> bool:
+        """Run a command in a folder, for at most so many seconds; whether it succeeded."""
+        start, limit = time.monotonic(), min(at_most, self.seconds_left)
+        if limit < WORTH_STARTING:
+            return self._note(name, "no time left", 0.0)
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
         )
-        expected_sum = cuda_ext.reduce_encode(
-            payloads, numel, bits, bucket_size, stochastic, 8, residual=residual
-        )
-        same(f"reduced, {name}", reduced, expected_sum)
-        same(f"residual of the reduced, {name}", on_gpu, residual)
-        decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
-        same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+            process.wait()
+            return self._note(name, f"not finished in {limit:.0f} s", limit)
+        outcome = "ok" if code == 0 else f"exit status {code}"
+        return self._note(name, outcome, time.monotonic() - start)
+
+    def _note(self, name: str, outcome: str, seconds: float) -> bool:
+        stages = cuda_report.read(self._output).get("stages", {})
+        stages[name] = {"outcome": outcome, "seconds": round(seconds, 1)}
+        cuda_report.update(self._output, stages=stages)
+        print(f"{name}: {outcome} ({seconds:.0f} s)", flush=True)
+        return outcome == "ok"
 
 
-def check_rotated(shapes: list[tuple[int, int]]) -> None:
-    from mqgrad import cuda_ext
-
-    for (numel, bucket_size), bits, unbiased in itertools.product(shapes, range(1, 5), (False, True)):
-        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, unbiased={unbiased}"
-        (x, x_on_gpu), accumulator = unaligned(numel), torch.ones(numel)
-        on_gpu = accumulator.cuda()
-        payload = cuda_ext.encode_rotated(x_on_gpu, bits, bucket_size, unbiased, 7)
-        expected = cuda_ext.encode_rotated(x, bits, bucket_size, unbiased, 7)
-        same(f"rotated payload, {name}", payload, expected)
-        cuda_ext.decode_rotated_add_(on_gpu, torch.cat([payload[:1], payload])[1:], bits, bucket_size)
-        cuda_ext.decode_rotated_add_(accumulator, expected, bits, bucket_size)
-        same(f"rotated sum, {name}", on_gpu, accumulator)
-
-
-def check_sparse(numels: list[int]) -> None:
-    from mqgrad import cuda_ext
-
-    for numel, elements_per_bit, finite in itertools.product(numels, (1, 2, 8, 64), (False, True)):
-        name = f"numel={numel}, elements_per_bit={elements_per_bit}, finite={finite}"
-        (x, x_on_gpu), residual = unaligned(numel, finite=finite), torch.full((numel,), 0.01)
-        on_gpu = residual.cuda()
-        payload = cuda_ext.sparse_encode_with_feedback(x_on_gpu, on_gpu, elements_per_bit)
-        expected = cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit)
-        same(f"sparse payload, {name}", payload, expected)
-        same(f"sparse residual, {name}", on_gpu, residual)
-        cuda_ext.sparse_decode_add_(on_gpu, torch.cat([payload[:1], payload])[1:], elements_per_bit)
-        cuda_ext.sparse_decode_add_(residual, expected, elements_per_bit)
-        same(f"sparse sum, {name}", on_gpu, residual)
-
-
-def check_all(large: bool) -> None:
-    check(SHAPES + LARGE_SHAPES * large)
-    check_rotated(ROTATED_SHAPES + LARGE_ROTATED_SHAPES * large)
-    check_sparse([numel for numel, _ in SHAPES + LARGE_SHAPES * large])
-
-
-def seconds(operation: Callable[[], object]) -> float:
-    """Median on the GPU's own clock."""
-    times = []
-    for repetition in range(WARM_UPS + REPETITIONS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        operation()
-        end.record()
-        end.synchronize()
-        if repetition >= WARM_UPS:
-            times.append(start.elapsed_time(end) / 1e3)
-    return statistics.median(times)
-
-
-def operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    """Name to (bytes moved, call)."""
-    from mqgrad import cuda_ext
-
-    numel, half, residual = x.numel(), x.to(torch.bfloat16), torch.zeros_like(x)
-    payload = cuda_ext.encode(x, bits, BUCKET_SIZE, True, 1)
-    coded = payload.numel()
-    arguments = (bits, BUCKET_SIZE, True, 1)
-    payloads = payload.expand(RANKS, -1).contiguous()
-    return {
-        "encode, stochastic": (4 * numel + coded, lambda: cuda_ext.encode(x, *arguments)),
-        "encode, nearest": (4 * numel + coded, lambda: cuda_ext.encode(x, bits, BUCKET_SIZE, False, 1)),
-        "encode, bf16 input": (2 * numel + coded, lambda: cuda_ext.encode(half, *arguments)),
-        "encode, feedback": (
-            12 * numel + coded,
-            lambda: cuda_ext.encode_with_feedback(x, residual, *arguments, 1.0, 1.0),
-        ),
-        "decode": (4 * numel + coded, lambda: cuda_ext.decode(payload, numel, bits, BUCKET_SIZE)),
-        f"sum {RANKS}, encode": (
-            (RANKS + 1) * coded,
-            lambda: cuda_ext.reduce_encode(payloads, numel, *arguments),
-        ),
-        "decode and add": (
-            8 * numel + coded,
-            lambda: cuda_ext.decode_add_(residual, payload, bits, BUCKET_SIZE),
-        ),
-    }
-
-
-def rotated_operations(x: Tensor, bits: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    from mqgrad import cuda_ext
-
-    payload = cuda_ext.encode_rotated(x, bits, BUCKET_SIZE, True, 1)
-    moved = x.nbytes + payload.numel()
-    return {
-        "rotated encode": (moved, lambda: cuda_ext.encode_rotated(x, bits, BUCKET_SIZE, True, 1)),
-        "rotated decode": (moved, lambda: cuda_ext.decode_rotated(payload, x.numel(), bits, BUCKET_SIZE)),
-    }
-
-
-def sparse_operations(x: Tensor, elements_per_bit: int) -> dict[str, tuple[int, Callable[[], object]]]:
-    """Encode reads the vector several times, which counts once."""
-    from mqgrad import cuda_ext
-
-    payload, residual = cuda_ext.sparse_encode(x, elements_per_bit), torch.zeros_like(x)
-    coded = payload.numel()
-    return {
-        "sparse encode": (x.nbytes + coded, lambda: cuda_ext.sparse_encode(x, elements_per_bit)),
-        "sparse encode, feedback": (
-            3 * x.nbytes + coded,
-            lambda: cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit),
-        ),
-        "sparse decode": (
-            x.nbytes + coded,
-            lambda: cuda_ext.sparse_decode(payload, x.numel(), elements_per_bit),
-        ),
-    }
-
-
-def operations_by_width(x: Tensor) -> Iterator[tuple[float, dict[str, tuple[int, Callable[[], object]]]]]:
-    for bits in range(1, 9):
-        yield bits, operations(x, bits)
-    for bits in range(1, 5):
-        yield bits, rotated_operations(x, bits)
-    for elements_per_bit in (2, 8, 64):
-        yield 1 / elements_per_bit, sparse_operations(x, elements_per_bit)
-
-
-def measure() -> dict[str, Any]:
-    """Fractions of the copy's bandwidth, by op and width."""
-    x = torch.randn(NUMEL, device="cuda")
-    copy = torch.empty_like(x)
-    rows = []
-    for bits, timed in operations_by_width(x):
-        copied = 2 * x.nbytes / seconds(lambda: copy.copy_(x))
-        for name, (moved, operation) in timed.items():
-            rate = moved / seconds(operation)
-            rows.append({"op": name, "bits": bits, "GB/s": rate / 1e9, "copy GB/s": copied / 1e9})
-    return {
-        "card": torch.cuda.get_device_name(),
-        "date": datetime.date.today().isoformat(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "elements": NUMEL,
-        "bucket_size": BUCKET_SIZE,
-        "rows": rows,
-    }
-
-
-def print_table(result: dict[str, Any]) -> None:
-    copies = [row["copy GB/s"] for row in result["rows"]]
-    print(
-        f"{result['card']}, {result['date']}, torch {result['torch']}, {result['elements'] / 2**20:.0f} Mi elements"
-    )
-    print(f"device-to-device copy {statistics.median(copies):.0f} GB/s; below, fractions of it by bits")
-    for op, rows in itertools.groupby(
-        sorted(result["rows"], key=lambda r: (r["op"], r["bits"])), lambda r: r["op"]
-    ):
-        fractions = (f"{row['bits']:g}: {row['GB/s'] / row['copy GB/s']:.2f}" for row in rows)
-        print(op.ljust(24) + "  ".join(fractions))
-
-
-def build(folder: str) -> dict[str, str]:
-    """Install the package into `folder`; the environment in which it is imported from there."""
+def build(stages: Stages, folder: str) -> dict[str, str] | None:
+    """Install the package into a folder; the environment in which it is imported from there, None if that failed."""
+    for stale in ROOT.glob("build/lib*"):
+        shutil.rmtree(stale)  # setuptools would install what is no longer among the sources
     capability = ".".join(map(str, torch.cuda.get_device_capability()))
-    install = [
-        "pip",
-        "install",
-        "--verbose",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        folder,
-        str(ROOT),
-    ]
-    built = subprocess.run(
-        [sys.executable, "-m", *install],
-        env={**os.environ, "TORCH_CUDA_ARCH_LIST": capability},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    environment = {**os.environ, "PYTHONPATH": folder}
-    test = [
-        sys.executable,
-        "-c",
-        "from mqgrad.cuda_ext.library import COMPILED_DEVICES as d; assert 'cuda' in d",
-    ]
-    if built.returncode or subprocess.run(test, env=environment, cwd=folder, check=False).returncode:
-        raise SystemExit(
-            f"{built.stdout[-8000:]}\ncuda_codec: the CUDA kernels were not built; the messages are above"
-        )
-    return environment
+    site, log = Path(folder, "site"), Path(folder, "build.log")
+    options = ["--verbose", "--no-deps", "--no-build-isolation", "--target", str(site)]
+    environment = {**os.environ, "TORCH_CUDA_ARCH_LIST": capability}
+    command = [sys.executable, "-m", "pip", "install", *options, str(ROOT)]
+    with log.open("w") as file:
+        built = stages.run("build", command, environment, folder=folder, log=file)
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    if built and stages.run("import", [sys.executable, "-c", HAS_CUDA], environment, folder=folder):
+        return environment
+    print(log.read_text()[-8000:])
+    return None
 
 
-def sanitize(script: list[str], environment: dict[str, str]) -> dict[str, str]:
-    """Run the check on small shapes under each tool; what came of it."""
+def sanitize(stages: Stages, script: list[str], environment: dict[str, str], folder: str) -> None:
+    """Run the checks on tiny shapes under each tool, which share the time that is left."""
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:
-        return dict.fromkeys(SANITIZER_TOOLS, "compute-sanitizer is not installed")
-    outcome = {}
+        print("compute-sanitizer is not installed")
+        return
     uncached = {
         **environment,
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-    }  # else a pool hides what lies outside a tensor
-    for tool in SANITIZER_TOOLS:
-        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *script, "--step", "check-small"]
-        try:
-            code = subprocess.run(command, env=uncached, check=False, timeout=SANITIZER_SECONDS).returncode
-            outcome[tool] = "clean" if code == 0 else f"exit status {code}"
-        except subprocess.TimeoutExpired:
-            outcome[tool] = f"not finished in {SANITIZER_SECONDS} s"
-    return outcome
+    }  # a pool hides what lies outside a tensor
+    for i, tool in enumerate(SANITIZER_TOOLS):
+        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", *script, "--sizes", "tiny"]
+        share = stages.seconds_left / (len(SANITIZER_TOOLS) - i)
+        stages.run(tool, command, uncached, folder=folder, at_most=share)
 
 
-def everything(output: Path) -> None:
-    if not torch.cuda.is_available():
-        raise SystemExit(
-            "cuda_codec: no GPU here (torch.cuda.is_available() is false); nothing was checked or timed"
-        )
-    script = [sys.executable, str(Path(__file__).resolve())]
+def run_stages(output: Path, seconds: float, device: str) -> None:
+    stages = Stages(output, seconds)
+    checks = [sys.executable, str(FOLDER / "cuda_checks.py"), "--device", device]
+    timings = [sys.executable, str(FOLDER / "cuda_timings.py"), "--device", device]
+    report = ["--output", str(output)]
     with tempfile.TemporaryDirectory() as folder:
-        environment = build(folder)
-        subprocess.run([*script, "--step", "check"], env=environment, cwd=folder, check=True)
-        print("CUDA and CPU give the same bytes", flush=True)
-        sanitized = sanitize(script, environment)
-        measured = subprocess.run(
-            [*script, "--step", "measure"],
-            env=environment,
-            cwd=folder,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-    result = {**json.loads(measured.stdout), "sanitizer": sanitized}
-    output.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"compute-sanitizer: {sanitized}")
-    print_table(result)
-    if any(outcome.startswith("exit status") for outcome in sanitized.values()):
-        raise SystemExit("cuda_codec: compute-sanitizer found errors; its messages are above")
+        environment = build(stages, folder) if device == "cuda" else dict(os.environ)
+        if environment is None:
+            return
+        stages.run("small", [*checks, *report, "--sizes", "small"], environment, folder=folder)
+        stages.run("timings", [*timings, *report], environment, folder=folder)
+        if device == "cuda":
+            stages.run("large", [*checks, *report, "--sizes", "large"], environment, folder=folder)
+            sanitize(stages, checks, environment, folder)
+
+
+def succeeded(stages: dict[str, dict[str, str]], required: tuple[str, ...]) -> bool:
+    failed = any(stage["outcome"].startswith("exit status") for stage in stages.values())
+    return not failed and all(stages.get(name, {}).get("outcome") == "ok" for name in required)
 
 
 def main() -> None:
@@ -337,15 +150,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--output", type=Path, default=Path("cuda-codec.json"))
-    parser.add_argument("--step", choices=["check", "check-small", "measure"], help="of the built package")
+    parser.add_argument(
+        "--time-limit", type=float, default=540, metavar="SECONDS", help="of all stages together"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="on the CPU with the installed package: tries this script"
+    )
     arguments = parser.parse_args()
-    if arguments.step is None:
-        everything(arguments.output)
-        return
-    if arguments.step == "measure":
-        print(json.dumps(measure()))
-    else:
-        check_all(large=arguments.step == "check")
+    device = "cpu" if arguments.dry_run else "cuda"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit(
+            "cuda_codec: no GPU here (torch.cuda.is_available() is false); nothing was checked or timed"
+        )
+    output = arguments.output.absolute()
+    output.unlink(missing_ok=True)
+    run_stages(output, arguments.time_limit, device)
+    report = cuda_report.read(output)
+    cuda_report.print_report(report)
+    required = ("build", "import", "small", "timings") if device == "cuda" else ("small", "timings")
+    if not succeeded(report.get("stages", {}), required):
+        raise SystemExit("cuda_codec: failed; see above what")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,312 @@
+"""Compare the CUDA kernels with the CPU's, byte for byte; a stage of cuda_codec.py.
+
+A group of checks ends at its first difference or error; the others go on. ``--device cpu`` compares the CPU with
+itself, to try this script where there is no GPU.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import cuda_report
+import torch
+from torch import Tensor
+
+from mqgrad import cuda_ext
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What to compare: (elements, bucket size), and bits."""
+
+    shapes: list[tuple[int, int]]
+    rotated_shapes: list[tuple[int, int]]
+    widths: tuple[int, ...] = tuple(range(1, 9))
+    beyond_bytes: bool = True
+    """Also streams, graphs and slices."""
+    many_elements: bool = False
+
+
+SIZES = {
+    "tiny": Sizes(  # for the sanitizers, which take a hundred times as long
+        shapes=[(1300, 512), (777, 96), (9000, 2**62), (1543, 100)],
+        rotated_shapes=[(2500, 8), (4999, 128), (9000, 512), (20_000, 8192)],
+        widths=(1, 3, 8),
+        beyond_bytes=False,
+    ),
+    "small": Sizes(
+        shapes=[(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)],
+        rotated_shapes=[
+            (1, 8),
+            (2500, 8),
+            (4200, 16),
+            (4999, 128),
+            (9000, 512),
+            (6000, 4096),
+            (20_000, 8192),
+        ],
+    ),
+    "large": Sizes(
+        shapes=[(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)],
+        rotated_shapes=[(10_000_019, 512), (6_000_000, 8192), (1_000_003, 65_536)],
+        many_elements=True,
+    ),
+}
+
+
+@functools.lru_cache(maxsize=4)
+def gradient(numel: int) -> Tensor:
+    """On the CPU: heavy-tailed, with zeros, ties between levels and a NaN near the end."""
+    generator = torch.Generator().manual_seed(numel)
+    x = torch.randn(numel, generator=generator) * torch.randn(numel, generator=generator).exp()
+    x[numel // 4 : numel // 2] = 0.0
+    x[::9] = (x[::9] * 8).round() / 8
+    if numel > 1000:
+        x[-3] = torch.nan
+    return x
+
+
+def unaligned(numel: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """A gradient on the CPU and on the device, where its address is not aligned for vector loads."""
+    x = gradient(numel + 1).to(dtype)
+    return x[1:], x.to(device)[1:]
+
+
+def shifted(payload: Tensor) -> Tensor:
+    """The same bytes at an address that is not aligned."""
+    return torch.cat([payload[:1], payload])[1:]
+
+
+def same(name: str, ours: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(
+        ours.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=lambda told: f"{name}: {told}"
+    )
+
+
+def check_uniform(sizes: Sizes, device: str) -> None:
+    dtypes = itertools.cycle(DTYPES)
+    for (numel, bucket_size), bits, stochastic in itertools.product(
+        sizes.shapes, sizes.widths, (False, True)
+    ):
+        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, stochastic={stochastic}"
+        x, on_device = unaligned(numel, device, next(dtypes))
+        residual = torch.full((numel,), 0.01)
+        its_residual = residual.to(device, copy=True)
+        settings = (bits, bucket_size, stochastic, 7)
+        expected = cuda_ext.encode_with_feedback(x, residual, *settings, 1.0, 1.0)
+        payload = cuda_ext.encode_with_feedback(on_device, its_residual, *settings, 1.0, 1.0)
+        same(f"payload, {name}", payload, expected)
+        same(f"residual, {name}", its_residual, residual)
+        aligned = cuda_ext.encode(x.to(device), *settings)
+        same(f"aligned, {name}", aligned, cuda_ext.encode(x, *settings))
+        cuda_ext.decode_add_(its_residual, shifted(payload), bits, bucket_size)
+        cuda_ext.decode_add_(residual, expected, bits, bucket_size)
+        same(f"sum, {name}", its_residual, residual)
+        payloads = torch.stack([expected, cuda_ext.encode(x, bits, bucket_size, False, 7)])
+        reduced = cuda_ext.reduce_encode(payloads.to(device), numel, *settings, residual=its_residual)
+        same(
+            f"reduced, {name}", reduced, cuda_ext.reduce_encode(payloads, numel, *settings, residual=residual)
+        )
+        same(f"residual of the reduced, {name}", its_residual, residual)
+        decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
+        same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
+
+
+def check_rotated(sizes: Sizes, device: str) -> None:
+    for (numel, bucket_size), bits, unbiased in itertools.product(
+        sizes.rotated_shapes, range(1, 5), (False, True)
+    ):
+        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, unbiased={unbiased}"
+        x, on_device = unaligned(numel, device)
+        residual = torch.full((numel,), 0.01)
+        its_residual = residual.to(device, copy=True)
+        settings = (bits, bucket_size, unbiased, 7)
+        plain = cuda_ext.encode_rotated(x, *settings)
+        same(f"payload, {name}", cuda_ext.encode_rotated(on_device, *settings), plain)
+        expected = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 0.9)
+        payload = cuda_ext.encode_rotated_with_feedback(on_device, its_residual, *settings, 0.7, 0.9)
+        same(f"payload with feedback, {name}", payload, expected)
+        same(f"residual, {name}", its_residual, residual)
+        cuda_ext.decode_rotated_add_(its_residual, shifted(payload), bits, bucket_size)
+        cuda_ext.decode_rotated_add_(residual, expected, bits, bucket_size)
+        same(f"sum, {name}", its_residual, residual)
+        payloads = torch.stack([expected, plain])
+        reduced = cuda_ext.reduce_encode_rotated(payloads.to(device), numel, *settings, residual=its_residual)
+        expected = cuda_ext.reduce_encode_rotated(payloads, numel, *settings, residual=residual)
+        same(f"reduced, {name}", reduced, expected)
+        same(f"residual of the reduced, {name}", its_residual, residual)
+
+
+def check_sparse(sizes: Sizes, device: str) -> None:
+    for (numel, _), elements_per_bit, finite in itertools.product(sizes.shapes, (2, 8, 64), (False, True)):
+        name = f"numel={numel}, elements_per_bit={elements_per_bit}, finite={finite}"
+        x, on_device = unaligned(numel, device)
+        if finite:
+            x, on_device = x.nan_to_num(), on_device.nan_to_num()
+        residual = torch.full((numel,), 0.01)
+        its_residual = residual.to(device, copy=True)
+        expected = cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit)
+        payload = cuda_ext.sparse_encode_with_feedback(on_device, its_residual, elements_per_bit)
+        same(f"payload, {name}", payload, expected)
+        same(f"residual, {name}", its_residual, residual)
+        cuda_ext.sparse_decode_add_(its_residual, shifted(payload), elements_per_bit)
+        cuda_ext.sparse_decode_add_(residual, expected, elements_per_bit)
+        same(f"sum, {name}", its_residual, residual)
+        decoded = cuda_ext.sparse_decode(payload, numel, elements_per_bit)
+        same(f"decoded, {name}", decoded, cuda_ext.sparse_decode(expected, numel, elements_per_bit))
+
+
+def check_bfloat16(sizes: Sizes, device: str) -> None:
+    for numel, _ in sizes.shapes:
+        x, on_device = unaligned(numel, device)
+        residual = torch.full((numel,), 0.01)
+        its_residual = residual.to(device, copy=True)
+        expected = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+        payload = cuda_ext.encode_bfloat16_with_feedback(on_device, its_residual, 1.0, 1.0)
+        same(f"payload, numel={numel}", payload, expected)
+        same(f"residual, numel={numel}", its_residual, residual)
+        cuda_ext.decode_bfloat16_add_(its_residual, payload)
+        cuda_ext.decode_bfloat16_add_(residual, expected)
+        same(f"sum, numel={numel}", its_residual, residual)
+        payloads = torch.stack([expected, cuda_ext.encode_bfloat16(-x)])
+        reduced = cuda_ext.reduce_encode_bfloat16(payloads.to(device), numel, residual=its_residual)
+        expected = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual)
+        same(f"reduced, numel={numel}", reduced, expected)
+        same(f"residual of the reduced, numel={numel}", its_residual, residual)
+
+
+def check_minmax(sizes: Sizes, device: str) -> None:
+    shapes = [(1, 1), (40, 3), (3, 40), (70, 33), (2, 1200)] + [(1000, 999)] * sizes.many_elements
+    for (rows, columns), bits, dtype in itertools.product(shapes, sizes.widths, DTYPES):
+        name = f"{rows} x {columns}, bits={bits}, {dtype}"
+        x = gradient(rows * columns).to(dtype).view(rows, columns)
+        expected = cuda_ext.encode_minmax(x, bits)
+        payload = cuda_ext.encode_minmax(x.to(device), bits)
+        same(f"payload, {name}", payload, expected)
+        decoded = cuda_ext.decode_minmax(payload, rows, columns, bits)
+        same(f"decoded, {name}", decoded, cuda_ext.decode_minmax(expected, rows, columns, bits))
+
+
+def check_slices(sizes: Sizes, device: str) -> None:
+    """Results written to slices of other tensors, at any address."""
+    x = gradient(1000)
+    for bits, shift in itertools.product(sizes.widths, (0, 1, 4)):
+        expected = cuda_ext.encode(x, bits, 512, True, 5)
+        memory = torch.zeros(len(expected) + shift, dtype=torch.uint8, device=device)
+        cuda_ext.encode(x.to(device), bits, 512, True, 5, out=memory[shift:])
+        same(f"payload, bits={bits}, shift={shift}", memory[shift:], expected)
+        values = torch.zeros(1000 + shift, device=device)
+        cuda_ext.decode(memory[shift:], 1000, bits, 512, out=values[shift:])
+        same(
+            f"decoded, bits={bits}, shift={shift}", values[shift:], cuda_ext.decode(expected, 1000, bits, 512)
+        )
+
+
+def round_trips(x: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """One of each family of codes, encoded and decoded."""
+    numel = x.numel()
+    return {
+        "uniform": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 512, True, 1), numel, 3, 512),
+        "uniform, any bucket": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 100, False, 1), numel, 3, 100),
+        "rotated": lambda: cuda_ext.decode_rotated(
+            cuda_ext.encode_rotated(x, 2, 512, True, 1), numel, 2, 512
+        ),
+        "sparse": lambda: cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, 8), numel, 8),
+        "bfloat16": lambda: cuda_ext.decode_bfloat16(cuda_ext.encode_bfloat16(x), numel),
+        "minmax": lambda: cuda_ext.decode_minmax(
+            cuda_ext.encode_minmax(x.view(50, -1), 4), 50, numel // 50, 4
+        ),
+    }
+
+
+def check_no_waiting(sizes: Sizes, device: str) -> None:
+    """Nothing synchronises the host with the GPU."""
+    x = gradient(10_000).to(device)
+    waiting = []
+    for name, run in round_trips(x).items():
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            run()
+        except RuntimeError as error:
+            waiting.append(f"{name} ({str(error).splitlines()[0]})")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    if waiting:
+        raise AssertionError("these wait for the GPU: " + ", ".join(waiting))
+
+
+def check_graphs(sizes: Sizes, device: str) -> None:
+    """Captured on zeros, replayed on other values."""
+    values = gradient(10_000).nan_to_num()
+    expected = round_trips(values)
+    x = torch.zeros(10_000, device=device)
+    for name, run in round_trips(x).items():
+        x.zero_()
+        run()  # warms up
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            decoded = run()
+        x.copy_(values)
+        graph.replay()
+        same(name, decoded, expected[name]())
+
+
+def check_many_elements(sizes: Sizes, device: str) -> None:
+    """The last bucket of 2^31 + 1000 elements, against the same elements alone; 2^31 is a multiple of its size."""
+    numel = 2**31 + 1000
+    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
+        raise AssertionError("not done: needs 16 GiB of free GPU memory")
+    x = torch.zeros(numel, dtype=torch.bfloat16, device=device)
+    values = gradient(1000).to(torch.bfloat16)
+    x[-1000:] = values.to(device)
+    for bits in (3, 4):
+        payload = cuda_ext.encode(x, bits, 512, False, 1)
+        decoded = cuda_ext.decode(payload, numel, bits, 512)[-1000:].clone()
+        alone = cuda_ext.encode(values, bits, 512, False, 1)
+        same(f"bits={bits}", decoded, cuda_ext.decode(alone, 1000, bits, 512))
+
+
+def groups(sizes: Sizes, device: str) -> dict[str, Callable[[Sizes, str], None]]:
+    chosen: dict[str, Callable[[Sizes, str], None]] = {
+        "uniform": check_uniform,
+        "rotated": check_rotated,
+        "sparse": check_sparse,
+        "bfloat16": check_bfloat16,
+        "minmax": check_minmax,
+        "slices": check_slices,
+    }
+    if sizes.many_elements and device == "cuda":
+        chosen["many elements"] = check_many_elements
+    if sizes.beyond_bytes and device == "cuda":  # last: a capture that fails may break what follows
+        chosen |= {"no waiting": check_no_waiting, "graphs": check_graphs}
+    return chosen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, help="of cuda_report.py; printed alone if it is left out")
+    parser.add_argument("--sizes", choices=list(SIZES), default="small")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    arguments = parser.parse_args()
+    sizes = SIZES[arguments.sizes]
+    outcomes: dict[str, str] = {}
+    for name, check in groups(sizes, arguments.device).items():
+        try:
+            check(sizes, arguments.device)
+            outcomes[name] = "same"
+        except Exception as error:  # a broken kernel must not hide what the others do
+            outcomes[name] = f"{type(error).__name__}: {error}"
+        print(f"{arguments.sizes} {name}: {outcomes[name]}", flush=True)
+        if arguments.output is not None:
+            checks = cuda_report.read(arguments.output).get("checks", {})
+            cuda_report.update(arguments.output, checks={**checks, arguments.sizes: outcomes})
+    raise SystemExit(int(any(outcome != "same" for outcome in outcomes.values())))
+
+
+if __name__ == "__main__":
+    main()
