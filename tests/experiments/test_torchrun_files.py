@@ -1,5 +1,6 @@
 """In a torchrun job on several hosts only rank 0's disk has the files that the command line names."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,24 @@ for arguments in (
 """
 
 
+def torchrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A job of two ranks, which has to end well."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "200"}
+    job = subprocess.run(
+        [*launcher, *arguments], capture_output=True, text=True, timeout=100, check=False, env=environment
+    )
+    assert job.returncode == 0, job.stderr
+    return job
+
+
+def test_torchrun_starts_the_command_as_a_module(tmp_path: Path) -> None:
+    record = tmp_path / "record.json"
+    digits = ["--workload", "digits-mlp", "--set", "width=16", "--controller", "fixed:4"]
+    torchrun("-m", "mqgrad", "run", *digits, "--iterations", "5", "--record", str(record))
+    assert json.loads(record.read_text())["outcome"] == "finished"
+
+
 def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
     host0, host1 = tmp_path / "host0", tmp_path / "host1"
     host0.mkdir()
@@ -38,17 +57,7 @@ def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
     shutil.copy(POLICY, host0 / "policy.mqg")
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "200"}
-    job = subprocess.run(
-        [*torchrun, str(script), str(tmp_path / "host")],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env=environment,
-    )
-    assert job.returncode == 0, job.stderr
+    job = torchrun(str(script), str(tmp_path / "host"))
     for host in (host0, host1):
         ended = [line.split() for line in (host / "ended").read_text().splitlines()]
         assert [(f"{command} {what}", int(code)) for command, what, code in ended] == [
