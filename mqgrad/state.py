@@ -1,6 +1,5 @@
 """The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +17,9 @@ from .costs import Costs, Totals
 from .gradient_figures import GradientFigures
 from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
+from .measurements import Measurements
 from .paced_link import Link
-from .saved_state import check_keys, check_version, restored
+from .saved_state import check_keys, check_version
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport, own_group
 from .widths import Width, Widths, check_parameter_widths, check_width
@@ -77,7 +77,6 @@ class CompressionState:
         self.controller = controller
         self.interval = opening_of(controller) if controller is not None else interval
         """Iterations of the current interval."""
-        self.totals = Totals()
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         self._transport = transport or Transport(own_group(process_group, timeout_seconds), link)
@@ -97,12 +96,15 @@ class CompressionState:
         self._closed_bits = check_width(first_bits, self.compressor.widths)
         self._requested_bits: Widths = self._closed_bits
         self._bits: Widths = self._closed_bits
-        self._statistics = RankStatistics()
-        self._iteration_costs = Costs()
-        self._losses: list[torch.Tensor | float] = []
+        self._measured = Measurements()
         self._is_open = False  # between the first and the last bucket of an iteration
         self._clock = IterationClock()
         self._thread = CommThread(self._transport.device)
+
+    @property
+    def totals(self) -> Totals:
+        """What the run has cost this rank so far."""
+        return self._measured.totals
 
     @property
     def bits(self) -> Width:
@@ -128,16 +130,7 @@ class CompressionState:
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
-        costs = self._clock.lap()
-        if costs is not None or self.interval > 1:
-            self._losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
-        if costs is not None:
-            follows_untimed = len(self._losses) == 2 and self._statistics.step_seconds == 0
-            self._account(costs)
-            if follows_untimed:
-                self._statistics.double_seconds()
-        else:  # of an iteration whose time is not known, only the bytes are
-            self._statistics = RankStatistics(wire_bytes=self._statistics.wire_bytes if self._losses else 0.0)
+        self._measured.report(loss, self._clock.lap(), keep_untimed=self.interval > 1)
         if self.controller is not None:
             self._thread.post(self._open_iteration)
 
@@ -168,10 +161,7 @@ class CompressionState:
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
-        taken, self._statistics = self._statistics, RankStatistics()
-        taken.losses = [float(loss) for loss in self._losses]
-        self._losses = []
-        return taken
+        return self._measured.take()
 
     def drain(self) -> None:
         """Wait until the communication thread has done what it was given, a decision included."""
@@ -191,17 +181,13 @@ class CompressionState:
             self._clock.begin_wait(work.buffer.device)
         return self._thread.submit(lambda: self._average(work, is_last), work.buffer)
 
-    def _account(self, costs: Costs) -> None:
-        self._statistics.add(costs)
-        self.totals.add(costs)
-
     # What follows runs on the communication thread, for one bucket after another in the same order on all ranks.
 
     def _average(self, work: BucketWork, is_last: bool) -> None:
         self._open_iteration()
-        measure = len(self._losses) + 1 == self.interval
+        measure = len(self._measured.losses) + 1 == self.interval
         if measure:
-            self._figures.add(work, self._statistics)
+            self._figures.add(work, self._measured.statistics)
         if self._transport.world_size > 1:  # else the mean of one gradient is that gradient
             self.compressor.average_(work, self._step(work.layout, measure))
         if is_last:
@@ -215,7 +201,7 @@ class CompressionState:
             parameter_bits=layout.widths(bits) if isinstance(bits, tuple) else None,
             iteration=self.totals.iterations,
             seed=self._seed,
-            costs=self._iteration_costs,
+            costs=self._measured.open_costs,
             measure=measure,
             seconds=self._clock.seconds,
         )
@@ -228,14 +214,14 @@ class CompressionState:
         agreed = self._agreement.start_check(
             iteration=self.totals.iterations,
             bits=self._requested_bits,
-            losses=len(self._losses),
+            losses=len(self._measured.losses),
             residuals=self.compressor.num_residuals,
         )
         if self._may_overlap_check():
             self._transport.await_first(agreed)
         else:
             agreed.wait()
-        if self.controller is not None and len(self._losses) >= self.interval:
+        if self.controller is not None and len(self._measured.losses) >= self.interval:
             self._decide(self.controller)
         self._bits = self._requested_bits
 
@@ -260,8 +246,8 @@ class CompressionState:
         self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
-        self._iteration_costs.decide_seconds += time.perf_counter() - started - on_wire
-        self._transport.move_costs(self._iteration_costs)  # for a checkpoint: this is not decided again
+        self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire
+        self._transport.move_costs(self._measured.open_costs)  # for a checkpoint: this is not decided again
 
     def _close_iteration(self, is_measured: bool) -> None:
         self._is_open = False
@@ -270,11 +256,8 @@ class CompressionState:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
         bits = self._bits
         self._closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
-        self._transport.move_costs(self._iteration_costs)
-        self._account(self._iteration_costs)
-        self._iteration_costs.clear()  # what is not settled yet will be added to it
-        self.totals.iterations += 1
-        self.totals.bit_iterations += self._closed_bits
+        self._transport.move_costs(self._measured.open_costs)
+        self._measured.close_iteration(self._closed_bits)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -289,10 +272,7 @@ class CompressionState:
             "requested_bits": self._requested_bits,
             "bits": self._closed_bits,
             "interval": self.interval,
-            "statistics": dataclasses.asdict(self._statistics),
-            "open_costs": dataclasses.asdict(self._iteration_costs),
-            "losses": [float(loss) for loss in self._losses],
-            "totals": dataclasses.asdict(self.totals),
+            **self._measured.state_dict(),
             "compressor": self.compressor.state_dict(),
             "controller": self.controller.state_dict() if self.controller is not None else None,
         }
@@ -318,16 +298,13 @@ class CompressionState:
             )
         self._thread.drain()
         self._transport.move_costs(Costs())  # of the next iteration, if it is open: not this run's
-        self._iteration_costs = restored(Costs, state["open_costs"])
+        self._measured.load_state_dict(state)
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
         requested = state["requested_bits"]
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
         self._bits = self._requested_bits
         self._closed_bits = state["bits"]
         self.interval = state["interval"]
-        self._statistics = restored(RankStatistics, state["statistics"])
-        self._losses = list(state["losses"])
-        self.totals = restored(Totals, state["totals"])
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])

@@ -1,0 +1,76 @@
+"""What one rank measures of a run: of the iteration and the interval under way, and in all."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from .costs import Costs, Totals
+from .saved_state import restored
+from .statistics import RankStatistics
+from .widths import Width
+
+
+class Measurements:
+    """Costs and losses on one rank.
+
+    Communication adds to ``open_costs``, which count in the interval and in the totals when the iteration is closed.
+    """
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self.statistics = RankStatistics()
+        """Of the interval under way, but for its losses."""
+        self.losses: list[torch.Tensor | float] = []
+        """Of the interval under way."""
+        self.open_costs = Costs()
+        """Of the iteration under way."""
+
+    def report(self, loss: torch.Tensor | float, costs: Costs | None, *, keep_untimed: bool) -> None:
+        """Take in an iteration's loss and, where they are known, its seconds.
+
+        One without them counts as long as the next one, or not at all: ``keep_untimed`` says which.
+        """
+        if costs is not None or keep_untimed:
+            self.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
+        if costs is None:  # only the bytes of such an iteration are known
+            self.statistics = RankStatistics(wire_bytes=self.statistics.wire_bytes if self.losses else 0.0)
+            return
+        follows_untimed = len(self.losses) == 2 and self.statistics.step_seconds == 0
+        self._count(costs)
+        if follows_untimed:
+            self.statistics.double_seconds()
+
+    def close_iteration(self, bits: Width) -> None:
+        """Count what an iteration has cost, at a width of ``bits``."""
+        self._count(self.open_costs)
+        self.open_costs.clear()  # what is not settled yet will be added to it
+        self.totals.iterations += 1
+        self.totals.bit_iterations += bits
+
+    def take(self) -> RankStatistics:
+        """Return the statistics of the interval, and begin another."""
+        taken, self.statistics = self.statistics, RankStatistics()
+        taken.losses = [float(loss) for loss in self.losses]
+        self.losses = []
+        return taken
+
+    def _count(self, costs: Costs) -> None:
+        self.statistics.add(costs)
+        self.totals.add(costs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as plain types."""
+        return {
+            "statistics": dataclasses.asdict(self.statistics),
+            "open_costs": dataclasses.asdict(self.open_costs),
+            "losses": [float(loss) for loss in self.losses],
+            "totals": dataclasses.asdict(self.totals),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
+        self.statistics = restored(RankStatistics, state["statistics"])
+        self.open_costs = restored(Costs, state["open_costs"])
+        self.losses = list(state["losses"])
+        self.totals = restored(Totals, state["totals"])
