@@ -7,6 +7,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
+from mqgrad.codec import Codec
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -86,3 +87,32 @@ def test_a_backlog_survives_an_overflow_at_width_32() -> None:
         return (applied - exact).abs().max().item()
 
     assert max(run_ranks(rank_main)) < 1e-5
+
+
+def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite() -> None:
+    """A loss scaler skips it. Where a rank's own sum is not finite, its residual stays; elsewhere it moves on."""
+
+    def rank_main(rank: int):
+        model = torch.nn.Linear(1024, 4, bias=False)  # two scale buckets a row
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4))
+        ddp = models.compressed_ddp(model, state)
+        residuals = []
+        for iteration in range(2):
+            x = torch.randn(1, 1024, generator=torch.Generator().manual_seed(2 * iteration + rank))
+            if (iteration, rank) == (1, 1):
+                x[0, 0] = float("inf")
+            model.zero_grad()
+            ddp(x).sum().backward()
+            residuals.append(state.state_dict()["compressor"]["push_feedback"][0][0])
+        state.close()
+        return x.expand(4, -1).flatten().numpy(), [r.numpy() for r in residuals], model.weight.grad.numpy()
+
+    for rank, (gradient, (before, after), mean) in enumerate(run_ranks(rank_main)):
+        gradient, before, after, mean = map(torch.tensor, (gradient, before, after, mean))
+        assert mean[:, :512].isnan().all()
+        assert mean[:, 512:].isfinite().all()
+        expected = before.clone()
+        Codec().encode_with_feedback(gradient, expected, 4)
+        assert torch.equal(after, expected)
+        stays = (after == before).view(4, 2, 512).all(2)
+        assert stays.tolist() == [[rank == 1, False]] * 4
