@@ -1,0 +1,168 @@
+// Encodes on the CPU: bucket by bucket, in chunks that stay in the L1 cache.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "codes.h"
+#include "kernels.h"
+#include "reduce.h"
+
+namespace mqgrad {
+namespace {
+
+// The elements times the grid's lift, in `room` if that is not 1.
+const float* lift(const float* v, int64_t n, const Grid& grid, float* room) {
+  if (grid.lift == 1) return v;
+  for (int64_t i = 0; i < n; ++i) room[i] = v[i] * grid.lift;
+  return room;
+}
+
+float bucket_scale(const float* v, uint32_t max_bits, int64_t n, int bits, bool stochastic) {
+  if (max_bits >= kInfinityBits) return float_from_bits(kNanBits);
+  const float max = float_from_bits(max_bits);
+  if (stochastic || bits > 4 || max == 0) return max;
+  const Grid grid = magnitude_grid(max);
+  MagnitudeSums total;
+  float lifted[kMagnitudes];
+  for (int64_t at = 0; at < n; at += kMagnitudes) {
+    const int64_t count = std::min(kMagnitudes, n - at);
+    const MagnitudeSums sums = magnitude_sums(lift(v + at, count, grid, lifted), count, grid);
+    total.sum += sums.sum;
+    total.squares += sums.squares;
+  }
+  return nearest_scale(bits, n, total.sum, total.squares, max);
+}
+
+// Codes of elements [first, first + n) of one bucket, v pointing at the first; up to kBlock - 1 more are overwritten.
+void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float scale, int64_t bucket, int64_t first,
+                   uint8_t* codes) {
+  const int bits = a.layout.bits;
+  float lifted[kChunk];
+  if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
+    std::memset(codes, level_count(bits), n);
+  } else if (a.stochastic) {
+    const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
+    const Grid grid = stochastic_grid(bits, scale);
+    stochastic_codes(lift(v, n, grid, lifted), n, grid, stream, first, codes);
+  } else if (bits == 1) {
+    sign_codes(v, n, codes);
+  } else {
+    const Grid grid = nearest_grid(bits, scale);
+    nearest_codes(lift(v, n, grid, lifted), n, grid, codes);
+  }
+}
+
+// What one bucket is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
+class BucketInput {
+ public:
+  explicit BucketInput(const EncodeArguments& a) : a_(a) {}
+
+  void load(int64_t begin, int64_t n) {
+    if (a_.payloads) {
+      x = mean_of_payloads(begin, n);
+    } else if (a_.dtype == torch::headeronly::ScalarType::Float) {
+      x = static_cast<const float*>(a_.x) + begin;
+    } else {
+      load_floats(a_.x, a_.dtype, begin, n, room(loaded_, n));
+      x = loaded_.data();
+    }
+    if (a_.residual) {
+      max_bits = compensate(x, a_.residual + begin, n, a_.alpha, room(compensated_, n));
+      v = compensated_.data();
+    } else {
+      max_bits = max_abs_bits(x, n);
+      v = x;
+    }
+  }
+
+  const float* x = nullptr;
+  const float* v = nullptr;
+  uint32_t max_bits = 0;  // of |v|
+
+ private:
+  static float* room(std::vector<float>& buffer, int64_t n) {
+    buffer.resize(std::max<size_t>(buffer.size(), n));
+    return buffer.data();
+  }
+
+  // The sums begin where a byte does, up to seven elements early.
+  const float* mean_of_payloads(int64_t begin, int64_t n) {
+    const int64_t early = begin % 8;
+    float* sums = room(loaded_, early + n);
+    mean_of(a_.count, early + n, sums, [&](int64_t k) {
+      decode_range(a_.payloads + k * a_.layout.payload_bytes(), a_.layout, begin - early, begin + n, true, sums);
+    });
+    return sums + early;
+  }
+
+  const EncodeArguments& a_;
+  std::vector<float> loaded_;
+  std::vector<float> compensated_;
+};
+
+// Collects codes and packs them chunk by chunk, the first one to the first bits of `out`.
+class Packer {
+ public:
+  Packer(int bits, uint8_t* out) : bits_(bits), out_(out) {}
+
+  // Room for kChunk codes.
+  uint8_t* next() { return codes_ + count_; }
+
+  void advance(int64_t n) {
+    count_ += n;
+    if (count_ < kChunk) return;
+    const int64_t whole = count_ / 8 * 8;
+    write(whole);
+    std::memcpy(codes_, codes_ + whole, 8);
+    count_ -= whole;
+  }
+
+  void finish() { write(count_); }
+
+ private:
+  void write(int64_t n) {
+    pack(bits_, codes_, n, out_);
+    out_ += n / 8 * bits_;
+  }
+
+  const int bits_;
+  uint8_t* out_;
+  int64_t count_ = 0;
+  uint8_t codes_[2 * kChunk + kBlock];
+};
+
+void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input, Packer& packer, uint8_t* payload) {
+  const int64_t begin = bucket * a.layout.bucket_size;
+  const int64_t size = std::min(a.layout.bucket_size, a.layout.numel - begin);
+  input.load(begin, size);
+  const float scale = bucket_scale(input.v, input.max_bits, size, a.layout.bits, a.stochastic);
+  store_scale(payload, bucket, scale);
+  for (int64_t at = 0; at < size; at += kChunk) {
+    const int64_t n = std::min(kChunk, size - at);
+    segment_codes(a, input.v + at, n, scale, bucket, at, packer.next());
+    if (a.residual && abs_bits(scale) < kInfinityBits) {  // else nothing of this bucket arrives: keep what was owed
+      keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
+    }
+    packer.advance(n);
+  }
+}
+
+}  // namespace
+
+int64_t buckets_per_unit(const Layout& layout) {
+  return 8 / std::gcd(layout.bucket_size, int64_t{8});
+}
+
+void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, uint8_t* payload) {
+  const Layout& layout = arguments.layout;
+  const int64_t per_unit = buckets_per_unit(layout);
+  const int64_t first = begin * per_unit;
+  BucketInput input(arguments);
+  Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits);
+  for (int64_t bucket = first; bucket < std::min(end * per_unit, layout.buckets()); ++bucket) {
+    encode_bucket(arguments, bucket, input, packer, payload);
+  }
+  packer.finish();
+}
+
+}  // namespace mqgrad
