@@ -1,11 +1,29 @@
-// bfloat16 as a code of fp32, on raw pointers. Note [bfloat16] in quantize_math.h.
+// bfloat16 as a code of fp32: the mathematics of one element, and the kernels on raw pointers.
 #pragma once
 
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <cstdint>
 
+#include "float_bits.h"
+
 namespace mqgrad {
+
+// Note [bfloat16]
+//
+// A payload at width 16: the upper half of the fp32 value, rounded to nearest, halves to even; little-endian, no scales.
+// Every NaN becomes the one below, where torch leaves another one where it converts vectors.
+constexpr uint16_t kBfloat16Nan = 0x7fc0;
+
+MQ_INLINE uint16_t bfloat16_bits(float x) {
+  const uint32_t bits = float_bits(x);
+  const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>(abs_bits(x) > kInfinityBits ? kBfloat16Nan : rounded);
+}
+
+MQ_INLINE float bfloat16_value(uint16_t bits) {
+  return float_from_bits(static_cast<uint32_t>(bits) << 16);
+}
 
 struct Bfloat16Arguments {
   const void* x;

@@ -1,15 +1,15 @@
-// MQ_CLONES compiles a function for the baseline, for AVX2 and for AVX-512 (x86-64-v4), chosen when the library loads.
-// setup.py forbids contraction to fused multiply-adds, so all give the same bytes. Elsewhere (other processors, other C
-// libraries, clang) it does nothing.
+// MQ_CLONES compiles a function for the baseline, for AVX2 and for AVX-512 (x86-64-v4; g++ knows it from 12 on), chosen
+// when the library loads. Where the attribute does not exist, on other processors, with other C libraries or with clang, it
+// does nothing. setup.py forbids contraction to fused multiply-adds, so all versions give the same bytes.
 #pragma once
 
 #include <cstdint>  // defines __GLIBC__ where there is one; the choice needs its loader
 
-#if defined(MQ_ONE_TARGET)  // that of the compiler's flags
+#if defined(MQ_ONE_TARGET)  // tests: that of the compiler's flags
 #define MQ_CLONES
 #elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12
 #define MQ_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#define MQ_VERSIONS  // functions may have versions with these targets, chosen in the same way
+#define MQ_VERSIONS  // functions may be written once per target, with the attribute `target`; the choice is the same
 #elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 9
 #define MQ_CLONES __attribute__((target_clones("avx2", "default")))
 #else

@@ -1,7 +1,7 @@
 // How decoding and error feedback turn codes into values.
 #pragma once
 
-#include "quantize_math.h"
+#include "levels.h"
 
 namespace mqgrad {
 

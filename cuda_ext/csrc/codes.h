@@ -1,7 +1,7 @@
 // Loops over the elements of one scale bucket, or of a part of it, compiled for several instruction sets.
 #pragma once
 
-#include "quantize_math.h"
+#include "rounding.h"
 
 namespace mqgrad {
 

@@ -3,8 +3,9 @@
 
 #include "bfloat16.h"
 #include "clones.h"
+#include "feedback.h"
 #include "kernels.h"
-#include "quantize_math.h"
+#include "reduce.h"
 
 namespace mqgrad {
 namespace {
@@ -28,8 +29,7 @@ MQ_CLONES void convert_with_feedback(const float* __restrict x, float* __restric
                                      float beta, uint8_t* __restrict payload) {
   for (int64_t i = 0; i < n; ++i) {
     const uint16_t bits = bfloat16_bits(compensated(x[i], residual[i], alpha));
-    const float kept = next_residual(x[i], residual[i], bfloat16_value(bits), beta);
-    residual[i] = abs_bits(kept) < kInfinityBits ? kept : residual[i];
+    residual[i] = next_finite_residual(x[i], residual[i], bfloat16_value(bits), beta);
     store(payload, i, bits);
   }
 }
@@ -42,15 +42,8 @@ MQ_CLONES void add_values(const uint8_t* __restrict payload, int64_t n, float* _
   for (int64_t i = 0; i < n; ++i) out[i] += load(payload, i);
 }
 
-MQ_CLONES void divide(float* v, int64_t n, float divisor) {
-  for (int64_t i = 0; i < n; ++i) v[i] /= divisor;
-}
-
-// The sum starts from +0, as a tensor of zeros would.
 void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* mean) {
-  std::fill(mean, mean + n, 0.0f);
-  for (int64_t k = 0; k < a.count; ++k) add_values(a.payloads + 2 * (k * a.numel + begin), n, mean);
-  divide(mean, n, static_cast<float>(a.count));
+  mean_of(a.count, n, mean, [&](int64_t k) { add_values(a.payloads + 2 * (k * a.numel + begin), n, mean); });
 }
 
 // Elements [begin, begin + n) as fp32, in `room` where they are not that already.

@@ -3,6 +3,7 @@
 
 #include "clones.h"
 #include "code_values.h"
+#include "feedback.h"
 
 namespace mqgrad {
 namespace {

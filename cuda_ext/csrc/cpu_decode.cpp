@@ -4,6 +4,7 @@
 #include "clones.h"
 #include "code_values.h"
 #include "kernels.h"
+#include "payload.h"
 
 namespace mqgrad {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "codes.h"
 #include "kernels.h"
+#include "payload.h"
 #include "reduce.h"
 
 namespace mqgrad {
@@ -140,7 +141,7 @@ void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input,
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t n = std::min(kChunk, size - at);
     segment_codes(a, input.v + at, n, scale, bucket, at, packer.next());
-    if (a.residual && abs_bits(scale) < kInfinityBits) {  // else nothing of this bucket arrives: keep what was owed
+    if (a.residual && is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
       keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
     }
     packer.advance(n);

@@ -4,7 +4,7 @@
 
 #include "clones.h"
 #include "kernels.h"
-#include "quantize_math.h"
+#include "minmax_math.h"
 
 namespace mqgrad {
 namespace {
@@ -56,10 +56,9 @@ void minmax_columns(const void* x, ScalarType dtype, Matrix shape, int64_t begin
     extend(row.data(), n, low.data(), high.data(), max_bits.data());
   }
   for (int64_t i = 0; i < n; ++i) {
-    const float range = high[i] - low[i];
-    const bool finite = max_bits[i] < kInfinityBits && abs_bits(range) < kInfinityBits;
-    minimums[begin + i] = finite ? low[i] + 0.0f : 0.0f;  // + 0: which of -0 and 0 is smaller is nobody's business
-    ranges[begin + i] = finite ? range : float_from_bits(kNanBits);
+    const ColumnStatistics statistics = statistics_of(low[i], high[i], max_bits[i]);
+    minimums[begin + i] = statistics.minimum;
+    ranges[begin + i] = statistics.range;
   }
 }
 

@@ -5,9 +5,10 @@
 #include <stdexcept>
 #include <type_traits>
 
+#include "bfloat16.h"
 #include "clones.h"
 #include "kernels.h"
-#include "quantize_math.h"
+#include "payload.h"
 
 namespace mqgrad {
 namespace {
@@ -128,7 +129,7 @@ MQ_CLONES void from_half(const c10::Half* x, int64_t n, float* out) {
 }
 
 MQ_CLONES void from_bfloat16(const c10::BFloat16* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = float_from_bits(static_cast<uint32_t>(x[i].x) << 16);
+  for (int64_t i = 0; i < n; ++i) out[i] = bfloat16_value(x[i].x);
 }
 
 }  // namespace

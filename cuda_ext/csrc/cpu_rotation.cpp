@@ -1,11 +1,13 @@
 // Encode and decode rotated buckets on the CPU: one at a time, from the input to the new residual in the cache.
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "clones.h"
+#include "feedback.h"
 #include "hadamard.h"
 #include "kernels.h"
+#include "payload.h"
+#include "reduce.h"
 #include "rotation_codes.h"
 #include "rotation_kernels.h"
 
@@ -35,24 +37,16 @@ MQ_CLONES void add_values(const float* __restrict y, const float* __restrict fac
   for (int64_t i = 0; i < n; ++i) out[i] += y[i] * factors[i];
 }
 
-MQ_CLONES void divide(float* v, int64_t n, float divisor) {
-  for (int64_t i = 0; i < n; ++i) v[i] /= divisor;
-}
-
-// Where nothing finite would be kept, neither did anything arrive: what was owed stays.
 MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y, const float* __restrict factors,
                            int64_t n, float beta, float* __restrict residual) {
-  for (int64_t i = 0; i < n; ++i) {
-    const float next = next_residual(x[i], residual[i], y[i] * factors[i], beta);
-    residual[i] = abs_bits(next) < kInfinityBits ? next : residual[i];
-  }
+  for (int64_t i = 0; i < n; ++i) residual[i] = next_finite_residual(x[i], residual[i], y[i] * factors[i], beta);
 }
 
 std::vector<float> random_factors(uint64_t seed, int64_t n) {
   const Stream stream = random_stream(seed, 0);
-  const float norm = static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+  const float norm = rotation_norm(n);
   std::vector<float> factors(n);
-  for (int64_t i = 0; i < n; ++i) factors[i] = random_sign(stream, static_cast<uint32_t>(i)) * norm;
+  for (int64_t i = 0; i < n; ++i) factors[i] = random_factor(stream, static_cast<uint32_t>(i), norm);
   return factors;
 }
 
@@ -60,7 +54,7 @@ std::vector<float> random_factors(uint64_t seed, int64_t n) {
 class Decoder {
  public:
   Decoder(const uint8_t* payload, const RotationLayout& layout)
-      : payload_(payload), layout_(layout), factors_(random_factors(seed_of(payload), layout.bucket_size)) {}
+      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)) {}
 
   void decode(int64_t bucket, bool add, int64_t n, float* out) {
     const int64_t size = layout_.bucket_size;
@@ -74,12 +68,6 @@ class Decoder {
   }
 
  private:
-  static uint64_t seed_of(const uint8_t* payload) {
-    uint64_t seed;
-    std::memcpy(&seed, payload, kSeedBytes);
-    return seed;
-  }
-
   const uint8_t* payload_;
   const RotationLayout layout_;
   const std::vector<float> factors_;
@@ -109,7 +97,7 @@ class Encoder {
                                          sums_.data());
     store_scale(payload_ + kSeedBytes, bucket, scale);
     pack(a_.layout.bits, codes_.data(), size_, payload_ + a_.layout.codes_at() + bucket * a_.layout.bucket_bytes());
-    if (residual && abs_bits(scale) < kInfinityBits) keep(x, scale, n, residual);
+    if (residual && is_finite(scale)) keep(x, scale, n, residual);
   }
 
  private:
@@ -125,11 +113,9 @@ class Encoder {
   }
 
   // Each payload has signs of its own, so that they are rotated back before they are added: with the same seed in all,
-  // the sum could be taken of codewords. It starts from +0, as a tensor of zeros would.
+  // the sum could be taken of codewords.
   void mean_of_payloads(int64_t bucket, int64_t n) {
-    std::fill_n(loaded_.data(), n, 0.0f);
-    for (Decoder& decoder : decoders_) decoder.decode(bucket, true, n, loaded_.data());
-    divide(loaded_.data(), n, static_cast<float>(a_.count));
+    mean_of(a_.count, n, loaded_.data(), [&](int64_t k) { decoders_[k].decode(bucket, true, n, loaded_.data()); });
   }
 
   // What is coded, rotated, to other_.

@@ -1,8 +1,6 @@
 // The codebook over one rotated bucket, in loops that compilers turn into vector code.
 #include "rotation_codes.h"
 
-#include <cmath>
-
 #include "clones.h"
 #include "rotation.h"
 
@@ -65,12 +63,11 @@ MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, float scale, 
 
 float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, double* sums) {
   const double norm_sq = dot(y, y, n, sums);
-  const float sigma = static_cast<float>(std::sqrt(norm_sq / static_cast<double>(n)));
-  const bool usable = sigma > 0 && abs_bits(sigma) < kInfinityBits;
-  nearest_codewords(bits, y, n, usable ? 1.0f / sigma : 0.0f, codes, words);
-  if (!usable) return sigma > 0 || sigma != sigma ? float_from_bits(kNanBits) : 0.0f;
+  const Spread spread = spread_of(norm_sq, n);
+  nearest_codewords(bits, y, n, spread.inverse, codes, words);
   const double product = dot(y, words, n, sums);
-  return static_cast<float>(unbiased ? norm_sq / product : product / dot(words, words, n, sums));
+  const double words_sq = unbiased ? 0 : dot(words, words, n, sums);
+  return rotated_scale(spread, unbiased, norm_sq, product, words_sq);
 }
 
 MQ_CLONES void scale_codewords(const float* __restrict words, int64_t n, float scale, float* __restrict y) {

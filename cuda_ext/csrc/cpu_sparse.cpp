@@ -2,8 +2,10 @@
 #include "sparse_select.h"
 
 #include <algorithm>
+#include <array>
 
 #include "clones.h"
+#include "feedback.h"
 
 namespace mqgrad {
 namespace {
@@ -39,29 +41,14 @@ uint64_t read_bits(const uint8_t* base, int64_t bytes, int64_t bit, int count) {
   return word >> (bit % 8) & ((uint64_t{1} << count) - 1);
 }
 
-void store_header(uint8_t* payload, uint32_t floor, uint32_t top) {
-  std::memcpy(payload, &floor, 4);
-  std::memcpy(payload + 4, &top, 4);
+// What each code of sign and level stands for.
+using CodeValues = std::array<float, 1 << kValueBits>;
+
+CodeValues code_values(SparseHeader header) {
+  CodeValues values;
+  for (uint32_t code = 0; code < values.size(); ++code) values[code] = sparse_value(code, header);
+  return values;
 }
-
-// Level boundaries and magnitudes between `floor` and `top`.
-struct Levels {
-  uint32_t lowest[1 << kLevelBits];
-  float magnitude[1 << kLevelBits];
-
-  Levels(uint32_t floor, uint32_t top) {
-    for (uint32_t level = 0; level < 1 << kLevelBits; ++level) {
-      lowest[level] = sparse_lowest(level, floor, top);
-      magnitude[level] = sparse_magnitude(level, floor, top);
-    }
-  }
-
-  uint32_t of(uint32_t key) const {
-    uint32_t level = 0;
-    for (int l = 1; l < 1 << kLevelBits; ++l) level += key >= lowest[l];
-    return level;
-  }
-};
 
 uint32_t smallest_key(const Selection& selection) {
   uint32_t smallest = selection.top;
@@ -83,28 +70,26 @@ void write_high_parts(const SparseLayout& layout, const std::vector<Kept>& range
 }
 
 // Replaces each kept value by the one that is sent.
-void write_entries(const SparseLayout& layout, const Levels& levels, std::vector<Kept>& ranges, uint8_t* entries) {
+void write_entries(const SparseLayout& layout, SparseHeader header, std::vector<Kept>& ranges, uint8_t* entries) {
+  const CodeValues values = code_values(header);
   BitWriter writer(entries);
   const uint32_t low_mask = (1u << layout.low_bits) - 1;  // the start of a range has no low bits
   for (Kept& range : ranges) {
     for (size_t i = 0; i < range.values.size(); ++i) {
-      const uint32_t negative = float_bits(range.values[i]) >> 31;
-      const uint32_t level = levels.of(abs_bits(range.values[i]));
-      writer.put((range.offsets[i] & low_mask) << kValueBits | negative << kLevelBits | level, layout.entry_bits());
-      range.values[i] = with_sign(levels.magnitude[level], negative);
+      const uint32_t code = sparse_code(range.values[i], header);
+      writer.put((range.offsets[i] & low_mask) << kValueBits | code, layout.entry_bits());
+      range.values[i] = values[code];
     }
   }
   writer.finish();
 }
 
 // residual <- beta * residual + x, of which the old values remain in `before`.
-MQ_CLONES void accumulate(const float* __restrict x, int64_t n, double beta, float* __restrict residual,
+MQ_CLONES void accumulate(const float* __restrict x, int64_t n, float beta, float* __restrict residual,
                           float* __restrict before) {
-  for (int64_t i = 0; i < n; ++i) before[i] = residual[i];
-  if (beta == 1) {
-    for (int64_t i = 0; i < n; ++i) residual[i] = x[i] + before[i];  // the double sum, rounded: 53 >= 2 * 24 + 2
-  } else {
-    for (int64_t i = 0; i < n; ++i) residual[i] = next_residual(x[i], before[i], 0.0f, beta);
+  for (int64_t i = 0; i < n; ++i) {
+    before[i] = residual[i];
+    residual[i] = next_residual(x[i], before[i], 0.0f, beta);
   }
 }
 
@@ -133,29 +118,25 @@ void encode_sparse(const SparseArguments& arguments, uint8_t* payload) {
   if (layout.numel == 0) return;
   Selection selection = select_largest(arguments);
   const uint32_t top = selection.top;
-  if (top >= kInfinityBits) return store_header(payload, kNanBits, kNanBits);  // and what is owed stays owed
+  if (top >= kInfinityBits) return store_sparse_header({top, top}, payload);  // and what is owed stays owed
   if (top > 0) {
-    const uint32_t floor = smallest_key(selection);
-    store_header(payload, floor, top);
+    const SparseHeader header{smallest_key(selection), top};
+    store_sparse_header(header, payload);
     uint8_t* high = payload + kSparseHeaderBytes;
     write_high_parts(layout, selection.ranges, high);
-    write_entries(layout, Levels(floor, top), selection.ranges, high + layout.high_bytes());
+    write_entries(layout, header, selection.ranges, high + layout.high_bytes());
   }
   if (arguments.residual) keep_error(arguments, selection.ranges);
 }
 
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out) {
   if (layout.numel == 0) return;
-  uint32_t floor, top;
-  std::memcpy(&floor, payload, 4);
-  std::memcpy(&top, payload + 4, 4);
-  top &= 0x7fffffffu;
-  floor = std::min(floor & 0x7fffffffu, top);
-  if (top >= kInfinityBits) {
+  const SparseHeader header = load_sparse_header(payload);
+  if (header.top >= kInfinityBits) {
     for (int64_t i = 0; i < layout.numel; ++i) out[i] += float_from_bits(kNanBits);
     return;
   }
-  const Levels levels(floor, top);
+  const CodeValues values = code_values(header);
   const uint8_t* high = payload + kSparseHeaderBytes;
   const uint8_t* entries = high + layout.high_bytes();
   const int64_t entry_bytes = payload + layout.payload_bytes() - entries;
@@ -165,10 +146,10 @@ void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float
     uint64_t ones = read_bits(high, layout.high_bytes(), at, bits);
     for (; ones && entry < layout.count; ones &= ones - 1, ++entry) {
       const int64_t part = at + __builtin_ctzll(ones) - entry;
-      const uint64_t bits_of_entry = read_bits(entries, entry_bytes, entry * layout.entry_bits(), layout.entry_bits());
-      const int64_t index = part << layout.low_bits | static_cast<int64_t>(bits_of_entry >> kValueBits);
+      const uint64_t word = read_bits(entries, entry_bytes, entry * layout.entry_bits(), layout.entry_bits());
+      const int64_t index = part << layout.low_bits | static_cast<int64_t>(word >> kValueBits);
       if (index > last && index < layout.numel) {
-        out[index] += with_sign(levels.magnitude[bits_of_entry & ((1 << kLevelBits) - 1)], bits_of_entry >> kLevelBits & 1);
+        out[index] += values[word & ((1 << kValueBits) - 1)];
       }
       last = std::max(last, index);
     }

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "clones.h"
+#include "feedback.h"
 #include "kernels.h"
 #include "sparse_select.h"
 
@@ -77,8 +78,8 @@ Collect best_collect() {
   return collect_portable;
 }
 
-MQ_CLONES void add_floats(const float* x, const float* residual, int64_t n, float* sum) {
-  for (int64_t i = 0; i < n; ++i) sum[i] = x[i] + residual[i];
+MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, float alpha, float* v) {
+  for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha);
 }
 
 // v = x, or x + alpha * residual, computed anew in each pass, which is cheaper than memory for all of it.
@@ -90,12 +91,7 @@ class Vector {
   const float* block(int64_t first, int64_t n, float* scratch) const {
     const float* x = block_of_x(a_, first, n, scratch);
     if (!a_.residual) return x;
-    const float* residual = a_.residual + first;
-    if (a_.alpha == 1) {  // the float sum is the double sum, rounded: 53 >= 2 * 24 + 2
-      add_floats(x, residual, n, scratch);
-    } else {
-      for (int64_t i = 0; i < n; ++i) scratch[i] = compensated(x[i], residual[i], a_.alpha);
-    }
+    compensate(x, a_.residual + first, n, a_.alpha, scratch);
     return scratch;
   }
 

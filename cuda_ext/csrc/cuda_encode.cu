@@ -2,6 +2,8 @@
 #include "cuda_encode_any.h"
 #include "cuda_kernels.h"
 #include "cuda_warp.h"
+#include "feedback.h"
+#include "rounding.h"
 
 namespace mqgrad::cuda {
 namespace {
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
   }
 
   if constexpr (FEEDBACK) {
-    if (abs_bits(scale) < kInfinityBits) {  // else nothing of this bucket arrives: keep what was owed
+    if (is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         const uint32_t quad = quad_codes(codes, q);

@@ -1,6 +1,8 @@
 #include "cuda_encode_any.h"
 
 #include "cuda_warp.h"
+#include "feedback.h"
+#include "rounding.h"
 
 namespace mqgrad::cuda {
 namespace {
@@ -101,7 +103,7 @@ __global__ void finish_scales(Layout layout, const Sums* sums, float* scales) {
   const int64_t bucket = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kLanes + threadIdx.x;
   if (bucket >= layout.buckets()) return;
   const float max = scales[bucket];
-  if (abs_bits(max) >= kInfinityBits) {
+  if (!is_finite(max)) {
     scales[bucket] = float_from_bits(kNanBits);
   } else if (sums && max > 0) {
     const int64_t left = layout.numel - bucket * layout.bucket_size;
@@ -136,7 +138,7 @@ __device__ __forceinline__ uint32_t code_of(const EncodeArguments& a, const Buck
 }
 
 __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t code, float scale, int64_t i) {
-  if (abs_bits(scale) >= kInfinityBits) return;  // nothing of this bucket arrives: keep what was owed
+  if (!is_finite(scale)) return;  // nothing of this bucket arrives: keep what was owed
   const float sent = code_value(a.layout.bits, code, scale);
   a.residual[i] = next_residual(input(a, i), a.residual[i], sent, a.beta);
 }

@@ -1,6 +1,7 @@
 // MQGrad's per-column min-max quantizer on CUDA.
 #include "cuda_kernels.h"
 #include "cuda_warp.h"
+#include "minmax_math.h"
 
 namespace mqgrad::cuda {
 namespace {
@@ -18,8 +19,8 @@ __device__ __forceinline__ Extremes wider(const Extremes& a, const Extremes& b) 
           b.max_bits > a.max_bits ? b.max_bits : a.max_bits};
 }
 
-__global__ void __launch_bounds__(kRows* kLanes) column_statistics(const void* x, ScalarType dtype, Matrix shape,
-                                                                   float* minimums, float* ranges) {
+__global__ void __launch_bounds__(kRows* kLanes) find_statistics(const void* x, ScalarType dtype, Matrix shape,
+                                                                 float* minimums, float* ranges) {
   __shared__ Extremes extremes_of[kRows][kLanes];
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   Extremes extremes = {float_from_bits(kInfinityBits), -float_from_bits(kInfinityBits), 0};
@@ -31,11 +32,9 @@ __global__ void __launch_bounds__(kRows* kLanes) column_statistics(const void* x
   __syncthreads();
   if (threadIdx.y != 0 || column >= shape.columns) return;
   for (int row = 1; row < kRows; ++row) extremes = wider(extremes, extremes_of[row][threadIdx.x]);
-  const float range = extremes.high - extremes.low;
-  const bool finite = extremes.max_bits < kInfinityBits && abs_bits(range) < kInfinityBits;
-  // + 0: which of -0 and 0 is smaller depends on the order.
-  minimums[column] = finite ? extremes.low + 0.0f : 0.0f;
-  ranges[column] = finite ? range + 0.0f : float_from_bits(kNanBits);
+  const ColumnStatistics statistics = statistics_of(extremes.low, extremes.high, extremes.max_bits);
+  minimums[column] = statistics.minimum;
+  ranges[column] = statistics.range;
 }
 
 __global__ void __launch_bounds__(kWarps* kLanes) encode_minmax_pieces(const void* x, ScalarType dtype, Matrix shape,
@@ -92,7 +91,7 @@ cudaError_t encode_minmax(const void* x, ScalarType dtype, Matrix shape, int bit
   const int64_t numel = shape.rows * shape.columns;
   if (numel == 0) return cudaSuccess;
   float* minimums = reinterpret_cast<float*>(payload);
-  const cudaError_t status = launch(stream, blocks_for(shape.columns, kLanes), dim3(kLanes, kRows), column_statistics,
+  const cudaError_t status = launch(stream, blocks_for(shape.columns, kLanes), dim3(kLanes, kRows), find_statistics,
                                     x, dtype, shape, minimums, minimums + shape.columns);
   if (status != cudaSuccess) return status;
   return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), encode_minmax_pieces, x, dtype,

@@ -1,8 +1,6 @@
 // One rotated bucket on CUDA: where its elements are, who works on them, its transform and its sums.
 #pragma once
 
-#include <cmath>
-
 #include "cuda_warp.h"
 #include "rotation_kernels.h"
 
@@ -183,18 +181,10 @@ __device__ __forceinline__ void for_buckets(const RotationLayout& layout, float*
   }
 }
 
-__device__ __forceinline__ float factor(Stream stream, int i, float norm) {
-  return random_sign(stream, static_cast<uint32_t>(i)) * norm;
-}
-
 // Elements that are there of those that the bucket has room for.
 __device__ __forceinline__ int64_t elements_in(const RotationLayout& layout, int64_t k) {
   const int64_t left = layout.numel - k * layout.bucket_size;
   return left < 0 ? 0 : left < layout.bucket_size ? left : layout.bucket_size;
-}
-
-inline float norm_of(const RotationLayout& layout) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.bucket_size)));
 }
 
 // Calls f with the width and with whether buckets are in shared memory, as constants.

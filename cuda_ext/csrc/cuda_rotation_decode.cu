@@ -26,9 +26,7 @@ __global__ void __launch_bounds__(kRotationThreads)
   __shared__ float words[1 << BITS];
   if (threadIdx.x < 1 << BITS) words[threadIdx.x] = codeword<BITS>(static_cast<uint8_t>(threadIdx.x));
   __syncthreads();
-  uint64_t seed;
-  std::memcpy(&seed, payload, kSeedBytes);
-  const Stream stream = random_stream(seed, 0);
+  const Stream stream = random_stream(load_seed(payload), 0);
   for_buckets<SHARED>(layout, workspace, [&](const RotatedBucket& bucket, int64_t k) {
     const int64_t first = k * layout.bucket_size, length = elements_in(layout, k);
     if (length > 0) {
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(kRotationThreads)
     transform_columns_bits<true>(bucket);
     transform_rows_bits(bucket);
     for (int i = bucket.thread; i < length; i += bucket.threads) {
-      const float value = bucket[i] * factor(stream, i, norm);
+      const float value = bucket[i] * random_factor(stream, static_cast<uint32_t>(i), norm);
       out[first + i] = add ? out[first + i] + value : value;
     }
   });
@@ -54,7 +52,7 @@ cudaError_t decode_rotated(const uint8_t* payload, const RotationLayout& layout,
   with_kernel(layout, [&](auto bits, auto shared) {
     status = launch(stream, blocks_of(layout), dim3(kRotationThreads),
                     decode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, payload, layout, add,
-                    norm_of(layout), out, static_cast<float*>(workspace));
+                    rotation_norm(layout.bucket_size), out, static_cast<float*>(workspace));
   });
   return status;
 }

@@ -6,7 +6,7 @@ namespace mqgrad::cuda {
 namespace {
 
 struct Scale {
-  float inverse_sigma;  // 0 where the bucket is zero or not finite
+  float inverse_sigma;
   float scale;
 };
 
@@ -14,22 +14,18 @@ template <int BITS>
 __device__ __forceinline__ Scale scale_of(const RotatedBucket& bucket, bool unbiased) {
   const double norm_sq =
       sum_over_tree(bucket, [](float y) { return static_cast<double>(y) * static_cast<double>(y); });
-  const float sigma = static_cast<float>(std::sqrt(norm_sq / static_cast<double>(bucket.size)));
-  const bool usable = sigma > 0 && abs_bits(sigma) < kInfinityBits;
-  const float inverse = usable ? 1.0f / sigma : 0.0f;
+  const Spread spread = spread_of(norm_sq, bucket.size);
   const double product = sum_over_tree(bucket, [=](float y) {
-    return static_cast<double>(y) * static_cast<double>(nearest_codeword<BITS>(y * inverse).word);
+    return static_cast<double>(y) * static_cast<double>(nearest_codeword<BITS>(y * spread.inverse).word);
   });
-  double numerator = norm_sq, denominator = product;
+  double words_sq = 0;
   if (!unbiased) {
-    numerator = product;
-    denominator = sum_over_tree(bucket, [=](float y) {
-      const double word = nearest_codeword<BITS>(y * inverse).word;
+    words_sq = sum_over_tree(bucket, [=](float y) {
+      const double word = nearest_codeword<BITS>(y * spread.inverse).word;
       return word * word;
     });
   }
-  if (!usable) return {0.0f, sigma > 0 || sigma != sigma ? float_from_bits(kNanBits) : 0.0f};
-  return {inverse, static_cast<float>(numerator / denominator)};
+  return {spread.inverse, rotated_scale(spread, unbiased, norm_sq, product, words_sq)};
 }
 
 // Eight codes a thread; their bytes begin at a multiple of the unit's size.
@@ -58,11 +54,11 @@ __global__ void __launch_bounds__(kRotationThreads, 2)  // two blocks a multipro
     encode_rotated_kernel(const void* x, ScalarType dtype, RotationLayout layout, bool unbiased, uint64_t seed,
                           float norm, uint8_t* payload, float* workspace) {
   const Stream stream = random_stream(seed, 0);
-  if (blockIdx.x == 0 && threadIdx.x == 0) std::memcpy(payload, &seed, kSeedBytes);
+  if (blockIdx.x == 0 && threadIdx.x == 0) store_seed(payload, seed);
   for_buckets<SHARED>(layout, workspace, [&](const RotatedBucket& bucket, int64_t k) {
     const int64_t first = k * layout.bucket_size, length = elements_in(layout, k);
     for (int i = bucket.thread; i < bucket.size; i += bucket.threads) {
-      bucket[i] = (i < length ? load_float(x, dtype, first + i) : 0.0f) * factor(stream, i, norm);
+      bucket[i] = (i < length ? load_float(x, dtype, first + i) : 0.0f) * random_factor(stream, static_cast<uint32_t>(i), norm);
     }
     bucket.sync();
     transform_rows_bits(bucket);
@@ -87,7 +83,7 @@ cudaError_t encode_rotated(const void* x, ScalarType dtype, const RotationLayout
   with_kernel(layout, [&](auto bits, auto shared) {
     status = launch(stream, blocks, dim3(kRotationThreads),
                     encode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, x, dtype, layout, unbiased,
-                    seed, norm_of(layout), payload, static_cast<float*>(workspace));
+                    seed, rotation_norm(layout.bucket_size), payload, static_cast<float*>(workspace));
   });
   return status;
 }

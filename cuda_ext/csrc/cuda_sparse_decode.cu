@@ -17,20 +17,6 @@ int64_t decode_units(const SparseLayout& layout) {
   return blocks_for(layout.high_bits(), kUnitBits);
 }
 
-struct Header {
-  uint32_t floor;
-  uint32_t top;
-};
-
-__device__ __forceinline__ Header load_header(const uint8_t* payload) {
-  Header header;
-  std::memcpy(&header.floor, payload, 4);
-  std::memcpy(&header.top, payload + 4, 4);
-  header.top &= 0x7fffffffu;
-  header.floor &= 0x7fffffffu;
-  return {header.floor < header.top ? header.floor : header.top, header.top};
-}
-
 // `count` bytes, up to 8, of which those from `bytes` on are zero.
 __device__ __forceinline__ uint64_t load_bytes(const uint8_t* base, int64_t bytes, int64_t at, int count) {
   uint64_t word = 0;
@@ -103,23 +89,20 @@ __global__ void __launch_bounds__(kWarps* kLanes) add_values(const uint8_t* payl
                                                              const int64_t* tops, float* out) {
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y;
   if (unit >= units) return;
-  const Header header = load_header(payload);
+  const SparseHeader header = load_sparse_header(payload);
   if (header.top >= kInfinityBits) return;
   const LaneOnes lane = lane_ones(payload, layout, unit);
   const int64_t entry = first_entry(lane, counts, unit);
   int64_t last = Larger()(tops[unit], of_lanes_before<Larger>(lane_top(payload, layout, lane, entry)));
-  for_entries(payload, layout, lane, entry, [&](int64_t index, uint32_t value) {
-    if (index > last && index < layout.numel) {
-      const uint32_t level = value & ((1u << kLevelBits) - 1);
-      out[index] += with_sign(sparse_magnitude(level, header.floor, header.top), value >> kLevelBits);
-    }
+  for_entries(payload, layout, lane, entry, [&](int64_t index, uint32_t code) {
+    if (index > last && index < layout.numel) out[index] += sparse_value(code, header);
     last = Larger()(last, index);
   });
 }
 
 // Where the top is not finite: the whole vector.
 __global__ void __launch_bounds__(kWarps* kLanes) add_nan(const uint8_t* payload, int64_t numel, float* out) {
-  if (load_header(payload).top < kInfinityBits) return;
+  if (load_sparse_header(payload).top < kInfinityBits) return;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kLanes + threadIdx.x;
   for (int64_t i = first; i < numel; i += static_cast<int64_t>(gridDim.x) * kWarps * kLanes) {
     out[i] += float_from_bits(kNanBits);

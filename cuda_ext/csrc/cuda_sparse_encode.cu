@@ -68,18 +68,13 @@ __device__ __forceinline__ void put_bits(uint32_t* words, int64_t bit, uint32_t 
 
 // Returns the value that is sent.
 __device__ __forceinline__ float write_entry(const SparseLayout& layout, int64_t i, float value, int64_t entry,
-                                             uint32_t floor, uint32_t top, uint32_t* words) {
-  const uint32_t level = sparse_level(abs_bits(value), floor, top), negative = float_bits(value) >> 31;
+                                             SparseHeader header, uint32_t* words) {
+  const uint32_t code = sparse_code(value, header);
   const uint32_t low = static_cast<uint32_t>(i & ((int64_t{1} << layout.low_bits) - 1));
   put_bits(words, 8 * kSparseHeaderBytes + (i >> layout.low_bits) + entry, 1);
   put_bits(words, 8 * (kSparseHeaderBytes + layout.high_bytes()) + entry * layout.entry_bits(),
-           low << kValueBits | negative << kLevelBits | level);
-  return with_sign(sparse_magnitude(level, floor, top), negative);
-}
-
-__device__ __forceinline__ void write_header(uint32_t floor, uint32_t top, uint32_t* words) {
-  words[0] = top < kInfinityBits ? floor : kNanBits;
-  words[1] = top < kInfinityBits ? top : kNanBits;
+           low << kValueBits | code);
+  return sparse_value(code, header);
 }
 
 __global__ void __launch_bounds__(kWarps* kLanes) write_entries(SparseArguments a, const Selection* selection,
@@ -88,8 +83,8 @@ __global__ void __launch_bounds__(kWarps* kLanes) write_entries(SparseArguments 
   if (unit >= units) return;
   const uint32_t top = selection->top, threshold = selection->threshold;
   const int64_t ties = selection->ties;
-  const uint32_t floor = ties > 0 ? threshold : top - selection->below_top;
-  if (unit == 0 && threadIdx.x == 0) write_header(floor, top, words);
+  const SparseHeader header{ties > 0 ? threshold : top - selection->below_top, top};
+  if (unit == 0 && threadIdx.x == 0) store_sparse_header(header, reinterpret_cast<uint8_t*>(words));
   if (top >= kInfinityBits) return;  // and what is owed stays owed
 
   const uint32_t lanes_before = (1u << threadIdx.x) - 1;
@@ -106,7 +101,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) write_entries(SparseArguments 
     const uint32_t kept = __ballot_sync(0xffffffffu, is_kept);
     float sent = 0;
     if (is_kept) {
-      sent = write_entry(a.layout, i, value, entry + __popc(kept & lanes_before), floor, top, words);
+      sent = write_entry(a.layout, i, value, entry + __popc(kept & lanes_before), header, words);
     }
     if (a.residual && i < end) {
       a.residual[i] = next_residual(load_float(a.x, a.dtype, i), a.residual[i], sent, a.beta);

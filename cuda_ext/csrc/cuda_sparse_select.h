@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda_warp.h"
+#include "feedback.h"
 #include "sparse.h"
 
 namespace mqgrad::cuda {

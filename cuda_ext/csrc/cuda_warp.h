@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "kernels.h"
+#include "levels.h"
+#include "payload.h"
 
 namespace mqgrad::cuda {
 

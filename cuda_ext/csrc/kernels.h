@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "quantize_math.h"
+#include "float_bits.h"
 
 namespace mqgrad {
 
@@ -52,7 +52,7 @@ void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, i
 // n elements of any supported type from x[first] on, as fp32 in `out`.
 void load_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n, float* out);
 
-// Note [Payload] in quantize_math.h. Neither touches anything beyond n codes and their bytes.
+// Note [Payload] in payload.h. Neither touches anything beyond n codes and their bytes.
 void pack(int bits, const uint8_t* codes, int64_t n, uint8_t* out);
 void unpack(int bits, const uint8_t* packed, int64_t n, uint8_t* codes);
 

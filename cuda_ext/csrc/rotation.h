@@ -1,7 +1,9 @@
 // Codes of randomly rotated buckets: the mathematics of one bucket. reference_rotation.py computes the same bytes.
 #pragma once
 
-#include "quantize_math.h"
+#include <cmath>
+
+#include "random_words.h"
 
 namespace mqgrad {
 
@@ -76,9 +78,35 @@ MQ_INLINE float codeword(uint8_t code) {
   return place < 0 ? -word : word;
 }
 
-// The sign of element i, the same in all buckets of a payload, is one bit of a word that 32 elements share.
-MQ_INLINE float random_sign(Stream stream, uint32_t element) {
-  return (random_word(stream, element >> 5) >> (element & 31)) & 1 ? -1.0f : 1.0f;
+// How large the elements of a rotated bucket are.
+struct Spread {
+  float sigma;    // root mean square
+  bool usable;    // not zero, and finite
+  float inverse;  // what the elements are multiplied by before they are looked up in the codebook
+};
+
+MQ_INLINE Spread spread_of(double norm_sq, int64_t n) {
+  const float sigma = static_cast<float>(std::sqrt(norm_sq / static_cast<double>(n)));
+  const bool usable = sigma > 0 && is_finite(sigma);
+  return {sigma, usable, usable ? 1.0f / sigma : 0.0f};
+}
+
+// Of a bucket with |y|^2, <y, c> and |c|^2, the last of which the unbiased scale does not need. 0 for zeros, NaN where y
+// is not finite.
+MQ_INLINE float rotated_scale(const Spread& spread, bool unbiased, double norm_sq, double product, double words_sq) {
+  if (!spread.usable) return spread.sigma == 0 ? 0.0f : float_from_bits(kNanBits);
+  return static_cast<float>(unbiased ? norm_sq / product : product / words_sq);
+}
+
+// 1 / sqrt(n)
+MQ_INLINE float rotation_norm(int64_t n) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(n)));
+}
+
+// An element of D / sqrt(n). Its sign, the same in all buckets of a payload, is one bit of a word that 32 elements share.
+MQ_INLINE float random_factor(Stream stream, uint32_t element, float norm) {
+  const bool negative = (random_word(stream, element >> 5) >> (element & 31)) & 1;
+  return negative ? -norm : norm;
 }
 
 }  // namespace mqgrad

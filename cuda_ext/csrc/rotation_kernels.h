@@ -10,6 +10,16 @@ namespace mqgrad {
 constexpr int64_t kSeedBytes = 8;
 constexpr int64_t kMaxRotationBucket = 65536;
 
+MQ_INLINE void store_seed(uint8_t* payload, uint64_t seed) {
+  std::memcpy(payload, &seed, kSeedBytes);
+}
+
+MQ_INLINE uint64_t load_seed(const uint8_t* payload) {
+  uint64_t seed;
+  std::memcpy(&seed, payload, kSeedBytes);
+  return seed;
+}
+
 struct RotationLayout {
   int64_t numel;
   int bits;

@@ -2,8 +2,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include <cstring>
-
 #include "rotation_checks.h"
 
 namespace mqgrad {
@@ -19,7 +17,7 @@ void parallel_buckets(const RotationLayout& layout, const F& f) {
 Tensor run_encode(const RotatedArguments& arguments, const Tensor& like) {
   Tensor payload = torch::stable::new_empty(like, {arguments.layout.payload_bytes()}, ScalarType::Byte);
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
-  std::memcpy(bytes, &arguments.seed, kSeedBytes);
+  store_seed(bytes, arguments.seed);
   parallel_buckets(arguments.layout, [&](int64_t begin, int64_t end) {
     encode_rotated_buckets(arguments, begin, end, bytes);
   });

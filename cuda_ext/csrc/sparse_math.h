@@ -2,7 +2,7 @@
 // cuda_ext/reference_sparse.py computes the same bytes with torch tensors; a change here is a change there.
 #pragma once
 
-#include "quantize_math.h"
+#include "float_bits.h"
 
 namespace mqgrad {
 
@@ -26,6 +26,27 @@ namespace mqgrad {
 constexpr int kLevelBits = 3;
 constexpr int kValueBits = kLevelBits + 1;
 constexpr int64_t kSparseHeaderBytes = 8;
+
+// The smallest and the largest kept magnitude, as keys: Note [Sparse levels].
+struct SparseHeader {
+  uint32_t floor;
+  uint32_t top;
+};
+
+// Of bytes from anywhere: no sign bits, floor <= top.
+MQ_INLINE SparseHeader load_sparse_header(const uint8_t* payload) {
+  uint32_t keys[2];
+  std::memcpy(keys, payload, kSparseHeaderBytes);
+  const uint32_t floor = keys[0] & 0x7fffffffu, top = keys[1] & 0x7fffffffu;
+  return {floor < top ? floor : top, top};
+}
+
+// What has a top that is not finite decodes to NaN.
+MQ_INLINE void store_sparse_header(SparseHeader header, uint8_t* payload) {
+  const bool finite = header.top < kInfinityBits;
+  const uint32_t keys[2] = {finite ? header.floor : kNanBits, finite ? header.top : kNanBits};
+  std::memcpy(payload, keys, kSparseHeaderBytes);
+}
 
 struct SparseLayout {
   int64_t numel;
@@ -107,28 +128,37 @@ MQ_INLINE uint32_t best_floor(const int64_t* counts, uint32_t top) {
   return key_below(top, best);
 }
 
-// The lowest key of a level. Needs floor <= top.
-MQ_INLINE uint32_t sparse_lowest(uint32_t level, uint32_t floor, uint32_t top) {
-  const uint64_t range = static_cast<uint64_t>(top) - floor + 1;
-  return floor + static_cast<uint32_t>((level * range + (1 << kLevelBits) - 1) >> kLevelBits);
+MQ_INLINE uint64_t key_range(SparseHeader header) {
+  return static_cast<uint64_t>(header.top) - header.floor + 1;
+}
+
+// The lowest key of a level.
+MQ_INLINE uint32_t sparse_lowest(uint32_t level, SparseHeader header) {
+  return header.floor + static_cast<uint32_t>((level * key_range(header) + (1 << kLevelBits) - 1) >> kLevelBits);
 }
 
 // The level of a key from floor to top.
-MQ_INLINE uint32_t sparse_level(uint32_t key, uint32_t floor, uint32_t top) {
+MQ_INLINE uint32_t sparse_level(uint32_t key, SparseHeader header) {
   uint32_t level = 0;
-  for (uint32_t l = 1; l < 1 << kLevelBits; ++l) level += key >= sparse_lowest(l, floor, top) ? 1 : 0;
+  for (uint32_t l = 1; l < 1 << kLevelBits; ++l) level += key >= sparse_lowest(l, header) ? 1 : 0;
   return level;
 }
 
-MQ_INLINE float sparse_magnitude(uint32_t level, uint32_t floor, uint32_t top) {
-  const uint64_t range = static_cast<uint64_t>(top) - floor + 1;
-  const uint32_t middle = floor + static_cast<uint32_t>(((2 * level + 1) * range) >> (kLevelBits + 1));
-  const uint32_t limit = sparse_lowest(level, floor, top) + kHalfOctave;
+MQ_INLINE float sparse_magnitude(uint32_t level, SparseHeader header) {
+  const uint64_t to_middle = (2 * level + 1) * key_range(header) >> (kLevelBits + 1);
+  const uint32_t middle = header.floor + static_cast<uint32_t>(to_middle);
+  const uint32_t limit = sparse_lowest(level, header) + kHalfOctave;
   return float_from_bits(middle < limit ? middle : limit);
 }
 
-MQ_INLINE float with_sign(float magnitude, uint32_t negative) {
-  return float_from_bits(float_bits(magnitude) | negative << 31);
+// Sign and level of a kept value, the low bits of its entry.
+MQ_INLINE uint32_t sparse_code(float value, SparseHeader header) {
+  return float_bits(value) >> 31 << kLevelBits | sparse_level(abs_bits(value), header);
+}
+
+MQ_INLINE float sparse_value(uint32_t code, SparseHeader header) {
+  const float magnitude = sparse_magnitude(code & ((1u << kLevelBits) - 1), header);
+  return float_from_bits(float_bits(magnitude) | (code >> kLevelBits & 1) << 31);
 }
 
 }  // namespace mqgrad

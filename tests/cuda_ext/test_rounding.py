@@ -122,7 +122,7 @@ def test_without_clipping_the_error_is_uniform_over_a_step(bits: int) -> None:
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_the_clipping_constants_are_what_their_derivation_gives(bits: int) -> None:
-    """Note [Scale] of quantize_math.h, and the same table in both implementations."""
+    """Note [Scale] of rounding.h, and the same table in both implementations."""
     s = levels(bits)
     candidates = np.arange(0.8, 2.8, 0.005)
     weighted_mean = {gaussian_nmse: math.sqrt(math.pi / 2), laplace_nmse: 2.0}
@@ -130,7 +130,7 @@ def test_the_clipping_constants_are_what_their_derivation_gives(bits: int) -> No
         candidates[np.argmin([loss(k * unit, s) for k in candidates])] for loss, unit in weighted_mean.items()
     ]
     assert reference.CLIP[bits] == pytest.approx(max(1.0, math.sqrt(best[0] * best[1])), abs=0.006)
-    header = (Path(reference.__file__).parent / "csrc" / "quantize_math.h").read_text()
+    header = (Path(reference.__file__).parent / "csrc" / "rounding.h").read_text()
     factors = re.search(r"bits == 2 \? (.+) : bits == 3 \? (.+) : (.+);", header)
     assert factors is not None
     assert float(factors[bits - 1]) == reference.CLIP[bits]
