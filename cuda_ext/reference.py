@@ -1,10 +1,12 @@
 """The ops in plain torch: what is right, byte for byte. The C++ kernels are tested against this file.
 
-The notes in csrc/quantize_math.h ([Payload], [Levels], [Scale], [Fixed point], ...) explain the choices.
+The notes in csrc/*.h explain the choices: [Payload], [Levels], [Scale], [Fixed point], [Random numbers], [Feedback].
 Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded), R rows, C columns.
 
 Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -60,6 +62,14 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
     """See `mqgrad.cuda_ext.decode_add_`."""
     accumulator.add_(decode(payload, accumulator.numel(), bits, bucket_size))
+
+
+def mean_of(payloads: Tensor, numel: int, add: Callable[[Tensor, Tensor], None]) -> Tensor:
+    """The mean of payloads, float32 [numel]: each row goes to `add(sums, row)` in turn."""
+    mean = payloads.new_zeros(numel, dtype=torch.float32)
+    for row in payloads:
+        add(mean, row)
+    return mean.div_(_number(len(payloads), mean))
 
 
 def encode_minmax(x: Tensor, bits: int) -> Tensor:

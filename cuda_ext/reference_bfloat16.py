@@ -1,7 +1,9 @@
-"""The ops of width 16 in plain torch: what is right, byte for byte. Note [bfloat16] in csrc/quantize_math.h."""
+"""The ops of width 16 in plain torch: what is right, byte for byte. Note [bfloat16] in csrc/bfloat16.h."""
 
 import torch
 from torch import Tensor
+
+from mqgrad.cuda_ext.reference import mean_of
 
 
 def encode_bfloat16(x: Tensor, residual: Tensor | None, alpha: float, beta: float) -> Tensor:
@@ -18,10 +20,7 @@ def reduce_encode_bfloat16(
     payloads: Tensor, residual: Tensor | None, numel: int, alpha: float, beta: float
 ) -> Tensor:
     """See `mqgrad.cuda_ext.reduce_encode_bfloat16`."""
-    mean = payloads.new_zeros(numel, dtype=torch.float32)
-    for payload in payloads:
-        decode_bfloat16_add_(mean, payload)
-    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
+    mean = mean_of(payloads, numel, decode_bfloat16_add_)
     return encode_bfloat16(mean, residual, alpha, beta)
 
 

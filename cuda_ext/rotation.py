@@ -1,9 +1,11 @@
 """The public ops of the rotated codes: arguments checked, then the C++ kernel or the reference."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference_rotation
+from mqgrad.cuda_ext import checks, library, reference, reference_rotation
 
 MAX_BITS = 4
 MAX_BUCKET_SIZE = 65536
@@ -119,10 +121,9 @@ def reduce_encode_rotated(
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
     if _is_fused(payloads):
         return torch.ops.mqgrad.reduce_encode_rotated(payloads, residual, numel, *settings, alpha, beta)
-    mean = payloads.new_zeros(numel, dtype=torch.float32)
-    for payload in payloads:
-        decode_rotated_add_(mean, payload, bits, bucket_size)
-    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
+    mean = reference.mean_of(
+        payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
+    )
     if residual is None:
         return encode_rotated(mean, *settings)
     return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta)
@@ -179,44 +180,27 @@ def _is_fused(tensor: Tensor) -> bool:
 if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::encode_rotated")
-    def _(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
+    def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::encode_rotated_with_feedback")
-    def _(
-        x: Tensor,
-        residual: Tensor,
-        bits: int,
-        bucket_size: int,
-        unbiased: bool,
-        seed: int,
-        alpha: float,
-        beta: float,
-    ) -> Tensor:
+    def _(x: Tensor, residual: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::reduce_encode_rotated")
     def _(
-        payloads: Tensor,
-        residual: Tensor | None,
-        numel: int,
-        bits: int,
-        bucket_size: int,
-        unbiased: bool,
-        seed: int,
-        alpha: float,
-        beta: float,
+        payloads: Tensor, residual: Tensor | None, numel: int, bits: int, bucket_size: int, *_: Any
     ) -> Tensor:
         return payloads.new_empty(rotated_bytes(numel, bits, bucket_size))
 
     @torch.library.register_fake("mqgrad::decode_rotated_into")
-    def _(out: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    def _(out: Tensor, *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::decode_rotated")
-    def _(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    def _(payload: Tensor, numel: int, *_: Any) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
 
     @torch.library.register_fake("mqgrad::decode_rotated_add_")
-    def _(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    def _(accumulator: Tensor, *_: Any) -> None:
         return None

@@ -13,7 +13,7 @@ def sparse_bytes(numel: int, elements_per_bit: int) -> int:
     """Length of what `sparse_encode` returns: numel / elements_per_bit bits, and never less than one entry takes.
 
     Raises:
-        ValueError: elements_per_bit outside 2..64, or numel negative.
+        ValueError: elements_per_bit outside 1..64, or numel negative.
     """
     checks.require_sparse(numel, elements_per_bit)
     return checks.sparse_layout(numel, elements_per_bit).payload_bytes
@@ -38,7 +38,7 @@ def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
 
     Args:
         x: [N], float32, float64, float16 or bfloat16; coded as float32.
-        elements_per_bit: 2..64, one over the width.
+        elements_per_bit: 1..64, one over the width.
 
     Returns:
         The payload, uint8 [sparse_bytes(N, elements_per_bit)].

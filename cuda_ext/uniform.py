@@ -1,5 +1,7 @@
 """The public ops of uniform levels: arguments checked, then the C++ kernel, or the reference on other devices."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -144,10 +146,7 @@ def reduce_encode(
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
     if _writes_in_place(payloads.device):
         return torch.ops.mqgrad.reduce_encode(payloads, residual, numel, *settings, alpha, beta, bucket_ids)
-    mean = payloads.new_zeros(numel, dtype=torch.float32)
-    for payload in payloads:
-        decode_add_(mean, payload, bits, bucket_size)
-    mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
+    mean = reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
     if residual is None:
         return encode(mean, *settings, bucket_ids)
     return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids)
@@ -200,63 +199,31 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
 if library.IMPLEMENTATION == "extension":
 
     @torch.library.register_fake("mqgrad::encode")
-    def _(
-        x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
-    ) -> Tensor:
+    def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::encode_with_feedback")
-    def _(
-        x: Tensor,
-        residual: Tensor,
-        bits: int,
-        bucket_size: int,
-        stochastic: bool,
-        seed: int,
-        alpha: float,
-        beta: float,
-        bucket_ids: Tensor | None = None,
-    ) -> Tensor:
+    def _(x: Tensor, residual: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::decode")
-    def _(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    def _(payload: Tensor, numel: int, *_: Any) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
 
     @torch.library.register_fake("mqgrad::encode_into")
-    def _(
-        payload: Tensor,
-        x: Tensor,
-        residual: Tensor | None,
-        bits: int,
-        bucket_size: int,
-        stochastic: bool,
-        seed: int,
-        alpha: float,
-        beta: float,
-        bucket_ids: Tensor | None = None,
-    ) -> None:
+    def _(payload: Tensor, *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::reduce_encode")
     def _(
-        payloads: Tensor,
-        residual: Tensor | None,
-        numel: int,
-        bits: int,
-        bucket_size: int,
-        stochastic: bool,
-        seed: int,
-        alpha: float,
-        beta: float,
-        bucket_ids: Tensor | None = None,
+        payloads: Tensor, residual: Tensor | None, numel: int, bits: int, bucket_size: int, *_: Any
     ) -> Tensor:
         return payloads.new_empty(checks.payload_bytes(numel, bits, bucket_size))
 
     @torch.library.register_fake("mqgrad::decode_into")
-    def _(out: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    def _(out: Tensor, *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::decode_add_")
-    def _(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
+    def _(accumulator: Tensor, *_: Any) -> None:
         return None
