@@ -18,9 +18,11 @@ from .bench_ranks import TransportReport
 def machine_line(report: dict[str, Any]) -> str:
     """One line that names what the figures were measured on."""
     machine, versions = report["machine"], report["versions"]
+    pages = "huge pages" if report["huge_pages"] else "default pages"
+    quick = ", quick" if report["quick"] else ""
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {report['vector_extension']}, torch {versions['torch']}, "
-        f"codec: {versions['codec']}, {report['date']}" + (", quick" if report["quick"] else "")
+        f"{machine['cpu']}, {machine['cores']} cores, {report['vector_extension']}, {pages}, "
+        f"torch {versions['torch']}, codec: {versions['codec']}, {report['date']}{quick}"
     )
 
 
