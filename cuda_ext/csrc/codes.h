@@ -21,12 +21,14 @@ MagnitudeSums magnitude_sums(const float* lifted, int64_t n, const Grid& grid);
 // Grids go by reference: the fields of one that was just computed, passed in one register, would be stored apart and
 // loaded together, which stalls.
 
-// The three below write whole blocks of codes, whatever n is.
-void nearest_codes(const float* lifted, int64_t n, const Grid& grid, uint8_t* codes);
-void sign_codes(const float* v, int64_t n, uint8_t* codes);
+// The three below write whole blocks of codes, whatever n is. They are bound by arithmetic, and max_abs_bits by memory. So
+// they also find max_abs_bits of n elements of the next bucket, and return it: whole blocks from `next` on, or nullptr.
+uint32_t nearest_codes(const float* lifted, const float* next, int64_t n, const Grid& grid, uint8_t* codes);
+uint32_t sign_codes(const float* v, const float* next, int64_t n, uint8_t* codes);
 
 // Of the elements from `first` on, an even one, of the bucket.
-void stochastic_codes(const float* lifted, int64_t n, const Grid& grid, Stream stream, int64_t first, uint8_t* codes);
+uint32_t stochastic_codes(const float* lifted, const float* next, int64_t n, const Grid& grid, Stream stream,
+                          int64_t first, uint8_t* codes);
 
 // v <- x + alpha * residual. Returns max_abs_bits of v, which saves a pass.
 uint32_t compensate(const float* x, const float* residual, int64_t n, float alpha, float* v);

@@ -35,33 +35,35 @@ float bucket_scale(const float* v, uint32_t max_bits, int64_t n, int bits, bool 
 }
 
 // Codes of elements [first, first + n) of one bucket, v pointing at the first; up to kBlock - 1 more are overwritten.
-void segment_codes(const EncodeArguments& a, const float* v, int64_t n, float scale, int64_t bucket, int64_t first,
-                   uint8_t* codes) {
+// Returns max_abs_bits of n elements of the next bucket, if there is a `next`.
+uint32_t segment_codes(const EncodeArguments& a, const float* v, const float* next, int64_t n, float scale,
+                       int64_t bucket, int64_t first, uint8_t* codes) {
   const int bits = a.layout.bits;
   float lifted[kChunk];
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     std::memset(codes, level_count(bits), n);
-  } else if (a.stochastic) {
+    return next ? max_abs_bits(next, n) : 0;
+  }
+  if (a.stochastic) {
     const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
     const Grid grid = stochastic_grid(bits, scale);
-    stochastic_codes(lift(v, n, grid, lifted), n, grid, stream, first, codes);
-  } else if (bits == 1) {
-    sign_codes(v, n, codes);
-  } else {
-    const Grid grid = nearest_grid(bits, scale);
-    nearest_codes(lift(v, n, grid, lifted), n, grid, codes);
+    return stochastic_codes(lift(v, n, grid, lifted), next, n, grid, stream, first, codes);
   }
+  if (bits == 1) return sign_codes(v, next, n, codes);
+  const Grid grid = nearest_grid(bits, scale);
+  return nearest_codes(lift(v, n, grid, lifted), next, n, grid, codes);
 }
 
 // What one bucket is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
 class BucketInput {
  public:
-  explicit BucketInput(const EncodeArguments& a) : a_(a) {}
+  explicit BucketInput(const EncodeArguments& a)
+      : a_(a), reads_ahead_(is_floats(a) && !a.residual && a.layout.bucket_size % kBlock == 0) {}
 
   void load(int64_t begin, int64_t n) {
     if (a_.payloads) {
       x = mean_of_payloads(begin, n);
-    } else if (a_.dtype == torch::headeronly::ScalarType::Float) {
+    } else if (is_floats(a_)) {
       x = static_cast<const float*>(a_.x) + begin;
     } else {
       load_floats(a_.x, a_.dtype, begin, n, room(loaded_, n));
@@ -71,16 +73,27 @@ class BucketInput {
       max_bits = compensate(x, a_.residual + begin, n, a_.alpha, room(compensated_, n));
       v = compensated_.data();
     } else {
-      max_bits = max_abs_bits(x, n);
+      max_bits = x == next ? next_max_bits : max_abs_bits(x, n);
       v = x;
     }
+    const bool next_is_whole = a_.layout.numel - begin - n >= a_.layout.bucket_size;
+    next = reads_ahead_ && next_is_whole ? x + n : nullptr;
+    next_max_bits = 0;
   }
 
   const float* x = nullptr;
   const float* v = nullptr;
   uint32_t max_bits = 0;  // of |v|
 
+  // The bucket behind this one, if its maximum is found while this one is coded, and that of what has been seen of it.
+  const float* next = nullptr;
+  uint32_t next_max_bits = 0;
+
  private:
+  static bool is_floats(const EncodeArguments& a) {
+    return !a.payloads && a.dtype == torch::headeronly::ScalarType::Float;
+  }
+
   static float* room(std::vector<float>& buffer, int64_t n) {
     buffer.resize(std::max<size_t>(buffer.size(), n));
     return buffer.data();
@@ -97,6 +110,7 @@ class BucketInput {
   }
 
   const EncodeArguments& a_;
+  const bool reads_ahead_;
   std::vector<float> loaded_;
   std::vector<float> compensated_;
 };
@@ -140,7 +154,9 @@ void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input,
   store_scale(payload, bucket, scale);
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t n = std::min(kChunk, size - at);
-    segment_codes(a, input.v + at, n, scale, bucket, at, packer.next());
+    const float* next = input.next ? input.next + at : nullptr;
+    const uint32_t next_max = segment_codes(a, input.v + at, next, n, scale, bucket, at, packer.next());
+    input.next_max_bits = std::max(input.next_max_bits, next_max);
     if (a.residual && is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
       keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
     }
