@@ -1,20 +1,20 @@
 """The CUDA kernels, compiled for the CPU and run thread by thread, give the bytes of the CPU kernels.
 
-This holds for machines without a GPU: it shows that the indexing, the packing, the reductions and the randomness of
-the kernels are right, not that a GPU's arithmetic, memory and scheduling are. tests/cuda_ext/test_cuda.py does that.
+This holds for machines without a GPU: it shows that the indexing, the packing, the reductions, the barriers and the
+randomness of the kernels are right, not that the arithmetic, memory and scheduling of a GPU are. test_cuda.py does
+that.
 """
 
 import ctypes
 import itertools
+from concurrent.futures import Future
 
 import pytest
 import torch
-from emulated_cuda import COMPILER, DTYPE_CODES, assert_same, compiled, pointer
+from emulated_cuda import assert_same, guarded, run
 from torch import Tensor
 
 from mqgrad import cuda_ext
-
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile the emulation with")
 
 WIDTHS = range(1, 9)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -33,8 +33,8 @@ SHAPES += [(130, 1), (20_000, 16_384)]
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled("emulated_kernels.cpp", tmp_path_factory.mktemp("emulation"))
+def kernels(emulated: dict[str, Future[ctypes.CDLL]]) -> ctypes.CDLL:
+    return emulated["emulated_kernels"].result()
 
 
 def gradient(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,34 +61,10 @@ def encode(
     beta: float = 1.0,
     bucket_ids: Tensor | None = None,
 ) -> Tensor:
-    """The payload, with bytes around it that must stay as they are."""
-    size = cuda_ext.payload_bytes(x.numel(), bits, bucket_size)
-    memory = torch.full((size + 32,), 171, dtype=torch.uint8)
-    kernels.emulated_encode(
-        pointer(x),
-        DTYPE_CODES[x.dtype],
-        ctypes.c_int64(x.numel()),
-        bits,
-        ctypes.c_int64(bucket_size),
-        stochastic,
-        ctypes.c_uint64(seed),
-        pointer(bucket_ids),
-        pointer(residual),
-        ctypes.c_double(alpha),
-        ctypes.c_double(beta),
-        ctypes.c_void_p(memory.data_ptr() + 16),
-    )
-    assert (memory[:16] == 171).all()
-    assert (memory[16 + size :] == 171).all()
-    return memory[16 : 16 + size]
-
-
-def decode_add(
-    kernels: ctypes.CDLL, payload: Tensor, out: Tensor, bits: int, bucket_size: int, add: bool
-) -> None:
-    kernels.emulated_decode(
-        pointer(payload), ctypes.c_int64(out.numel()), bits, ctypes.c_int64(bucket_size), add, pointer(out)
-    )
+    settings = (x.numel(), bits, bucket_size, stochastic, seed, bucket_ids)
+    with guarded(cuda_ext.payload_bytes(x.numel(), bits, bucket_size), torch.uint8) as payload:
+        run(kernels.emulated_encode, x, x.dtype, *settings, residual, alpha, beta, payload)
+    return payload
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
@@ -129,22 +105,11 @@ def test_reduce_encode(kernels: ctypes.CDLL, bits: int, stochastic: bool) -> Non
         shards = [gradient(numel), gradient(numel).flip(0), torch.linspace(-1, 1, numel)]
         payloads = torch.stack([cuda_ext.encode(x, bits, bucket_size, False, 0) for x in shards])
         ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
-        coded = torch.empty_like(payloads[0])
-        kernels.emulated_reduce_encode(
-            pointer(payloads),
-            ctypes.c_int64(3),
-            ctypes.c_int64(numel),
-            bits,
-            ctypes.c_int64(bucket_size),
-            stochastic,
-            ctypes.c_uint64(9),
-            pointer(ours) if has_residual else None,
-            ctypes.c_double(0.5),
-            ctypes.c_double(1.0),
-            pointer(coded),
-        )
-        residual = expected if has_residual else None
         settings = (bits, bucket_size, stochastic, 9)
+        with guarded(payloads.shape[1], torch.uint8) as coded:
+            residual = ours if has_residual else None
+            run(kernels.emulated_reduce_encode, payloads, 3, numel, *settings, residual, 0.5, 1.0, coded)
+        residual = expected if has_residual else None
         reduced = cuda_ext.reduce_encode(payloads, numel, *settings, residual=residual, alpha=0.5, beta=1.0)
         assert_same(coded, reduced)
         assert_same(ours, expected)
@@ -157,27 +122,23 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
     for numel, bucket_size in SHAPES:
         size = cuda_ext.payload_bytes(numel, bits, bucket_size)
         payload = torch.randint(0, 256, (size + shift,), generator=generator, dtype=torch.uint8)[shift:]
-        memory = torch.full((numel + 16,), 2.5)
-        ours = memory[8 + shift : 8 + shift + numel]
-        decode_add(kernels, payload, ours, bits, bucket_size, add=False)
         expected = cuda_ext.decode(payload, numel, bits, bucket_size)
-        assert_same(ours, expected)
-        decode_add(kernels, payload, ours, bits, bucket_size, add=True)
-        assert_same(ours, expected + expected)
-        assert (memory[: 8 + shift] == 2.5).all()
-        assert (memory[8 + shift + numel :] == 2.5).all()
+        with guarded(numel, shift=shift) as ours:
+            run(kernels.emulated_decode, payload, numel, bits, bucket_size, False, ours)
+            assert_same(ours, expected)
+            run(kernels.emulated_decode, payload, numel, bits, bucket_size, True, ours)
+            assert_same(ours, expected + expected)
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("shape", [(1, 1), (40, 3), (3, 40), (70, 33), (2, 1200)])
 def test_minmax(kernels: ctypes.CDLL, bits: int, shape: tuple[int, int]) -> None:
-    rows, columns = map(ctypes.c_int64, shape)
     for dtype in DTYPES:
         x = gradient(shape[0] * shape[1], dtype).view(shape)
         expected = cuda_ext.encode_minmax(x, bits)
-        payload = torch.empty_like(expected)
-        kernels.emulated_encode_minmax(pointer(x), DTYPE_CODES[dtype], rows, columns, bits, pointer(payload))
+        with guarded(len(expected), torch.uint8) as payload:
+            run(kernels.emulated_encode_minmax, x, dtype, *shape, bits, payload)
         assert_same(payload, expected)
-        values = torch.empty(shape)
-        kernels.emulated_decode_minmax(pointer(payload), rows, columns, bits, pointer(values))
-        assert_same(values, cuda_ext.decode_minmax(payload, *shape, bits))
+        with guarded(x.numel()) as values:
+            run(kernels.emulated_decode_minmax, payload, *shape, bits, values)
+        assert_same(values.view(shape), cuda_ext.decode_minmax(payload, *shape, bits))

@@ -6,15 +6,14 @@ What this shows, and what it cannot, is said in test_cuda_emulated.py.
 import ctypes
 import itertools
 import math
+from concurrent.futures import Future
 
 import pytest
 import torch
-from emulated_cuda import COMPILER, DTYPE_CODES, assert_same, compiled, pointer
+from emulated_cuda import DTYPE_CODES, assert_same, guarded, run
 from torch import Tensor
 
 from mqgrad import cuda_ext
-
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile the emulation with")
 
 # One thread a bucket, part of a warp, a warp, half a block, a block; in global memory, one and several rows a thread.
 SHAPES = [
@@ -32,8 +31,8 @@ SHAPES += [(9000, 8192)]
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled("emulated_rotation.cpp", tmp_path_factory.mktemp("emulation"))
+def kernels(emulated: dict[str, Future[ctypes.CDLL]]) -> ctypes.CDLL:
+    return emulated["emulated_rotation"].result()
 
 
 def heavy_tailed(numel: int) -> Tensor:
@@ -48,30 +47,17 @@ def heavy_tailed(numel: int) -> Tensor:
 
 
 def encode(kernels: ctypes.CDLL, x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
-    """The payload, with bytes around it that must stay as they are."""
-    size = cuda_ext.rotated_bytes(x.numel(), bits, bucket_size)
-    memory = torch.full((size + 32,), 171, dtype=torch.uint8)
-    kernels.emulated_encode_rotated(
-        pointer(x),
-        DTYPE_CODES[x.dtype],
-        ctypes.c_int64(x.numel()),
-        bits,
-        ctypes.c_int64(bucket_size),
-        unbiased,
-        ctypes.c_uint64(seed),
-        ctypes.c_void_p(memory.data_ptr() + 16),
-    )
-    assert (memory[:16] == 171).all()
-    assert (memory[16 + size :] == 171).all()
-    return memory[16 : 16 + size]
+    with guarded(cuda_ext.rotated_bytes(x.numel(), bits, bucket_size), torch.uint8) as payload:
+        run(
+            kernels.emulated_encode_rotated, x, x.dtype, x.numel(), bits, bucket_size, unbiased, seed, payload
+        )
+    return payload
 
 
 def decode(
     kernels: ctypes.CDLL, payload: Tensor, out: Tensor, bits: int, bucket_size: int, add: bool
 ) -> None:
-    kernels.emulated_decode_rotated(
-        pointer(payload), ctypes.c_int64(out.numel()), bits, ctypes.c_int64(bucket_size), add, pointer(out)
-    )
+    run(kernels.emulated_decode_rotated, payload, out.numel(), bits, bucket_size, add, out)
 
 
 @pytest.mark.parametrize("bits", range(1, 5))
@@ -101,12 +87,9 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
         noise = torch.randint(0, 256, (size + shift,), generator=generator, dtype=torch.uint8)[shift:]
         coded = cuda_ext.encode_rotated(heavy_tailed(numel), bits, bucket_size, True, bits)
         for payload in (noise, torch.cat([noise[:shift], coded])[shift:]):
-            memory = torch.full((numel + 16,), 2.5)
-            ours = memory[8 + shift : 8 + shift + numel]
-            decode(kernels, payload, ours, bits, bucket_size, add=False)
             expected = cuda_ext.decode_rotated(payload, numel, bits, bucket_size)
-            assert_same(ours, expected)
-            decode(kernels, payload, ours, bits, bucket_size, add=True)
-            assert_same(ours, expected + expected)
-            assert (memory[: 8 + shift] == 2.5).all()
-            assert (memory[8 + shift + numel :] == 2.5).all()
+            with guarded(numel, shift=shift) as ours:
+                decode(kernels, payload, ours, bits, bucket_size, add=False)
+                assert_same(ours, expected)
+                decode(kernels, payload, ours, bits, bucket_size, add=True)
+                assert_same(ours, expected + expected)

@@ -6,15 +6,14 @@ What this shows, and what it cannot, is said in test_cuda_emulated.py.
 import ctypes
 import itertools
 import math
+from concurrent.futures import Future
 
 import pytest
 import torch
-from emulated_cuda import COMPILER, DTYPE_CODES, assert_same, compiled, pointer
+from emulated_cuda import DTYPE_CODES, assert_same, guarded, run
 from torch import Tensor
 
 from mqgrad import cuda_ext
-
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no g++ to compile the emulation with")
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # elements per bit
 # One warp's elements, and several; one warp's bits of the high parts, and several.
@@ -22,8 +21,8 @@ NUMELS = (1, 2, 63, 700, 4100, 40_001)
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return compiled("emulated_sparse.cpp", tmp_path_factory.mktemp("emulation"))
+def kernels(emulated: dict[str, Future[ctypes.CDLL]]) -> ctypes.CDLL:
+    return emulated["emulated_sparse"].result()
 
 
 def heavy_tailed(numel: int, seed: int = 0) -> Tensor:
@@ -43,36 +42,18 @@ def encode(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Tensor:
-    """The payload, with bytes around it that must stay as they are."""
-    size = cuda_ext.sparse_bytes(x.numel(), width)
-    memory = torch.full((size + 32,), 171, dtype=torch.uint8)
-    kernels.emulated_sparse_encode(
-        pointer(x),
-        DTYPE_CODES[x.dtype],
-        ctypes.c_int64(x.numel()),
-        ctypes.c_int64(width),
-        pointer(residual),
-        ctypes.c_double(alpha),
-        ctypes.c_double(beta),
-        ctypes.c_void_p(memory.data_ptr() + 16),
-    )
-    assert (memory[:16] == 171).all()
-    assert (memory[16 + size :] == 171).all()
-    return memory[16 : 16 + size]
+    with guarded(cuda_ext.sparse_bytes(x.numel(), width), torch.uint8) as payload:
+        run(kernels.emulated_sparse_encode, x, x.dtype, x.numel(), width, residual, alpha, beta, payload)
+    return payload
 
 
 def assert_decodes_alike(kernels: ctypes.CDLL, payload: Tensor, numel: int, width: int) -> None:
-    """Added to a slice of memory of which the rest must stay as it is."""
-    memory = torch.full((numel + 16,), 2.5)
-    ours = memory[8 : 8 + numel]
-    kernels.emulated_sparse_decode_add(
-        pointer(payload), ctypes.c_int64(numel), ctypes.c_int64(width), pointer(ours)
-    )
-    expected = torch.full((numel,), 2.5)
+    expected = torch.linspace(-1, 1, numel)
+    with guarded(numel) as ours:
+        ours.copy_(expected)
+        run(kernels.emulated_sparse_decode_add, payload, numel, width, ours)
     cuda_ext.sparse_decode_add_(expected, payload, width)
     assert_same(ours, expected)
-    assert (memory[:8] == 2.5).all()
-    assert (memory[8 + numel :] == 2.5).all()
 
 
 @pytest.mark.parametrize("width", WIDTHS)

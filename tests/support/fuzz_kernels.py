@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from torch.utils.cpp_extension import include_paths
@@ -36,9 +37,18 @@ def _build(compiler: str, flags: list[str], program: Path) -> Path:
     if shutil.which(compiler) is None:
         raise Unavailable(f"there is no {compiler}")
     _try_sanitizers(compiler, flags, program.with_suffix(".probe"))
-    includes = [f"-isystem{path}" for path in include_paths()]
-    command = [compiler, *FLAGS, *flags, *includes, *map(str, SOURCES), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=300)
+    command = [compiler, *FLAGS, *flags, *(f"-isystem{path}" for path in include_paths())]
+    objects = {source: program.with_name(f"{program.name}-{source.stem}.o") for source in SOURCES}
+
+    def compile_one(source: Path) -> None:
+        arguments = [*command, "-c", str(source), "-o", str(objects[source])]
+        subprocess.run(arguments, check=True, timeout=300)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, SOURCES))
+    subprocess.run(
+        [compiler, *flags, *map(str, objects.values()), "-o", str(program)], check=True, timeout=60
+    )
     return program
 
 

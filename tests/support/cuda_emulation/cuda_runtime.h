@@ -2,15 +2,16 @@
 // compared with those of the CPU kernels on a machine without a GPU. Found instead of CUDA's own cuda_runtime.h.
 //
 // A thread of a block is a fiber: it runs until a barrier, of its warp (32 threads in a row) or of its block, and goes
-// on when all threads of it that have not returned are there. Blocks run one after another, so that __shared__ is static
-// memory; it is left dirty by the block before. What this cannot show: data races, memory spaces, speed.
+// on when all threads of it are there. Blocks run one after another, so that __shared__ is static memory; it is left
+// dirty by the block before. A launch fails where threads come to different barriers, or some return and others wait,
+// which is stricter than CUDA is. What this cannot show: data races, memory spaces, speed.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -40,7 +41,7 @@ struct alignas(16) float4 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline void __stcg(float4* to, float4 value) { *to = value; }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
 using cudaStream_t = void*;
 
 struct cudaLaunchConfig_t {
@@ -60,66 +61,88 @@ constexpr size_t kStackBytes = 64 * 1024;
 enum class State { kReady, kAtWarpBarrier, kAtBlockBarrier, kReturned };
 
 struct Thread {
-  ucontext_t context;
+  jmp_buf at;  // where it goes on
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
   dim3 index;
   State state;
+  int line;  // of the source, with the barrier at which it waits
 };
 
-inline std::vector<Thread> threads;
+inline std::vector<Thread> threads;  // kept from launch to launch
 inline size_t current;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline void (*run_kernel)(void*);
 inline void* kernel_call;
 inline uint64_t exchanged[1024];  // one slot a thread, for what warps exchange
 
-inline void thread_main() {
-  run_kernel(kernel_call);
-  threads[current].state = State::kReturned;
-  swapcontext(&threads[current].context, &scheduler);
+// Back to the scheduler. Unlike swapcontext, setjmp and longjmp make no system call.
+inline void stop(State state, int line) {
+  threads[current].state = state;
+  threads[current].line = line;
+  if (_setjmp(threads[current].at) == 0) _longjmp(scheduler, 1);
 }
 
-inline void wait(State barrier) {
-  threads[current].state = barrier;
-  swapcontext(&threads[current].context, &scheduler);
+inline void wait(State barrier, int line) { stop(barrier, line); }
+
+inline void thread_main() {
+  for (;;) {
+    stop(State::kReturned, 0);
+    run_kernel(kernel_call);
+  }
 }
 
 inline void resume(size_t thread) {
   current = thread;
   threadIdx = threads[thread].index;
-  swapcontext(&scheduler, &threads[thread].context);
+  if (_setjmp(scheduler) == 0) _longjmp(threads[thread].at, 1);
 }
 
-// Whether the threads [begin, end) that have not returned all wait at `barrier`; if so, they become ready.
-inline bool release(size_t begin, size_t end, State barrier) {
-  bool any = false;
-  for (size_t t = begin; t < end; ++t) {
-    if (threads[t].state != State::kReturned && threads[t].state != barrier) return false;
-    any = any || threads[t].state == barrier;
-  }
-  for (size_t t = begin; any && t < end; ++t) {
-    if (threads[t].state == barrier) threads[t].state = State::kReady;
-  }
-  return any;
+inline void start_fiber(size_t thread) {
+  current = thread;
+  ucontext_t start;
+  getcontext(&start);
+  start.uc_stack.ss_sp = threads[thread].stack.get();
+  start.uc_stack.ss_size = kStackBytes;
+  makecontext(&start, thread_main, 0);
+  if (_setjmp(scheduler) == 0) setcontext(&start);
 }
 
-inline void start_threads(size_t count) {
-  if (threads.size() < count) threads = std::vector<Thread>(count);  // and kept: launches differ in their blocks
+inline void ready_threads(size_t count) {
+  if (threads.size() < count) {
+    threads = std::vector<Thread>(count);
+    for (size_t t = 0; t < count; ++t) start_fiber(t);
+  }
   for (size_t t = 0; t < count; ++t) {
-    Thread& thread = threads[t];
     const unsigned i = static_cast<unsigned>(t);
-    thread.index = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y));
-    thread.state = State::kReady;
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = thread.stack.get();
-    thread.context.uc_stack.ss_size = kStackBytes;
-    makecontext(&thread.context, thread_main, 0);
+    threads[t].index = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y));
+    threads[t].state = State::kReady;
   }
 }
 
-inline void run_block() {
+// Whether the threads [begin, end) all wait at the same barrier, of this kind; if so, they become ready.
+inline bool release(size_t begin, size_t end, State barrier) {
+  for (size_t t = begin; t < end; ++t) {
+    if (threads[t].state != barrier || threads[t].line != threads[begin].line) return false;
+  }
+  for (size_t t = begin; t < end; ++t) threads[t].state = State::kReady;
+  return true;
+}
+
+// Whether all threads have returned; tells where they are if not.
+inline bool all_returned(size_t count) {
+  size_t t = 0;
+  while (t < count && threads[t].state == State::kReturned) ++t;
+  if (t == count) return true;
+  size_t other = 0;
+  while (threads[other].state == threads[t].state && threads[other].line == threads[t].line) ++other;
+  std::fprintf(stderr, "cuda_emulation: block %u: thread %zu waits at line %d, thread %zu at line %d (0: has returned)\n",
+               blockIdx.x, t, threads[t].line, other, threads[other].line);
+  return false;
+}
+
+inline bool run_block() {
   const size_t count = blockDim.x * blockDim.y * blockDim.z;
-  start_threads(count);
+  ready_threads(count);
   for (bool goes_on = true; goes_on;) {
     goes_on = false;
     for (size_t t = 0; t < count; ++t) {
@@ -128,50 +151,53 @@ inline void run_block() {
     for (size_t w = 0; w < count; w += kWarp) goes_on |= release(w, w + kWarp, State::kAtWarpBarrier);
     goes_on |= release(0, count, State::kAtBlockBarrier);
   }
-  for (size_t t = 0; t < count; ++t) {
-    if (threads[t].state == State::kReturned) continue;
-    std::fprintf(stderr, "cuda_emulation: threads wait at different barriers\n");
-    std::abort();
-  }
+  const bool done = all_returned(count);
+  if (!done) threads.clear();  // their fibers are in the middle of a kernel
+  return done;
+}
+
+// All lanes have written before one reads, and have read before one writes again.
+template <typename F>
+auto exchange(uint64_t value, int line, const F& read) {
+  exchanged[current] = value;
+  wait(State::kAtWarpBarrier, line);
+  const auto result = read(exchanged + current / kWarp * kWarp, static_cast<int>(current % kWarp));
+  wait(State::kAtWarpBarrier, line);
+  return result;
 }
 
 template <typename F>
-uint32_t over_warp(uint32_t value, const F& combine) {
-  exchanged[current] = value;
-  wait(State::kAtWarpBarrier);
-  uint32_t all = static_cast<uint32_t>(exchanged[current / kWarp * kWarp]);
-  for (size_t lane = 1; lane < kWarp; ++lane) {
-    all = combine(all, static_cast<uint32_t>(exchanged[current / kWarp * kWarp + lane]));
-  }
-  wait(State::kAtWarpBarrier);
-  return all;
+uint32_t over_warp(uint32_t value, int line, const F& combine) {
+  return exchange(value, line, [&](const uint64_t* of_lane, int) {
+    uint32_t all = static_cast<uint32_t>(of_lane[0]);
+    for (int lane = 1; lane < kWarp; ++lane) all = combine(all, static_cast<uint32_t>(of_lane[lane]));
+    return all;
+  });
 }
 
 }  // namespace emulation
 
-inline void __syncthreads() { emulation::wait(emulation::State::kAtBlockBarrier); }
-inline void __syncwarp() { emulation::wait(emulation::State::kAtWarpBarrier); }
+// `line` is that of the call.
+inline void __syncthreads(int line = __builtin_LINE()) { emulation::wait(emulation::State::kAtBlockBarrier, line); }
+inline void __syncwarp(int line = __builtin_LINE()) { emulation::wait(emulation::State::kAtWarpBarrier, line); }
 
-inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
-  return emulation::over_warp(value, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
+inline uint32_t __reduce_max_sync(unsigned, uint32_t value, int line = __builtin_LINE()) {
+  return emulation::over_warp(value, line, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
 }
 
-inline uint32_t __reduce_add_sync(unsigned, uint32_t value) {
-  return emulation::over_warp(value, [](uint32_t a, uint32_t b) { return a + b; });
+inline uint32_t __reduce_add_sync(unsigned, uint32_t value, int line = __builtin_LINE()) {
+  return emulation::over_warp(value, line, [](uint32_t a, uint32_t b) { return a + b; });
 }
 
-inline uint32_t __ballot_sync(unsigned, bool value) {
-  return emulation::over_warp(static_cast<uint32_t>(value) << emulation::current % emulation::kWarp,
+inline uint32_t __ballot_sync(unsigned, bool value, int line = __builtin_LINE()) {
+  return emulation::over_warp(static_cast<uint32_t>(value) << emulation::current % emulation::kWarp, line,
                               [](uint32_t a, uint32_t b) { return a | b; });
 }
 
-inline int64_t __shfl_up_sync(unsigned, int64_t value, unsigned lanes) {
-  emulation::exchanged[emulation::current] = static_cast<uint64_t>(value);
-  emulation::wait(emulation::State::kAtWarpBarrier);
-  const bool inside = emulation::current % emulation::kWarp >= lanes;
-  const uint64_t other = emulation::exchanged[emulation::current - (inside ? lanes : 0)];
-  emulation::wait(emulation::State::kAtWarpBarrier);
-  return static_cast<int64_t>(other);
+inline int64_t __shfl_up_sync(unsigned, int64_t value, int lanes, int line = __builtin_LINE()) {
+  return emulation::exchange(static_cast<uint64_t>(value), line, [=](const uint64_t* of_lane, int lane) {
+    return static_cast<int64_t>(of_lane[lane >= lanes ? lane - lanes : lane]);
+  });
 }
 
 inline int __popc(uint32_t value) { return __builtin_popcount(value); }
@@ -204,6 +230,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   emulation::run_kernel = [](void* c) { (*static_cast<decltype(call)*>(c))(); };
   gridDim = config->gridDim;
   blockDim = config->blockDim;
-  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) emulation::run_block();
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    if (!emulation::run_block()) return cudaErrorLaunchFailure;
+  }
   return cudaSuccess;
 }

@@ -1,43 +1,57 @@
-// The entry points of cuda_kernels.h for ctypes: pointers to host memory, no stream.
+// The entry points of cuda_kernels.h.
+#include "cuda_decode.cu"
 #include "cuda_encode.cu"
 #include "cuda_encode_any.cu"
-#include "cuda_decode.cu"
 #include "cuda_minmax.cu"
+#include "entry_points.h"
 
 using namespace mqgrad;
 
+namespace {
+
+Layout layout_of(int64_t numel, int64_t bits, int64_t bucket_size) {
+  return {numel, static_cast<int>(bits), bucket_size < numel ? bucket_size : numel};
+}
+
+cudaError_t run_encode(const EncodeArguments& arguments, uint8_t* payload) {
+  std::vector<uint64_t> workspace =
+      dirty_memory(cuda::encode_workspace_bytes(arguments.layout, arguments.stochastic));
+  return cuda::encode(arguments, payload, workspace.data(), nullptr);
+}
+
+}  // namespace
+
 extern "C" {
 
-void emulated_encode(const void* x, int dtype, int64_t numel, int bits, int64_t bucket_size, bool stochastic,
-                     uint64_t seed, const int64_t* bucket_ids, float* residual, double alpha, double beta,
-                     uint8_t* payload) {
-  const Layout layout{numel, bits, bucket_size < numel ? bucket_size : numel};
-  const EncodeArguments arguments{x, static_cast<cuda::ScalarType>(dtype), layout, stochastic, seed, bucket_ids,
-                                  residual, alpha, beta};
-  std::vector<uint64_t> workspace((cuda::encode_workspace_bytes(layout, stochastic) + 7) / 8, 0xa5a5a5a5a5a5a5a5ull);
-  cuda::encode(arguments, payload, workspace.data(), nullptr);
+cudaError_t emulated_encode(const void* x, int64_t dtype, int64_t numel, int64_t bits, int64_t bucket_size,
+                            bool stochastic, uint64_t seed, const int64_t* bucket_ids, float* residual, double alpha,
+                            double beta, uint8_t* payload) {
+  const auto type = static_cast<cuda::ScalarType>(dtype);
+  return run_encode({x, type, layout_of(numel, bits, bucket_size), stochastic, seed, bucket_ids, residual, alpha, beta},
+                    payload);
 }
 
-void emulated_reduce_encode(const uint8_t* payloads, int64_t count, int64_t numel, int bits, int64_t bucket_size,
-                            bool stochastic, uint64_t seed, float* residual, double alpha, double beta,
-                            uint8_t* payload) {
-  const Layout layout{numel, bits, bucket_size < numel ? bucket_size : numel};
-  const EncodeArguments arguments{nullptr, cuda::ScalarType::Float, layout, stochastic, seed, nullptr,
-                                  residual, alpha, beta, payloads, count};
-  std::vector<uint64_t> workspace((cuda::encode_workspace_bytes(layout, stochastic) + 7) / 8, 0xa5a5a5a5a5a5a5a5ull);
-  cuda::encode(arguments, payload, workspace.data(), nullptr);
+cudaError_t emulated_reduce_encode(const uint8_t* payloads, int64_t count, int64_t numel, int64_t bits,
+                                   int64_t bucket_size, bool stochastic, uint64_t seed, float* residual, double alpha,
+                                   double beta, uint8_t* payload) {
+  return run_encode({nullptr, cuda::ScalarType::Float, layout_of(numel, bits, bucket_size), stochastic, seed, nullptr,
+                     residual, alpha, beta, payloads, count},
+                    payload);
 }
 
-void emulated_decode(const uint8_t* payload, int64_t numel, int bits, int64_t bucket_size, bool add, float* out) {
-  cuda::decode(payload, {numel, bits, bucket_size < numel ? bucket_size : numel}, add, out, nullptr);
+cudaError_t emulated_decode(const uint8_t* payload, int64_t numel, int64_t bits, int64_t bucket_size, bool add,
+                            float* out) {
+  return cuda::decode(payload, layout_of(numel, bits, bucket_size), add, out, nullptr);
 }
 
-void emulated_encode_minmax(const void* x, int dtype, int64_t rows, int64_t columns, int bits, uint8_t* payload) {
-  cuda::encode_minmax(x, static_cast<cuda::ScalarType>(dtype), {rows, columns}, bits, payload, nullptr);
+cudaError_t emulated_encode_minmax(const void* x, int64_t dtype, int64_t rows, int64_t columns, int64_t bits,
+                                   uint8_t* payload) {
+  const auto type = static_cast<cuda::ScalarType>(dtype);
+  return cuda::encode_minmax(x, type, {rows, columns}, static_cast<int>(bits), payload, nullptr);
 }
 
-void emulated_decode_minmax(const uint8_t* payload, int64_t rows, int64_t columns, int bits, float* out) {
-  cuda::decode_minmax(payload, {rows, columns}, bits, out, nullptr);
+cudaError_t emulated_decode_minmax(const uint8_t* payload, int64_t rows, int64_t columns, int64_t bits, float* out) {
+  return cuda::decode_minmax(payload, {rows, columns}, static_cast<int>(bits), out, nullptr);
 }
 
 }  // extern "C"

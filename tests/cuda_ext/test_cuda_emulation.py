@@ -1,0 +1,32 @@
+"""The emulation of CUDA itself: threads that do not meet at a barrier fail the launch."""
+
+import ctypes
+from concurrent.futures import Future
+
+import pytest
+from emulated_cuda import status
+
+LAUNCH_FAILURE = 719
+
+
+@pytest.mark.parametrize(
+    ("kernel", "argument", "expected"),
+    [
+        ("all_meet", 0, 0),
+        ("two_places", 0, LAUNCH_FAILURE),
+        ("two_places", 2, 0),
+        ("one_more", 5, LAUNCH_FAILURE),
+        ("one_more", 64, 0),
+        ("some_return", 32, LAUNCH_FAILURE),
+        ("some_return", 64, 0),
+        ("half_a_warp", 16, LAUNCH_FAILURE),
+        ("half_a_warp", 32, 0),
+    ],
+)
+def test_threads_meet_at_every_barrier_or_the_launch_fails(
+    emulated: dict[str, Future[ctypes.CDLL]], kernel: str, argument: int, expected: int
+) -> None:
+    library = emulated["barriers"].result()
+    for _ in range(2):  # a launch that failed leaves nothing behind
+        assert status(library.run, kernel.encode(), argument) == expected
+        assert status(library.run, b"all_meet", 0) == 0
