@@ -2,18 +2,11 @@
 
 import multiprocessing
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock
 from mqgrad.widths import WIDTHS
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Distributed]:
-    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
-        yield cluster
 
 
 def test_is_a_cluster(cluster: Distributed) -> None:
@@ -58,6 +51,16 @@ def test_fewer_bits_are_fewer_bytes(cluster: Distributed) -> None:
     wire_bytes = [cluster.run(3, bits=bits).wire_bytes for bits in (32, 16, 8, 4, 2)]
     assert wire_bytes == sorted(wire_bytes, reverse=True)
     assert wire_bytes[0] / wire_bytes[-1] > 8
+
+
+def test_replicas_of_none_are_not_verified(cluster: Distributed) -> None:
+    cluster.reset(seed=0, compressor="none")
+    cluster.run(2, bits=32)
+    with pytest.raises(ValueError, match="'none' averages nothing: its replicas diverge"):
+        cluster.verify_replicas()
+    cluster.reset(seed=0, compressor="fp16")
+    cluster.run(2, bits=16)
+    cluster.verify_replicas()
 
 
 def test_an_emulated_link_takes_its_time(cluster: Distributed) -> None:

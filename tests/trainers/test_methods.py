@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,12 +11,6 @@ from mqgrad.trainers.errors import ReplicaMismatchError, WorkerError
 from mqgrad.trainers.methods import make_method, method_names
 
 OTHERS = [name for name in method_names() if name != "ddp"]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Distributed]:
-    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
-        yield cluster
 
 
 def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float]:
