@@ -1,37 +1,21 @@
 """How fast the codec is on this machine, beside a copy and a read of the same floats, and beside other codecs."""
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from mqgrad.codec import Codec, Rounding
-from mqgrad.widths import Width
+from mqgrad.widths import SPARSE_WIDTHS, Width
 
-SEED = 7  # of the Gaussian vector that is coded
+from .bench_coders import SEED, Coder, Skipped, our_coders
 
-
-class Coder(NamedTuple):
-    """One way to code a float32 vector [N], ours or a peer's."""
-
-    name: str
-    bits: Width
-    """Bits per element on the wire, scales not counted."""
-    encode: Callable[[torch.Tensor], Any]
-    decode_add: Callable[[torch.Tensor, Any], object]
-    """Adds what ``encode`` returned to the first argument."""
-
-
-class Skipped(NamedTuple):
-    """A peer that is not measured."""
-
-    name: str
-    reason: str
+MEAN_OF = 4  # payloads
 
 
 class Operation(NamedTuple):
@@ -45,14 +29,19 @@ class Operation(NamedTuple):
 class CodecFigures:
     """Speed and error of one coder. GB/s are 10⁹ bytes of float32 input (output for decoding) a second.
 
-    ``…_per_copy`` is how many times as fast as ``memcpy`` of the same floats, ``encode_per_read`` as ``torch.sum``
-    over them; both measured in the same rounds, 1 is equal, more is faster.
+    ``…_per_copy`` is how many times as fast as a copy of the same floats, by the faster of libc's ``memmove`` and
+    torch's ``copy_``; ``encode_per_read`` as ``torch.sum`` over them. All are measured in the same rounds; 1 is
+    equal, more is faster.
     """
 
     coder: str
     bits: Width
     threads: int
     copy_gb_per_s: float
+    """The faster of the next two."""
+    memmove_gb_per_s: float
+    """libc's, on one thread whatever ``threads`` is."""
+    torch_copy_gb_per_s: float
     read_gb_per_s: float
     encode_gb_per_s: float
     encode_per_copy: float
@@ -61,8 +50,10 @@ class CodecFigures:
     decode_add_per_copy: float
     round_trip_per_copy: float
     """One copy's seconds over those of encode and decode-and-add together."""
+    mean_gb_per_s: float | None
+    """Encoding the mean of 4 payloads, with feedback where the coder has it; None if it cannot."""
     nmse: float
-    """‖Q(x) − x‖² / ‖x‖² on Gaussian x."""
+    """‖Q(x) − x‖² / ‖x‖² on Gaussian x; a mean over calls where they differ."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +65,8 @@ class CodecReport:
     rounds: int
     figures: list[CodecFigures]
     skipped: list[Skipped]
+    notes: list[str]
+    """On how to compare."""
 
 
 PeerFinder = Callable[[int, int], tuple[list[Coder], list[Skipped]]]
@@ -85,14 +78,14 @@ def measure_codec(
     *,
     mebibytes: float = 64.0,
     rounds: int = 7,
-    widths: Sequence[Width] = (*range(1, 9), 16),
+    widths: Sequence[Width] = (*SPARSE_WIDTHS, *range(1, 9), 16),
     thread_counts: Sequence[int] | None = None,
 ) -> CodecReport:
     """Measure our codec at every width and the peers, on a Gaussian vector.
 
     Args:
         find_peers: :func:`mqgrad.experiments.bench_peers.find_peers`.
-        mebibytes: of float32 coded at a time; below the size of the last cache, ``memcpy`` is no measure of memory.
+        mebibytes: of float32 coded at a time; below the size of the last cache, a copy is no measure of memory.
         rounds: timed repetitions; figures are medians over them.
         widths: of our codec, in bits.
         thread_counts: one, and all that the process may use, by default.
@@ -103,39 +96,16 @@ def measure_codec(
     x = torch.randn(int(mebibytes * 2**20) // 4, generator=torch.Generator().manual_seed(SEED))
     figures: list[CodecFigures] = []
     skipped: list[Skipped] = []
+    notes: dict[str, None] = {}
     for threads in thread_counts or sorted({1, available_threads()}):
         with num_threads(threads):
             peers, skipped = find_peers(x.numel(), threads)
             groups = [our_coders(bits, x.numel()) for bits in widths] + [[peer] for peer in peers]
+            notes.update(dict.fromkeys(peer.note for peer in peers if peer.note))
             for group in groups:
                 figures += measure_group(group, x, threads, rounds)
-    return CodecReport(mebibytes=mebibytes, rounds=rounds, figures=figures, skipped=skipped)
-
-
-def our_coders(bits: Width, numel: int) -> list[Coder]:
-    """Nearest and stochastic rounding, and ``feedback``: nearest with error feedback, which the hook uses."""
-    coders = [_rounding_coder("nearest", bits)]
-    if 1 <= bits < 16:  # below 1 the largest, at 16 bfloat16: nothing is random
-        coders.append(_rounding_coder("stochastic", bits))
-    codec, residual = Codec(), torch.zeros(numel)
-    return [
-        *coders,
-        Coder(
-            "feedback",  # nearest
-            bits,
-            lambda x: codec.encode_with_feedback(x, residual, bits),
-            lambda out, payload: codec.decode_add_(out, payload, bits),
-        ),
-    ]
-
-
-def _rounding_coder(rounding: Rounding, bits: Width) -> Coder:
-    codec = Codec(rounding=rounding)
-    return Coder(
-        rounding,
-        bits,
-        lambda x: codec.encode(x, bits, SEED),
-        lambda out, payload: codec.decode_add_(out, payload, bits),
+    return CodecReport(
+        mebibytes=mebibytes, rounds=rounds, figures=figures, skipped=skipped, notes=list(notes)
     )
 
 
@@ -146,7 +116,8 @@ def measure_group(
     target, accumulator = torch.empty_like(x), torch.zeros_like(x)
     errors = [_nmse(coder, x) for coder in coders]  # first: error feedback still owes nothing
     operations = [
-        Operation("copy", lambda: target.copy_(x)),
+        Operation("memmove", lambda: ctypes.memmove(target.data_ptr(), x.data_ptr(), x.nbytes)),
+        Operation("torch copy", lambda: target.copy_(x)),
         Operation("read", lambda: torch.sum(x)),
     ]
     for i, coder in enumerate(coders):
@@ -154,32 +125,34 @@ def measure_group(
     seconds = time_in_turn(operations, rounds)
     median = {name: statistics.median(values) for name, values in seconds.items()}
     for i, (coder, nmse) in enumerate(zip(coders, errors, strict=True)):
-        yield _figures(coder, threads, x.nbytes, median, median[f"encode {i}"], median[f"decode {i}"], nmse)
+        yield _figures(i, coder, threads, x.nbytes, median, nmse)
 
 
 def _operations(index: int, coder: Coder, x: torch.Tensor, accumulator: torch.Tensor) -> list[Operation]:
     payload = coder.encode(x)
-    return [
+    operations = [
         Operation(f"encode {index}", lambda: coder.encode(x)),
         Operation(f"decode {index}", lambda: coder.decode_add(accumulator, payload)),
     ]
+    if (encode_mean := coder.encode_mean) is not None:
+        payloads = torch.stack([coder.encode(x.roll(i * x.numel() // MEAN_OF)) for i in range(MEAN_OF)])
+        operations.append(Operation(f"mean {index}", lambda: encode_mean(payloads)))
+    return operations
 
 
 def _figures(
-    coder: Coder,
-    threads: int,
-    nbytes: int,
-    median: dict[str, float],
-    encode_seconds: float,
-    decode_seconds: float,
-    nmse: float,
+    index: int, coder: Coder, threads: int, nbytes: int, median: dict[str, float], nmse: float
 ) -> CodecFigures:
-    copy, read = median["copy"], median["read"]
+    copy, read = min(median["memmove"], median["torch copy"]), median["read"]
+    encode_seconds, decode_seconds = median[f"encode {index}"], median[f"decode {index}"]
+    mean_seconds = median.get(f"mean {index}")
     return CodecFigures(
         coder=coder.name,
         bits=coder.bits,
         threads=threads,
         copy_gb_per_s=nbytes / copy / 1e9,
+        memmove_gb_per_s=nbytes / median["memmove"] / 1e9,
+        torch_copy_gb_per_s=nbytes / median["torch copy"] / 1e9,
         read_gb_per_s=nbytes / read / 1e9,
         encode_gb_per_s=nbytes / encode_seconds / 1e9,
         encode_per_copy=copy / encode_seconds,
@@ -187,6 +160,7 @@ def _figures(
         decode_add_gb_per_s=nbytes / decode_seconds / 1e9,
         decode_add_per_copy=copy / decode_seconds,
         round_trip_per_copy=copy / (encode_seconds + decode_seconds),
+        mean_gb_per_s=None if mean_seconds is None else nbytes / mean_seconds / 1e9,
         nmse=nmse,
     )
 
@@ -205,9 +179,12 @@ def time_in_turn(operations: Sequence[Operation], rounds: int, warm_up: int = 1)
 
 
 def _nmse(coder: Coder, x: torch.Tensor) -> float:
-    decoded = torch.zeros_like(x)
-    coder.decode_add(decoded, coder.encode(x))
-    return float((decoded - x).square().sum(dtype=torch.float64) / x.square().sum(dtype=torch.float64))
+    error = 0.0
+    for _ in range(coder.error_calls):
+        decoded = torch.zeros_like(x)
+        coder.decode_add(decoded, coder.encode(x))
+        error += float(decoded.sub_(x).square().sum(dtype=torch.float64))
+    return error / coder.error_calls / float(x.square().sum(dtype=torch.float64))
 
 
 def available_threads() -> int:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from mqgrad.experiments import bench_codec, bench_peers
 from mqgrad.experiments.bench_break_even import break_even_mbit_per_s, break_even_rates
-from mqgrad.experiments.bench_codec import Coder, Operation, Skipped, measure_codec, time_in_turn
+from mqgrad.experiments.bench_codec import Operation, measure_codec, time_in_turn
+from mqgrad.experiments.bench_coders import Coder, Skipped
 from mqgrad.experiments.bench_ranks import TransportSettings, measure_locally, measure_on_rank
 from mqgrad.experiments.bench_steps import StepFigures
 from mqgrad.experiments.bench_tables import format_rate
@@ -82,20 +83,33 @@ def test_operations_are_timed_in_turn() -> None:
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
 
 
-def test_every_width_and_rounding_is_measured() -> None:
+def test_every_width_and_the_hooks_own_code_is_measured() -> None:
     threads = torch.get_num_threads()
-    report = measure_codec(no_peers, mebibytes=SMALL, rounds=1, widths=(1, 4, 16), thread_counts=(1, 2))
+    report = measure_codec(
+        no_peers, mebibytes=SMALL, rounds=1, widths=(1 / 8, 1, 4, 16), thread_counts=(1, 2)
+    )
     assert torch.get_num_threads() == threads
-    found = {(f.bits, f.coder, f.threads) for f in report.figures}
-    roundings = ("nearest", "stochastic", "feedback")
-    coders = [
-        (bits, coder) for bits in (1, 4, 16) for coder in roundings if (bits, coder) != (16, "stochastic")
-    ]
-    assert found == {(*coder, threads) for coder in coders for threads in (1, 2)}
+    coders = [(1 / 8, "hook, sparse"), (1, "hook, rotated"), (4, "hook, nearest"), (16, "hook, nearest")]
+    coders += [(1, "stochastic"), (4, "stochastic")] + [(bits, "nearest") for bits in (1, 4, 16)]
+    found = [(f.bits, f.coder, f.threads) for f in report.figures]
+    assert sorted(found) == sorted((*coder, threads) for coder in coders for threads in (1, 2))
     assert all(f.encode_gb_per_s > 0 and math.isfinite(f.round_trip_per_copy) for f in report.figures)
+    assert all(f.copy_gb_per_s == max(f.memmove_gb_per_s, f.torch_copy_gb_per_s) for f in report.figures)
+    assert all((f.mean_gb_per_s is not None) == f.coder.startswith("hook") for f in report.figures)
     nmse = {(f.coder, f.bits): f.nmse for f in report.figures}
     assert nmse["nearest", 1] == pytest.approx(1 - 2 / math.pi, rel=0.05)
-    assert nmse["feedback", 4] == nmse["nearest", 4] < 0.02
+    assert nmse["hook, rotated", 1] == pytest.approx(math.pi / 2 - 1, rel=0.1)
+    assert nmse["hook, nearest", 4] == nmse["nearest", 4] < 0.02
+    assert 0.5 < nmse["hook, sparse", 1 / 8] < 1
+
+
+def test_the_error_of_a_coder_whose_calls_differ_is_a_mean() -> None:
+    x, factors = torch.ones(8), iter((1.0, 0.0, 1.0, 1.0))  # the last two: what is timed
+    coder = Coder(
+        "one scale a call", 1, lambda x: next(factors, 1.0) * x, lambda out, y: out.add_(y), error_calls=2
+    )
+    (figures,) = bench_codec.measure_group([coder], x, threads=1, rounds=1)
+    assert figures.nmse == 0.5
 
 
 def test_a_peer_that_is_missing_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +141,7 @@ def test_the_command_writes_the_codec_figures(tmp_path: Path, monkeypatch: pytes
     report = json.loads(path.read_text())
     assert report["machine"]["cpu"]
     assert report["versions"]["torch"] == torch.__version__
-    assert [f["coder"] for f in report["codec"]["figures"]] == ["nearest", "stochastic", "feedback"]
+    assert [f["coder"] for f in report["codec"]["figures"]] == ["nearest", "stochastic", "hook, nearest"]
 
 
 def test_transport_and_steps_on_two_ranks() -> None:

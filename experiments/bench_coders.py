@@ -1,0 +1,72 @@
+"""What the codec benchmark times: a way to code a vector, and ours."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from mqgrad.codec import Codec, Rounding
+from mqgrad.compressors import Quantized
+from mqgrad.compressors.rotated import rotated_coefficients
+from mqgrad.quantization_noise import ROTATED_NOISE
+from mqgrad.widths import Width
+
+SEED = 7
+
+
+class Coder(NamedTuple):
+    """One way to code a float32 vector [N], ours or a peer's."""
+
+    name: str
+    bits: Width
+    """Bits per element on the wire, scales not counted."""
+    encode: Callable[[torch.Tensor], Any]
+    decode_add: Callable[[torch.Tensor, Any], object]
+    """Adds what ``encode`` returned to the first argument."""
+    encode_mean: Callable[[torch.Tensor], object] | None = None
+    """Codes the mean of W payloads [W, P]: what the owner of a shard does."""
+    error_calls: int = 1
+    """Over so many calls the error is averaged."""
+    note: str = ""
+    """What a reader must know to compare."""
+
+
+class Skipped(NamedTuple):
+    """A peer that is not measured."""
+
+    name: str
+    reason: str
+
+
+def our_coders(bits: Width, numel: int) -> list[Coder]:
+    """Uniform levels with nearest and stochastic rounding, and the hook's own code with error feedback."""
+    coders = []
+    if bits >= 1:
+        coders.append(_uniform("nearest", bits))
+    if 1 <= bits < 16:  # at 16 bfloat16: nothing is random
+        coders.append(_uniform("stochastic", bits))
+    return [*coders, _hook(bits, numel)]
+
+
+def _uniform(rounding: Rounding, bits: Width) -> Coder:
+    codec = Codec(rounding=rounding)
+    return Coder(
+        rounding,
+        bits,
+        lambda x: codec.encode(x, bits, SEED),
+        lambda out, payload: codec.decode_add_(out, payload, bits),
+    )
+
+
+def _hook(bits: Width, numel: int) -> Coder:
+    """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
+    codec, of_gradient, of_mean = Quantized().codec, torch.zeros(numel), torch.zeros(numel)
+    alpha, beta = rotated_coefficients(bits) if bits in ROTATED_NOISE else (1.0, 1.0)
+    kind = "sparse" if bits < 1 else "rotated" if bits in ROTATED_NOISE else "nearest"
+    return Coder(
+        f"hook, {kind}",
+        bits,
+        lambda x: codec.encode_with_feedback(x, of_gradient, bits, alpha=alpha, beta=beta, seed=SEED),
+        lambda out, payload: codec.decode_add_(out, payload, bits),
+        lambda payloads: codec.encode_mean(payloads, numel, bits, of_mean, alpha=alpha, beta=beta, seed=SEED),
+    )
