@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from mqgrad.widths import SPARSE_WIDTHS, Width
+from mqgrad.widths import Width
 
 from .bench_coders import SEED, Coder, Skipped, our_coders
 
@@ -78,7 +78,7 @@ def measure_codec(
     *,
     mebibytes: float = 64.0,
     rounds: int = 7,
-    widths: Sequence[Width] = (*SPARSE_WIDTHS, *range(1, 9), 16),
+    widths: Sequence[Width] = (1 / 64, 1 / 8, 1 / 2, *range(1, 9), 16),
     thread_counts: Sequence[int] | None = None,
 ) -> CodecReport:
     """Measure our codec at every width and the peers, on a Gaussian vector.
