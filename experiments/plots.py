@@ -30,7 +30,7 @@ def plot_runs(records: dict[str, list[RunRecord]], target: float, path: Path, *,
             )
     loss_axes.axhline(target, color="black", linestyle=":", linewidth=1, label="target")
     loss_axes.set(xlabel="seconds of training", ylabel="held-out loss", yscale="log")
-    loss_axes.legend()
+    figure.legend(loc="outside lower center", ncols=len(records) + 1, frameon=False, fontsize="small")
     bits_axes.set(xlabel="seconds of training", ylabel="bit width")
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
