@@ -73,7 +73,7 @@ def extension() -> Extension:
     return build(
         "mqgrad.cuda_ext._C",
         cpp + (cuda if with_cuda else []),
-        depends=sorted(map(str, SOURCES.glob("*.h"))),
+        depends=sorted(map(str, [*SOURCES.glob("*.h"), *SOURCES.glob("*.cu")])),  # so an sdist has them
         extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": nvcc_flags()},
         py_limited_api=True,
         optional=True,

@@ -31,7 +31,7 @@ def compare(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Separated by commas: ways of training other than DDP, e.g. local-sgd."),
+        typer.Option(help="Separated by commas: other ways of training, e.g. local-sgd."),
     ] = None,
     workloads: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
     optimizers: Annotated[

@@ -46,12 +46,12 @@ def make_config(
 ) -> "SweepConfig":
     """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
     from .sweep_config import SweepConfig
-    from .sweep_grid import DENSE
+    from .sweep_grid import FP32
 
     names = list(chosen["workloads"])
     systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
     return SweepConfig(
-        systems=systems if DENSE in systems else (*systems, DENSE),
+        systems=systems if FP32 in systems else (*systems, FP32),
         workloads=tuple(names),
         optimizers=tuple(chosen["optimizers"]),
         links=tuple(available_links(list(chosen["links"]), console)),

@@ -20,7 +20,7 @@ from mqgrad.widths import Width
 
 from .plots import plot_runs
 from .runs import RunRecord, run_training
-from .sweep_grid import DENSE, System
+from .sweep_grid import FP32, System
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0
@@ -40,7 +40,7 @@ OTHERS = {
     "2 bits": "fixed:2",
     "4 bits": "fixed:4",
     "8 bits": "fixed:8",
-    "fp32 DDP": DENSE,
+    "fp32 DDP": FP32,
 }
 """What it is compared with: the rule whose imitation it begins as, fixed widths, and PyTorch's own DDP."""
 

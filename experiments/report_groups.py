@@ -24,7 +24,7 @@ from .estimates import (
 from .report_references import Reference, references
 from .runs import PARTS
 from .sweep_config import SweepConfig
-from .sweep_grid import HOOKED, SILENT, Group, dense_of
+from .sweep_grid import HOOKED_FP32, SILENT, Group
 from .sweep_result import CellResult
 
 TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
@@ -65,6 +65,8 @@ class GroupSummary:
     """All systems in one group, the fastest first."""
 
     group: Group
+    fp32: str
+    """The system that is fp32 here."""
     target: float | None
     """None if no fp32 run finished."""
     references: dict[str, Reference]
@@ -83,18 +85,16 @@ def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupS
     for group in config.groups():
         runs = [result for result in results if result.group == group]
         if runs:
-            groups.append(_summarize_group(group, config.systems, runs))
+            groups.append(_summarize_group(group, config, runs))
     return groups
 
 
-def target_loss(results: Iterable[CellResult]) -> float | None:
+def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
     """The largest, over finished fp32 runs, of the loss that one reached within ``TARGET_SHARE`` of its seconds.
 
     That loss is the lowest running median of three points, lest one lucky evaluation set the target; a run that was
     looked at only later gives its first point. None if no fp32 run finished.
     """
-    results = list(results)
-    fp32 = dense_of({result.system for result in results})
     dense = [result for result in results if result.system == fp32 and result.finished]
     return max(map(_early_loss, dense), default=None)
 
@@ -121,20 +121,21 @@ def verdict(summary: SystemSummary) -> str:
     return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
 
 
-def _summarize_group(group: Group, systems: Sequence[str], runs: Sequence[CellResult]) -> GroupSummary:
-    target = target_loss(runs)
-    by_system = {name: own for name in systems if (own := [r for r in runs if r.system == name])}
+def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResult]) -> GroupSummary:
+    target = target_loss(runs, config.fp32)
+    by_system = {name: own for name in config.systems if (own := [r for r in runs if r.system == name])}
     timings = {name: _timing(own, target) for name, own in by_system.items() if name != SILENT}
-    known = references(by_system, timings, target)
+    known = references(by_system, timings, target, config.fp32)
     summaries = [
         _summarize_system(name, own, target, _ratios(timings.get(name), known))
         for name, own in by_system.items()
     ]
     return GroupSummary(
         group=group,
+        fp32=config.fp32,
         target=target,
         references=known,
-        ceiling_bits=_ceiling(by_system.get(HOOKED, [])),
+        ceiling_bits=_ceiling(by_system.get(HOOKED_FP32, [])),
         systems=sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32"))),
     )
 

@@ -12,7 +12,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from .report_groups import GroupSummary
-from .sweep_grid import DENSE, HOOKED, SILENT, System
+from .sweep_grid import FP32, HOOKED_FP32, SILENT, System
 
 MOST_LINES = 9
 """As many systems as one plot over time has room for."""
@@ -32,7 +32,7 @@ _REFERENCES = "policy, fp32, fp16"
 
 def system_label(system: str) -> str:
     """What tables and legends call a system."""
-    if system in (DENSE, HOOKED):
+    if system in (FP32, HOOKED_FP32):
         return f"fp32 ({system})"
     if system == SILENT:
         return "none (sends nothing)"
@@ -51,7 +51,12 @@ def short_label(system: str) -> str:
 
 def is_marked(system: str) -> bool:
     """Whether reports emphasize it: policies, and fp32, which all is compared with."""
-    return system in (DENSE, HOOKED) or is_policy(System.parse(system).controller or "")
+    return system in (FP32, HOOKED_FP32) or has_policy(system)
+
+
+def has_policy(system: str) -> bool:
+    """Whether a policy decides in it."""
+    return is_policy(System.parse(system).controller or "")
 
 
 def is_policy(controller: str) -> bool:
@@ -61,13 +66,13 @@ def is_policy(controller: str) -> bool:
 
 def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     """fp32 black, fixed widths dashed from dark to bright, compressors dotted, what adapts thick in warm colours."""
-    fixed = [name for name in systems if name.startswith("fixed:") and name != HOOKED]
-    alone = [name for name in systems if System.parse(name).controller is None and name != DENSE]
-    adaptive = [name for name in systems if name not in (*fixed, *alone, DENSE, HOOKED)]
+    fixed = [name for name in systems if name.startswith("fixed:") and name != HOOKED_FP32]
+    alone = [name for name in systems if System.parse(name).controller is None and name != FP32]
+    adaptive = [name for name in systems if name not in (*fixed, *alone, FP32, HOOKED_FP32)]
     adaptive.sort(key=lambda name: not is_marked(name))  # policies are red, as in plot_losses
     styles: dict[str, dict[str, Any]] = {
-        DENSE: {"color": "black", "linewidth": 1.5},
-        HOOKED: {"color": "dimgrey", "linewidth": 1.5},
+        FP32: {"color": "black", "linewidth": 1.5},
+        HOOKED_FP32: {"color": "dimgrey", "linewidth": 1.5},
     }
     for names, colours, line in (
         (
@@ -85,7 +90,7 @@ def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
 def kind_of(system: str) -> str:
     """What a system competes as; of each kind, the plots show the best."""
     controller, compressor, method, _ = System.parse(system)
-    if system in (DENSE, HOOKED, SILENT) or is_policy(controller or ""):
+    if system in (FP32, HOOKED_FP32, SILENT) or is_policy(controller or ""):
         return system
     if method != DEFAULT_METHOD:
         return "method"

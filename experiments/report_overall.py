@@ -18,6 +18,8 @@ class OverallSummary:
     """One system over all groups."""
 
     system: str
+    is_fp32: bool
+    """Whether it is what the others are compared with."""
     ratios: dict[str, Ratio | None]
     """Geometric means over groups: bounds if a target was missed, None if one of its runs did not finish."""
     compared: dict[str, int]
@@ -32,11 +34,11 @@ class OverallSummary:
 
 def summarize_overall(config: SweepConfig, groups: Sequence[GroupSummary]) -> list[OverallSummary]:
     """One summary per system that trains, the fastest first."""
-    summaries = [_overall(system, groups) for system in config.systems if system != SILENT]
+    summaries = [_overall(system, config.fp32, groups) for system in config.systems if system != SILENT]
     return sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32")))
 
 
-def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
+def _overall(system: str, fp32: str, groups: Sequence[GroupSummary]) -> OverallSummary:
     own = [
         (group, summary)
         for group in groups
@@ -49,6 +51,7 @@ def _overall(system: str, groups: Sequence[GroupSummary]) -> OverallSummary:
     verdicts = [verdict(summary) for _, summary in own]
     return OverallSummary(
         system=system,
+        is_fp32=system == fp32,
         ratios={name: None if failed else mean_of_ratios(known[name]) for name in names},
         compared={name: len(known[name]) for name in names},
         worst={name: _worst(own, name) for name in names},

@@ -15,15 +15,14 @@ from .plots import png_bytes
 from .report_groups import GroupSummary
 from .report_labels import (
     families,
-    is_marked,
-    is_policy,
+    has_policy,
     short_label,
     shown_systems,
     system_label,
     system_styles,
 )
 from .runs import PARTS
-from .sweep_grid import SILENT, System, dense_of
+from .sweep_grid import SILENT
 from .sweep_result import CellResult
 
 _PANELS_A_ROW = 4
@@ -62,13 +61,13 @@ _Curves: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 def plot_losses(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     """Held-out loss over seconds of every system: a few of one family in a panel, fp32 and policies in each."""
     curves = _loss_curves(group, results)
-    panels = _panels([name for name in curves if not is_marked(name)])
+    panels = _panels([name for name in curves if name != group.fp32 and not has_policy(name)])
     columns = max(1, min(len(panels), _PANELS_A_ROW))
     rows = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(3.6 * columns, 5 * rows + 0.4), layout="constrained")
     all_axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for axes, (title, members) in zip(all_axes, panels, strict=False):
-        _plot_panel(axes, curves, members, group.target)
+        _plot_panel(axes, curves, members, group)
         axes.set_title(title, fontsize="medium")
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
@@ -99,20 +98,20 @@ def _panels(systems: Sequence[str]) -> list[tuple[str, list[str]]]:
     return panels
 
 
-def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], target: float | None) -> None:
+def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: GroupSummary) -> None:
     styles: dict[str, dict[str, Any]] = {
         name: {"color": c} for name, c in zip(members, _COLOURS, strict=False)
     }
-    policies = [name for name in curves if is_policy(System.parse(name).controller or "")]
+    policies = [name for name in curves if has_policy(name)]
     styles |= {
         name: {"color": c, "linewidth": 2.5}
         for name, c in zip(policies, itertools.cycle(("tab:red", "tab:pink")))
     }
-    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == dense_of(curves)}
+    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == group.fp32}
     for name, style in styles.items():
         axes.plot(*curves[name], label=short_label(name), **style)
-    if target is not None:
-        axes.axhline(target, color="grey", linewidth=0.8)
+    if group.target is not None:
+        axes.axhline(group.target, color="grey", linewidth=0.8)
     axes.set_yscale("log")
     axes.tick_params(labelbottom=True)
     # Below: inside it would hide who is slow.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 
 from .estimates import Timing
-from .sweep_grid import SILENT, System, dense_of
+from .sweep_grid import SILENT, System
 from .sweep_result import CellResult
 
 
@@ -20,7 +20,10 @@ class Reference(NamedTuple):
 
 
 def references(
-    runs: Mapping[str, Sequence[CellResult]], timings: Mapping[str, Timing | None], target: float | None
+    runs: Mapping[str, Sequence[CellResult]],
+    timings: Mapping[str, Timing | None],
+    target: float | None,
+    fp32: str,
 ) -> dict[str, Reference]:
     """The references that a group has runs of.
 
@@ -33,8 +36,8 @@ def references(
         runs: by system.
         timings: by system, None where a run did not finish.
         target: held-out loss.
+        fp32: the system that is fp32 here.
     """
-    fp32 = dense_of(runs)
     chosen: dict[str, Callable[[str], bool]] = {
         "fp32": lambda name: name == fp32,
         "fp16": lambda name: name == "fp16",

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from .estimates import Estimate, Ratio
 from .report_groups import VERDICTS, GroupSummary, SystemSummary, verdict
-from .report_labels import is_marked, is_policy, system_label
+from .report_labels import has_policy, is_marked, system_label
 from .report_overall import OverallSummary
 from .runs import PARTS
-from .sweep_grid import DENSE, SILENT, System, dense_of
+from .sweep_grid import SILENT
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
@@ -81,7 +81,7 @@ def worst_table(overall: Sequence[OverallSummary]) -> Table:
 def cells_table(groups: Sequence[GroupSummary]) -> Table:
     """One row a group: its target, who came first, how policies and references did, and what bounds it."""
     names = list(dict.fromkeys(name for group in groups for name in group.references if name != "fp32"))
-    policies = list(dict.fromkeys(s.system for g in groups for s in g.systems if _is_policy(s.system)))
+    policies = list(dict.fromkeys(s.system for g in groups for s in g.systems if has_policy(s.system)))
     header = ["cell", "target loss", "fastest", "÷ fp32", "against fp32"]
     header += [f"{system_label(policy)} ÷ fp32" for policy in policies]
     header += [f"{name} ÷ fp32" for name in names] + ["ceiling of a time-only schedule, bits"]
@@ -127,10 +127,6 @@ def time_table(group: GroupSummary) -> Table:
     return Table(header, rows)
 
 
-def _is_policy(system: str) -> bool:
-    return is_policy(System.parse(system).controller or "")
-
-
 def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]) -> list[str]:
     by_system = {summary.system: summary for summary in group.systems}
     winner = _best(group)
@@ -146,8 +142,7 @@ def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]
 
 def _counts(group: GroupSummary) -> str:
     """How many systems are faster and slower than fp32."""
-    fp32 = dense_of([each.system for each in group.systems])
-    said = [verdict(each) for each in group.systems if each.system not in (fp32, SILENT)]
+    said = [verdict(each) for each in group.systems if each.system not in (group.fp32, SILENT)]
     return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
 
 
@@ -226,7 +221,7 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _verdicts(overall: OverallSummary) -> str:
-    if overall.system == DENSE:
+    if overall.is_fp32:
         return _NONE
     return ", ".join(f"{count} {what}" for what, count in overall.verdicts.items()) or _NONE
 

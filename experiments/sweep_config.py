@@ -14,7 +14,7 @@ from mqgrad.trainers.workload import make_workload, workload_settings
 from .netlab import MAX_HOSTS
 from .provenance import file_digest
 from .settings import parse_settings
-from .sweep_grid import DENSE, OWN_OPTIMIZER, Cell, Group, Link, System, dense_of
+from .sweep_grid import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class SweepConfig:
     """
 
     systems: tuple[str, ...]
-    """As :class:`System` reads them; ``plain-ddp`` among them."""
+    """As :class:`System` reads them; ``plain-ddp`` or ``fixed:32`` among them."""
     workloads: tuple[str, ...]
     links: tuple[str, ...]
     """As :class:`Link` reads them."""
@@ -53,6 +53,11 @@ class SweepConfig:
         if self.time_limit_seconds is not None:
             check_positive(time_limit_seconds=self.time_limit_seconds)
 
+    @property
+    def fp32(self) -> str:
+        """The system that everything is compared with."""
+        return fp32_of(self.systems)
+
     def check_names(self) -> None:
         """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones, and
         where fp32 is not among the systems."""
@@ -60,8 +65,8 @@ class SweepConfig:
             System.parse(system).check(self.budget_seconds.get(workload))
             for optimizer in self.optimizers_of(workload):
                 make_workload(workload, **self.workload_settings(workload, optimizer, system))
-        if dense_of(self.systems) not in self.systems:  # after the names: one of them may be fp32's, mistyped
-            raise ValueError(f"the target comes from fp32 runs: add {DENSE} to the systems")
+        if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped
+            raise ValueError(f"the target comes from fp32 runs: add {FP32} to the systems")
 
     def optimizers_of(self, workload: str) -> tuple[str, ...]:
         """The compared optimizers, or its own alone for a workload that offers no choice."""

@@ -11,10 +11,10 @@ from mqgrad.widths import check_width
 from .netlab_link import LinkRates, parse_link_rates
 from .runs import default_controller
 
-DENSE = "plain-ddp"
+FP32 = "plain-ddp"
 """The system that sends fp32 by PyTorch's own DDP, without our hook: targets refer to it."""
 
-HOOKED = "fixed:32"
+HOOKED_FP32 = "fixed:32"
 """The same through our hook, which measures gradients."""
 
 SILENT = "none"
@@ -26,9 +26,9 @@ OWN_OPTIMIZER = "own"
 _EMULATED = "emulated:"
 
 
-def dense_of(systems: Collection[str]) -> str:
+def fp32_of(systems: Collection[str]) -> str:
     """What fp32 means among these systems: PyTorch's own, or in sweeps that lack it ours."""
-    return DENSE if DENSE in systems else HOOKED
+    return FP32 if FP32 in systems else HOOKED_FP32
 
 
 class Link(NamedTuple):

@@ -40,7 +40,8 @@ class CellResult:
     wire_bytes: float | None = None
     """That one rank has sent, as accounted; a mean over the ranks."""
     interface_bytes: list[int] = dataclasses.field(default_factory=list)
-    """That each host's interface has sent meanwhile, headers included; empty where there is no lab."""
+    """That each host's interface has sent from the start of training on, headers and evaluations included; empty
+    where there is no lab."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the compressor reported of itself last."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Protocol
 
+from .iproute import NetLabError
 from .netlab import NetLab, clean_lab, list_labs
 from .netlab_job import Job, describe, log_path, log_tail
 from .netlab_link import LinkRates, LinkShape
@@ -32,7 +33,7 @@ class Server(Protocol):
         ...
 
     def sent_bytes(self) -> list[int]:
-        """What each host's interface has sent so far; empty where there is no lab."""
+        """What each host's interface has sent so far; empty where there is no lab, or it does not tell."""
         ...
 
     def ending(self) -> Ending | None:
@@ -76,7 +77,10 @@ class LabServer:
         self._schedule = RateSchedule(self._lab, self._rates.changes())
 
     def sent_bytes(self) -> list[int]:
-        return [self._lab.counters(host).tx_bytes for host in range(self._lab.hosts)]
+        try:
+            return [self._lab.counters(host).tx_bytes for host in range(self._lab.hosts)]
+        except NetLabError:  # a figure that is missing ends no sweep
+            return []
 
     def ending(self) -> Ending | None:
         if self._schedule is not None:

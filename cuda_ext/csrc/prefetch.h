@@ -9,7 +9,8 @@ namespace mqgrad {
 //
 // Hardware prefetchers stop at the end of a page, and the first access to the next page waits until its address has been
 // translated: on pages of 4 KiB, in a virtual machine, up to a third of the time that coding takes. So lines are asked for
-// 8 KiB before a pass comes to them, and one line of each page 64 KiB before. Prefetching beyond the end does nothing.
+// 8 KiB before a pass comes to them, and one line of each page 64 KiB before. Beyond the end that is in vain, never a
+// fault.
 constexpr int64_t kCacheLine = 64;  // bytes
 constexpr int64_t kPage = 4096;
 constexpr int64_t kLinesAhead = 2 * kPage;

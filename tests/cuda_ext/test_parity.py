@@ -35,6 +35,7 @@ SHAPES = [
     (1543, 100),
 ]
 SHAPES += [(1543, 2**62), (1543, 1029)]
+SHAPES += [(1030, 64), (6500, 2112)]  # whole buckets of whole blocks: the next one is read ahead
 
 
 def gradient(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -133,6 +134,15 @@ def test_any_bytes(data: bytes, bits: int, bucket_size: int) -> None:
     )
 
 
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_a_bucket_that_is_not_finite_or_zero_does_not_change_the_next(bits: int, stochastic: bool) -> None:
+    x = gradient(1500)
+    x[130], x[700], x[1024:1152] = torch.nan, -torch.inf, 0.0
+    payload = cuda_ext.encode(x, bits, 128, stochastic, 5)
+    assert_same(payload, reference.encode(x, bits, 128, stochastic, 5))
+
+
 def test_bucket_ids() -> None:
     x = gradient(1000)
     ids = torch.tensor([3, 2**40, -1, 2**32 + 3, 0, 1, 2, 9])
@@ -150,9 +160,10 @@ def test_bytes_do_not_depend_on_threads(bucket_size: int) -> None:
         torch.set_num_threads(threads)
         residual = x.nan_to_num().flip(0)
         payload = cuda_ext.encode_with_feedback(x, residual, 3, bucket_size, True, 1, 1.0, 1.0)
+        plain = cuda_ext.encode(x, 3, bucket_size, True, 1)
         decoded = cuda_ext.decode(payload, len(x), 3, bucket_size)
         minmax = cuda_ext.encode_minmax(matrix, 5)
-        return [payload, residual, decoded, minmax, cuda_ext.decode_minmax(minmax, 500, 400, 5)]
+        return [payload, residual, plain, decoded, minmax, cuda_ext.decode_minmax(minmax, 500, 400, 5)]
 
     single = run(1)
     for threads in (2, 5):

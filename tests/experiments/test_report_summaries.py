@@ -12,20 +12,35 @@ from mqgrad.experiments.report_labels import shown_systems
 from mqgrad.experiments.report_overall import summarize_overall
 
 
+def test_fp32_is_pytorchs_own_ddp_where_it_is_compared() -> None:
+    config = small_config(systems=("plain-ddp", "fixed:32"))
+    hooked = [result("fixed:32", seed, [1.0], step=2.0) for seed in (1, 2)]
+    (group,) = summarize(config, [*hooked, result("plain-ddp", 1, [1.0]), result("plain-ddp", 2, [1.0])])
+    assert [(each.system, ratio.value) for each in group.systems if (ratio := each.ratios["fp32"])] == [
+        ("plain-ddp", 1.0),
+        ("fixed:32", pytest.approx(2.0)),
+    ]
+    (unfinished,) = summarize(config, hooked)  # nothing takes the place of runs that are still to come
+    assert unfinished.target is None
+    assert "fp32" not in unfinished.references
+
+
 def test_the_target_is_what_every_fp32_run_has_reached_by_60_percent_of_its_seconds() -> None:
     falling = [1.0 - n / 10 for n in range(10)]  # 1.0, 0.9, ... 0.1, a point a second
     early = result("fixed:32", 1, falling)
     lucky = result("fixed:32", 2, [falling[0], 0.0, *falling[2:]])
     others = [result("fixed:32", 3, [0.01], outcome="diverged"), result("fixed:4", 1, [9.0])]
     # the median of 0.7, 0.6 and 0.5, which is the sixth point
-    assert target_loss([early]) == pytest.approx(0.6)
-    assert target_loss([lucky]) == pytest.approx(0.6)  # one low point does not set it
+    assert target_loss([early], "fixed:32") == pytest.approx(0.6)
+    assert target_loss([lucky], "fixed:32") == pytest.approx(0.6)  # one low point does not set it
     slower = result("fixed:32", 4, [2 * loss for loss in falling], step=3.0)
-    assert target_loss([early, slower, *others]) == pytest.approx(1.2)
-    assert target_loss([result("fixed:32", 1, [None, 2.0, None, 1.0, 1.0])]) == 2.0
-    assert target_loss([result("fixed:32", 1, [2.0, 1.0])]) == 2.0  # two points: the first is after 50 %
-    assert target_loss([result("fixed:32", 1, [2.0])]) == 2.0
-    assert target_loss(others) is None
+    assert target_loss([early, slower, *others], "fixed:32") == pytest.approx(1.2)
+    assert target_loss([result("fixed:32", 1, [None, 2.0, None, 1.0, 1.0])], "fixed:32") == 2.0
+    assert (
+        target_loss([result("fixed:32", 1, [2.0, 1.0])], "fixed:32") == 2.0
+    )  # two points: the first is after 50 %
+    assert target_loss([result("fixed:32", 1, [2.0])], "fixed:32") == 2.0
+    assert target_loss(others, "fixed:32") is None
 
 
 def summaries() -> dict[str, SystemSummary]:

@@ -98,11 +98,22 @@ void require(bool condition, const char* what) {
   std::abort();
 }
 
+// Small ones, those of whole blocks (whose encoder looks at the next bucket while it codes one), and all others.
+int64_t take_bucket_size(Input& input) {
+  switch (input.take_in(0, 2)) {
+    case 0:
+      return input.take_in(1, 70);
+    case 1:
+      return 64 * input.take_in(1, 4);
+    default:
+      return input.take_in(1, kMaxElements);
+  }
+}
+
 Layout take_layout(Input& input) {
   const int64_t numel = input.take_in(0, kMaxElements);
   const int bits = static_cast<int>(input.take_in(1, 8));
-  const int64_t bucket_size = input.take_in(0, 1) ? input.take_in(1, 70) : input.take_in(1, kMaxElements);
-  return {numel, bits, std::min(bucket_size, std::max<int64_t>(numel, 1))};
+  return {numel, bits, std::min(take_bucket_size(input), std::max<int64_t>(numel, 1))};
 }
 
 // Sizes of layouts as large and as wrong as they come: refused, or computed without overflow.
@@ -144,8 +155,12 @@ void fuzz_encode(Input& input, bool from_payloads) {
     arguments.x = bytes.get();
   }
   const Bytes payload = input.take_room(layout.payload_bytes());
-  const int64_t per_unit = buckets_per_unit(layout);
-  encode_units(arguments, 0, (layout.buckets() + per_unit - 1) / per_unit, payload.get());
+  const std::unique_ptr<int64_t[]> ids = input.take_array<int64_t>(layout.buckets());
+  if (input.take_in(0, 1)) arguments.bucket_ids = ids.get();
+  const int64_t per_unit = buckets_per_unit(layout), units = (layout.buckets() + per_unit - 1) / per_unit;
+  const int64_t middle = input.take_in(0, units);
+  encode_units(arguments, 0, middle, payload.get());
+  encode_units(arguments, middle, units, payload.get());
 }
 
 void fuzz_minmax(Input& input) {

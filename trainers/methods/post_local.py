@@ -13,11 +13,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from mqgrad.comm_thread import CommThread
-
 from ..settings import check_positive_ints
 from .averaging import LocalSGD
 from .base import Setup
+from .paced_hook import PacedAllReduce
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -35,9 +34,7 @@ class PostLocalSGD(LocalSGD):
     warmup: int = 50
     """Iterations in which gradients are averaged."""
     _averager: PeriodicModelAverager = dataclasses.field(init=False, repr=False)
-    _thread: CommThread = dataclasses.field(init=False, repr=False, default_factory=CommThread)
-    _waited: float = dataclasses.field(init=False, repr=False, default=0.0)
-    """Seconds of the iteration that backward has waited for gradients."""
+    _paced: PacedAllReduce = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_positive_ints(period=self.period, warmup=self.warmup)
@@ -45,6 +42,7 @@ class PostLocalSGD(LocalSGD):
     def start(self, setup: Setup) -> nn.Module:
         model = LocalSGD.start(self, setup)
         group = self._transport.group
+        self._paced = PacedAllReduce(self._transport)
         self._averager = PeriodicModelAverager(self.period, self.warmup, process_group=group)
         ddp = DistributedDataParallel(model, process_group=setup.group, broadcast_buffers=False)
         state = PostLocalSGDState(group, None, self.warmup, post_local_gradient_allreduce=False)
@@ -56,8 +54,7 @@ class PostLocalSGD(LocalSGD):
         start = time.perf_counter()
         self._average_parameters()
         self._totals.iterations += 1
-        self._count(loss, self._waited + time.perf_counter() - start)
-        self._waited = 0.0
+        self._count(loss, self._paced.take_waited() + time.perf_counter() - start)
 
     def _average_parameters(self) -> None:
         parameters = list(self._setup.model.parameters())
@@ -71,19 +68,11 @@ class PostLocalSGD(LocalSGD):
     def _average_gradients(
         self, state: PostLocalSGDState, bucket: dist.GradBucket
     ) -> torch.futures.Future[torch.Tensor]:
-        """The comm hook. Our thread waits for PyTorch's own all-reduce, to count it and to pace it."""
+        """The comm hook."""
         is_local = state.iter >= state.start_localSGD_iter
         mean = post_localSGD_hook(state, bucket)
-        if is_local:
-            return mean
-        buffer, ready = bucket.buffer(), time.perf_counter()
-
-        def wait() -> None:
-            self._transport.counted_all_reduce(mean.wait, buffer.nbytes)
-            self._waited = time.perf_counter() - ready  # that of the last bucket stays
-
-        return self._thread.submit(wait, buffer)
+        return mean if is_local else self._paced.follow(mean, bucket)
 
     def close(self) -> None:
-        self._thread.close()
+        self._paced.close()
         LocalSGD.close(self)
