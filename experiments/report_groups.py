@@ -50,6 +50,8 @@ class SystemSummary:
     accuracy: Estimate | None
     iterations: float | None
     wire_mib: float | None
+    busiest_mib: float | None
+    """That the interface of the busiest host has sent; None where there was no lab."""
     mean_bits: float | None
     milliseconds: dict[str, float]
     """Per iteration: the whole of it, and by ``PARTS``. Empty if no run finished."""
@@ -177,6 +179,9 @@ def _summarize_system(
         accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),
         wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),
+        busiest_mib=_mean(
+            finished, lambda run: max(run.interface_bytes) / 2**20 if run.interface_bytes else None
+        ),
         mean_bits=_mean(finished, lambda run: run.mean_bits),
         milliseconds=_milliseconds(finished),
     )

@@ -19,6 +19,7 @@ from .report_tables import (
     time_table,
     worst_table,
 )
+from .report_widths import bits_table, figures_table
 from .sweep_config import SweepConfig
 from .sweep_grid import Link
 from .sweep_result import CellResult
@@ -43,10 +44,12 @@ _NOTES = (
     "error.",
     "**Order**: the shortest time first, what is bounded after what is known, then what has no time. Plots over time "
     "show fp32, policies and the fastest of each kind where there are many systems.",
-    "**Wire MiB** are those one rank sends. Links that switch count from the start of training, evaluations "
-    "included. Training and communication have a thread each: their times overlap. *Wire* is the time for which the "
-    "communication thread was blocked, waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within "
-    "*compute*. The delays of backup-workers are **simulated**; nothing else has any.",
+    "**Wire MiB** are those one rank sends, as accounted and on average; *busiest interface*: what the kernel "
+    "counted at the host that sent most, headers, evaluations and all.",
+    "**Time**: links that switch count from the start of training, evaluations included. Training and communication "
+    "have a thread each: their times overlap. *Wire* is the time for which the communication thread was blocked, "
+    "waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within *compute*. The delays of "
+    "backup-workers are **simulated**; nothing else has any.",
     "**Rules** that name no code run on ours (quantized).",
 )
 
@@ -141,6 +144,12 @@ def _group_section(config: SweepConfig, group: GroupSummary, results: Sequence[C
         Folded("Times, losses and bytes of every system", [group_table(group)], is_open=few),
         Folded("Where the time of an iteration goes", [time_table(group)], is_open=few),
     ]
+    for summary, table in (
+        ("Bits over time", bits_table(group, own)),
+        ("What codes report of themselves", figures_table(group, own)),
+    ):
+        if table.rows:
+            folded.append(Folded(summary, [table], is_open=few))
     if not few:
         losses = Figure(plot_losses(group, own), f"loss over seconds of every system, {group}")
         folded.insert(1, Folded("Loss over time of every system", [losses]))

@@ -92,7 +92,7 @@ def group_table(group: GroupSummary) -> Table:
     """One row a system, for one group."""
     names = list(group.references)
     header = ["system", "s to target", *(f"÷ {name}" for name in names), "final loss", "accuracy"]
-    header += ["iterations", "wire MiB", "mean bits", "runs"]
+    header += ["iterations", "wire MiB", "busiest interface, MiB", "mean bits", "runs"]
     rows = [
         [
             _marked(group, each.system),
@@ -101,6 +101,7 @@ def group_table(group: GroupSummary) -> Table:
             *_learned(each),
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
+            _number(each.busiest_mib, ".2f"),
             _number(each.mean_bits, ".2g"),
             ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items()),
         ]

@@ -14,6 +14,7 @@ from mqgrad.experiments.report_labels import families
 from mqgrad.experiments.report_overall import summarize_overall
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.report_tables import cells_table, group_table, overall_table, ratio_table, time_table
+from mqgrad.experiments.report_widths import bits_table, figures_table
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
 
@@ -34,6 +35,28 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert rows["none (sends nothing)"][1] == "—"
     times = {row[0]: row for row in time_table(group).rows}
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
+
+
+def test_tables_tell_widths_over_time_and_what_codes_report() -> None:
+    config = small_config(systems=("fixed:32", "goodput", "l-greco", "ecq-sgd"))
+    runs = [
+        result("fixed:32", 1, 4 * [1.0]),
+        result("goodput", 1, 4 * [1.0], bits=[4, 2, 2, 1 / 2], interface_bytes=[2**20, 3 * 2**20]),
+        result("goodput", 2, 4 * [1.0], bits=[4, 4, 4, 4], interface_bytes=[2**20, 2**20]),
+        result("l-greco", 1, 2 * [1.0], bits=[4, 3.5]),
+        result("ecq-sgd", 1, [1.0], figures={"entropy_coded_share": 0.5}),
+        result("ecq-sgd", 2, [1.0], figures={"entropy_coded_share": 0.7}),
+        result("ecq-sgd", 3, [], outcome="crashed", bits=[1, 2]),
+    ]
+    (group,) = summarize(config, runs)
+    rows = {row[0]: row[1:] for row in bits_table(group, runs).rows}
+    assert rows == {
+        "goodput": ["4", "4", "4", "3", "3", "2.25", "1/2, 2, 4"],
+        "l-greco": ["4", "4", "4", "4", "3.5", "3.5", "of each parameter its own"],
+    }
+    assert figures_table(group, runs).rows == [["ecq-sgd", "entropy_coded_share 0.6"]]
+    (goodput,) = [row for row in group_table(group).rows if row[0] == "goodput"]
+    assert "2.00" in goodput  # of the busiest host, a mean over seeds
 
 
 @pytest.mark.parametrize("last", range(3))
