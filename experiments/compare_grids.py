@@ -6,7 +6,8 @@ Durations are on 2 idle cores. Peers are at settings that suit some 100 iteratio
 from typing import Any
 
 _FIXED = ("fixed:1/4", "fixed:1/2", *(f"fixed:{bits}" for bits in (1, 2, 3, 4, 6, 8, 16, 32)))
-_SPARSE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
+WIDE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
+"""The goodput rule with the widths that the packaged policy has."""
 _RULES = (
     "dq-sgd:interval=5,keep=0.9",
     "dq-sgd:interval=5,keep=0.9 on qsgd",  # the published code; the others run on ours
@@ -18,7 +19,7 @@ _RULES = (
     "l-greco",
     "smoothness-layers",
     "goodput",
-    _SPARSE_GOODPUT,
+    WIDE_GOODPUT,
     "linear-ramp:interval=5,decisions=20",
     "random-ramp:interval=5,decisions=20",
     "mqgrad-authors on minmax",
@@ -49,7 +50,7 @@ _METHODS = (
 )
 # What the packaged policy has not been trained on: another model size, batch size and learning rate.
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
-_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", _SPARSE_GOODPUT, "default", "dq-sgd:interval=5,keep=0.9")
+_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "dq-sgd:interval=5,keep=0.9")
 _MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
 
 GRIDS: dict[str, dict[str, Any]] = {

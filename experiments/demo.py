@@ -18,6 +18,7 @@ from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
+from .compare_grids import WIDE_GOODPUT
 from .plots import plot_runs
 from .runs import RunRecord, run_training
 from .sweep_grid import FP32, System
@@ -34,7 +35,7 @@ INTERVAL = 10
 """Iterations per decision."""
 TEST_SEEDS = (101, 102, 103)
 OTHERS = {
-    "goodput rule": "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32",
+    "goodput rule": WIDE_GOODPUT,
     "½ bit": "fixed:1/2",
     "1 bit": "fixed:1",
     "2 bits": "fixed:2",

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from mqgrad.cuda_ext import reference
+
 from .widths import Width
 
 
@@ -65,10 +67,7 @@ class VectorCodec(abc.ABC):
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Mean of payloads [W, P], float32 [numel]."""
-        mean = payloads.new_zeros(numel, dtype=torch.float32)
-        for payload in payloads:
-            self.decode_add_(mean, payload, bits)
-        return mean.div_(mean.new_full((), len(payloads)))  # by a number, CUDA multiplies with the reciprocal
+        return reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits))
 
     def encode_mean(
         self,
