@@ -15,13 +15,12 @@ from mqgrad.controllers.ceiling import saving_ceiling_bits
 from .estimates import (
     Estimate,
     Ratio,
-    Timing,
     geometric_mean_with_interval,
     mean_of_fractions,
     paired_ratio,
     standing,
 )
-from .report_references import Reference, references
+from .report_references import Reference, references, timing_of
 from .runs import PARTS
 from .sweep_config import SweepConfig
 from .sweep_grid import HOOKED_FP32, SILENT, Group
@@ -44,7 +43,8 @@ class SystemSummary:
     seconds_to_target: float | None
     """Mean over the runs that reached it."""
     ratios: dict[str, Ratio | None]
-    """Time to target over each reference's; None if some run did not finish."""
+    """Time to target over each reference's, on the seeds that the reference finished; None if one of its own runs did
+    not finish."""
     final_loss: Estimate | None
     """Held-out loss at the end, a geometric mean; here and below, over finished runs."""
     accuracy: Estimate | None
@@ -126,12 +126,8 @@ def verdict(summary: SystemSummary) -> str:
 def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResult]) -> GroupSummary:
     target = target_loss(runs, config.fp32)
     by_system = {name: own for name in config.systems if (own := [r for r in runs if r.system == name])}
-    timings = {name: _timing(own, target) for name, own in by_system.items() if name != SILENT}
-    known = references(by_system, timings, target, config.fp32)
-    summaries = [
-        _summarize_system(name, own, target, _ratios(timings.get(name), known))
-        for name, own in by_system.items()
-    ]
+    known = references(by_system, target, config.fp32)
+    summaries = [_summarize_system(name, own, target, known) for name, own in by_system.items()]
     return GroupSummary(
         group=group,
         fp32=config.fp32,
@@ -142,27 +138,23 @@ def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResul
     )
 
 
-def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
-    """None if there is no target, or a run did not finish."""
-    if target is None or not all(run.finished for run in runs):
-        return None
-    times = {run.seed: run.seconds_to(target) for run in runs}
-    spent = {run.seed: run.seconds[-1] for run in runs}
-    seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
-    return Timing(seconds, None not in times.values())
-
-
-def _ratios(timing: Timing | None, known: dict[str, Reference]) -> dict[str, Ratio | None]:
-    return {name: paired_ratio(timing, reference.timing) for name, reference in known.items()}
+def _ratios(
+    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
+) -> dict[str, Ratio | None]:
+    has_time = name != SILENT and all(run.finished for run in runs)
+    timing = timing_of(runs, target) if has_time else None
+    return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
 
 
 def _ceiling(dense: Sequence[CellResult]) -> float | None:
-    ceilings = [saving_ceiling_bits(run.gradient_norms_sq) for run in dense if run.gradient_norms_sq]
+    ceilings = [
+        saving_ceiling_bits(run.gradient_norms_sq) for run in dense if run.finished and run.gradient_norms_sq
+    ]
     return statistics.fmean(ceilings) if ceilings else None
 
 
 def _summarize_system(
-    name: str, runs: Sequence[CellResult], target: float | None, ratios: dict[str, Ratio | None]
+    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
 ) -> SystemSummary:
     times = [] if target is None or name == SILENT else [run.seconds_to(target) for run in runs]
     reached = [seconds for seconds in times if seconds is not None]
@@ -174,7 +166,7 @@ def _summarize_system(
         outcomes={outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)},
         reached=len(reached),
         seconds_to_target=statistics.fmean(reached) if reached else None,
-        ratios=ratios,
+        ratios=_ratios(name, runs, target, known),
         final_loss=geometric_mean_with_interval(_values(finished, lambda run: run.heldout["loss"])),
         accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),

@@ -16,14 +16,13 @@ class Reference(NamedTuple):
 
     system: str
     timing: Timing | None
-    """None if some run of it did not finish."""
+    """Of the runs that finished; None if none did."""
+    failed: int = 0
+    """Runs that did not finish: nothing is compared with the reference on their seeds."""
 
 
 def references(
-    runs: Mapping[str, Sequence[CellResult]],
-    timings: Mapping[str, Timing | None],
-    target: float | None,
-    fp32: str,
+    runs: Mapping[str, Sequence[CellResult]], target: float | None, fp32: str
 ) -> dict[str, Reference]:
     """The references that a group has runs of.
 
@@ -32,9 +31,11 @@ def references(
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send no gradient. No
       method passes it that takes fp32's steps.
 
+    A reference with a run that did not finish stands for its other seeds. Of PowerSGD's ranks and the fixed widths it
+    is chosen only if none has all its runs.
+
     Args:
         runs: by system.
-        timings: by system, None where a run did not finish.
         target: held-out loss.
         fp32: the system that is fp32 here.
     """
@@ -46,13 +47,27 @@ def references(
     }
     found = {}
     for reference, is_one in chosen.items():
-        names = [name for name in timings if is_one(name)]
-        if names:
-            best = _best(names, timings)
-            found[reference] = Reference(best, timings[best])
+        candidates = [_reference(name, own, target) for name, own in runs.items() if is_one(name)]
+        if candidates:
+            found[reference] = min(candidates, key=_badness)
     if SILENT in runs and fp32 in runs:
         found["ideal"] = Reference(SILENT, _ideal(runs[fp32], runs[SILENT], target))
     return found
+
+
+def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None:
+    """Of the runs that finished; None if none did, or there is no target."""
+    finished = [run for run in runs if run.finished]
+    if target is None or not finished:
+        return None
+    times = {run.seed: run.seconds_to(target) for run in finished}
+    spent = {run.seed: run.seconds[-1] for run in finished}
+    seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
+    return Timing(seconds, None not in times.values())
+
+
+def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> Reference:
+    return Reference(name, timing_of(runs, target), sum(not run.finished for run in runs))
 
 
 def _is_fixed(name: str) -> bool:
@@ -60,20 +75,21 @@ def _is_fixed(name: str) -> bool:
     return system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == "fixed"
 
 
-def _best(names: Sequence[str], timings: Mapping[str, Timing | None]) -> str:
-    """The one that reached the target soonest; of those that missed it, the one that was given the least."""
-
-    def badness(name: str) -> tuple[int, float]:
-        timing = timings[name]
-        return (2, 0.0) if timing is None else (not timing.reached, timing.mean)
-
-    return min(names, key=badness)
+def _badness(reference: Reference) -> tuple[int, bool, float]:
+    """The best finished all runs and reached the target soonest; of those that missed it, was given the least."""
+    timing = reference.timing
+    return (
+        (reference.failed, True, 0.0)
+        if timing is None
+        else (reference.failed, not timing.reached, timing.mean)
+    )
 
 
 def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: float | None) -> Timing | None:
     pace = [run.seconds[-1] / run.iterations[-1] for run in silent if run.iterations]
-    if target is None or not pace or not all(run.finished for run in dense):
+    finished = [run for run in dense if run.finished]
+    if target is None or not pace or not finished:
         return None
-    iterations = {run.seed: run.iterations_to(target) for run in dense}
+    iterations = {run.seed: run.iterations_to(target) for run in finished}
     seconds = {seed: n * statistics.fmean(pace) for seed, n in iterations.items() if n is not None}
-    return Timing(seconds, len(seconds) == len(dense))
+    return Timing(seconds, len(seconds) == len(finished))

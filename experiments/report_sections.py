@@ -1,7 +1,5 @@
 """What the report of a comparison says, apart from how it is written down."""
 
-import collections
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -10,6 +8,7 @@ from .report_labels import MOST_LINES
 from .report_overall import OverallSummary, summarize_overall
 from .report_plots import plot_group, plot_losses
 from .report_ratio_plot import plot_ratios
+from .report_sentences import describe_cell, describe_sweep, failures, retries
 from .report_tables import (
     Table,
     cells_table,
@@ -21,7 +20,6 @@ from .report_tables import (
 )
 from .report_widths import bits_table, figures_table
 from .sweep_config import SweepConfig
-from .sweep_grid import Link
 from .sweep_result import CellResult
 
 _NOTES = (
@@ -34,7 +32,8 @@ _NOTES = (
     "1. Final losses are geometric means too.",
     "**A target that was missed** makes a ratio a lower bound (≥): the run counts with all the seconds it was "
     "given. Where the reference missed it, the ratio is an upper bound (≤); where both did, there is none, and "
-    "a mean says over how many cells it goes. A system with a run that did not finish has no mean. Yellow: a bound, "
+    "a mean says over how many cells it goes. A system with a run that did not finish has no mean; a reference "
+    "with one stands for its other seeds, which favours the reference: the page says where. Yellow: a bound, "
     "which tells neither faster nor slower, or nothing to compare with yet.",
     "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
     "*oracle* the best of the compared fixed widths. *Ideal*: as many iterations as fp32 needs, each as short "
@@ -93,9 +92,9 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
     """Everything that the report says, in order."""
     groups = summarize(config, results)
     overall = summarize_overall(config, groups)
-    failed = failures(results)
+    failed, repeated = failures(results), retries(results)
     return [
-        Section("Comparison", [describe_sweep(config, results)]),
+        Section("Comparison", [describe_sweep(config, groups, results)]),
         Section(
             "Time to target ÷ fp32's",
             [
@@ -116,6 +115,7 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
         ),
         *(_group_section(config, group, results) for group in groups),
         Section("Runs that did not finish", [Listing("\n".join(failed)) if failed else "None."]),
+        Section("Runs that were repeated", [Listing("\n".join(repeated)) if repeated else "None."]),
         Section("The command that makes this", [Listing(config.command_line())]),
     ]
 
@@ -153,63 +153,4 @@ def _group_section(config: SweepConfig, group: GroupSummary, results: Sequence[C
     if not few:
         losses = Figure(plot_losses(group, own), f"loss over seconds of every system, {group}")
         folded.insert(1, Folded("Loss over time of every system", [losses]))
-    return Section(str(group), [_target(group, config), figure, *folded])
-
-
-def failures(results: Sequence[CellResult]) -> list[str]:
-    """One line for each run that did not finish."""
-    return [f"{each.cell}: {each.outcome}: {each.reason}" for each in results if not each.finished]
-
-
-def describe_sweep(config: SweepConfig, results: Sequence[CellResult]) -> str:
-    """What was run, in a sentence or two."""
-    kinds = {Link.parse(link).emulated for link in config.links}
-    links = {
-        frozenset({False}): "links shaped in the kernel (none: not shaped)",
-        frozenset({True}): "links EMULATED by pacing the transport",
-    }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
-    seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
-    return (
-        f"{config.hosts} hosts on one machine, {seeds}, {links}."
-        f"{_others(results)}{_revisions(results)}{_missing(config, results)}"
-    )
-
-
-def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:
-    cells, done = list(config.cells()), {each.cell for each in results}
-    missing = collections.Counter(str(cell.group) for cell in cells if cell not in done)
-    if not missing:
-        return ""
-    told = ", ".join(f"{count} of {group}" for group, count in missing.items())
-    return f" UNFINISHED: {missing.total()} of {len(cells)} runs are missing: {told}."
-
-
-def _others(results: Sequence[CellResult]) -> str:
-    cores = [each.others_cores for each in results if each.others_cores is not None]
-    if not cores:
-        return ""
-    return (
-        f" While the runs were timed, other processes kept {statistics.fmean(cores):.1f} cores busy on average, "
-        f"{max(cores):.1f} in the worst run."
-    )
-
-
-def _revisions(results: Sequence[CellResult]) -> str:
-    revisions = collections.Counter(each.revision for each in results if each.revision is not None)
-    if len(revisions) < 2:
-        return ""
-    told = ", ".join(f"{revision} ({count} runs)" for revision, count in revisions.items())
-    return f" The source CHANGED while the sweep was at work: {told}."
-
-
-def _target(group: GroupSummary, config: SweepConfig) -> str:
-    target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
-    budget = config.budget_seconds.get(group.group.workload)
-    ends = [] if budget is None else [f"{budget:g} s of training"]
-    ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
-    ceiling = (
-        ""
-        if group.ceiling_bits is None
-        else f" A schedule over time alone can save at most {group.ceiling_bits:.2f} bits an element here."
-    )
-    return f"{target} Each run: {' or '.join(ends)}.{ceiling}"
+    return Section(str(group), [describe_cell(group, config), figure, *folded])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .estimates import Estimate, Ratio
+from .estimates import Estimate, Ratio, paired_ratio
 from .report_groups import VERDICTS, GroupSummary, SystemSummary, verdict
 from .report_labels import has_policy, is_marked, system_label
 from .report_overall import OverallSummary
@@ -158,18 +158,12 @@ def _place(group: GroupSummary, system: str) -> str:
 
 def _reference_to_dense(group: GroupSummary, name: str) -> str:
     """A reference's own time over fp32's, with the system that it is."""
-    reference = group.references.get(name)
-    if reference is None or "fp32" not in group.references:
+    reference, fp32 = group.references.get(name), group.references.get("fp32")
+    ratio = paired_ratio(reference.timing, fp32.timing) if reference and fp32 else None
+    if reference is None or ratio is None:
         return _NONE
-    ratio = next(
-        (each.ratios.get(name) for each in group.systems if each.system == group.references["fp32"].system),
-        None,
-    )
-    if ratio is None:
-        return _NONE
-    inverse = {"=": "", "≤": "≥ ", "≥": "≤ "}[ratio.sign]
     told = "" if name in ("fp16", "ideal") else f" ({reference.system})"
-    return f"{inverse}{1 / ratio.value:.2f}{told}"
+    return f"{_ratio(ratio)}{told}"
 
 
 def _best(group: GroupSummary) -> str | None:

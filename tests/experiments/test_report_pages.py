@@ -89,6 +89,28 @@ def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult])
     (folder / "results.jsonl").write_text("".join(lines))
 
 
+def test_a_report_says_which_runs_were_repeated_and_which_references_lack_runs(tmp_path: Path) -> None:
+    reason = "exit status 1 before the run was over: " + 50 * "out of luck "
+    rows = [
+        result("plain-ddp", 1, [1.0, 1.0], step=2.0),
+        result("plain-ddp", 2, [], outcome="crashed", reason=reason),
+        result("fixed:4", 1, [1.0], retried=reason),
+        result("fixed:4", 2, [1.0]),
+    ]
+    config = small_config(systems=("plain-ddp", "fixed:4"))
+    write_results(tmp_path, config, rows)
+    text = write_report(tmp_path).markdown.read_text()
+    (repeated,) = [line for line in text.splitlines() if "after an attempt that failed" in line]
+    assert repeated.startswith("digits-mlp @ emulated:100mbit, fixed:4, seed 1: finished after")
+    assert "out of luck" in repeated
+    assert len(repeated) < 250
+    assert "ratios to them: digits-mlp @ emulated:100mbit: 1 of 2 fp32 (plain-ddp)." in text
+    assert "Did not finish: 1 of 2 fp32 (plain-ddp); ratios to them are over the other seeds." in text
+    (cell,) = cells_table(summarize(config, rows)).rows
+    assert cell[2:4] == ["fixed:4", "0.50"]
+    assert cell[-2] == "0.50 (fixed:4)"  # the oracle over fp32, on the seed that fp32 finished
+
+
 def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
     write_results(tmp_path, small_config(systems=SYSTEMS), ROWS)
     files = write_report(tmp_path)

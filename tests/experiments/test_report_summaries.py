@@ -165,6 +165,30 @@ def test_a_verdict_follows_the_interval(ratio: Ratio | None, said: str) -> None:
     assert verdict(summary) == said
 
 
+def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
+    diverged = result("fixed:32", 3, [3.0, None], outcome="diverged", gradient_norms_sq=[1.0, 1e9])
+    others = [result(name, 3, [1.0]) for name in ("fixed:4", "fp16", "powersgd:rank=4", "none")]
+    crashed = result("powersgd:rank=1", 3, [], outcome="crashed")
+    (group,) = summarize(small_config(systems=SYSTEMS, seeds=(1, 2, 3)), [*ROWS, diverged, *others, crashed])
+    (complete,) = summarize(small_config(systems=SYSTEMS), ROWS)
+    assert (group.target, group.ceiling_bits) == (complete.target, complete.ceiling_bits)
+    by_name = {summary.system: summary for summary in group.systems}
+    assert by_name["fixed:4"].ratios["fp32"] == summaries()["fixed:4"].ratios["fp32"]  # of seeds 1 and 2
+    assert by_name["fixed:4"].runs == 3
+    assert verdict(by_name["fixed:32"]) == "failed"  # which has no time of its own
+    chosen = {name: (each.system, each.failed) for name, each in group.references.items()}
+    assert chosen == {
+        "fp32": ("fixed:32", 1),
+        "fp16": ("fp16", 0),
+        "PowerSGD": ("powersgd:rank=4", 0),  # misses a target, but finishes
+        "oracle": ("fixed:4", 0),
+        "ideal": ("none", 0),
+    }
+    ideal = group.references["ideal"].timing
+    assert ideal is not None
+    assert set(ideal.seconds) == {1, 2}
+
+
 def test_without_a_finished_fp32_run_there_is_no_target() -> None:
     rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
     (group,) = summarize(small_config(systems=SYSTEMS), rows)
