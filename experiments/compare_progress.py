@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .iproute import NetLabError
 from .report_pages import write_report
-from .sweep import Sweep
+from .sweep import Sweep, open_sweep
 from .sweep_cell import server_options
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell
@@ -21,17 +21,14 @@ _BESIDES_TRAINING = 0.15  # of a run's budget: evaluations
 
 def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Console) -> None:
     """Carry out what is pending and write the report, of what there is if the sweep is stopped."""
-    sweep = Sweep(output, config)
     stopped: BaseException | None = None
-    try:
-        run_with_progress(sweep, retry_failed, console)
-    except (
-        KeyboardInterrupt,
-        NetLabError,
-    ) as error:  # not where another process is at work: it reports itself
-        console.print(f"stopped; the same command goes on: {len(sweep.pending())} runs are left")
-        stopped = error
-    report = write_report(output)
+    with open_sweep(output, config) as sweep:
+        try:
+            run_with_progress(sweep, retry_failed, console)
+        except (KeyboardInterrupt, NetLabError) as error:
+            console.print(f"stopped; the same command goes on: {len(sweep.pending())} runs are left")
+            stopped = error
+        report = write_report(output)
     if stopped is not None:
         raise stopped
     console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True)

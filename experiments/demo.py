@@ -19,6 +19,7 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
 from .compare_grids import WIDE_GOODPUT
+from .files import replace_file
 from .plots import plot_runs
 from .runs import RunRecord, run_training
 from .sweep_grid import FP32, System
@@ -95,9 +96,7 @@ def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, 
         return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in rows.items()}
     records = compare(policy)
     rows = {name: [record.to_dict() for record in runs] for name, runs in records.items()}
-    partial = results.with_suffix(".partial")  # never half a file under the name that a second demo reads
-    partial.write_text(json.dumps(rows) + "\n")
-    partial.replace(results)
+    replace_file(results, json.dumps(rows) + "\n")  # a second demo reads it
     return records
 
 

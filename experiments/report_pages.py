@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .files import replace_file
 from .report_sections import Figure, Folded, Listing, Part, Section, make_sections
 from .report_tables import Shaded, Table
 from .sweep import load_config, load_provenance, load_results
@@ -43,8 +44,8 @@ def write_report(folder: Path) -> ReportFiles:
     config, results = load_config(folder), load_results(folder)
     sections = make_sections(config, results)
     files = ReportFiles(folder / "report.md", folder / "report.html")
-    files.markdown.write_text(_markdown(sections))
-    files.html.write_text(_html(sections, {"sweep": config.to_dict(), **load_provenance(folder)}))
+    replace_file(files.markdown, _markdown(sections))
+    replace_file(files.html, _html(sections, {"sweep": config.to_dict(), **load_provenance(folder)}))
     return files
 
 

@@ -10,6 +10,7 @@ from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import parse_emulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
+from .files import replace_file
 from .runs import RunRecord, run_training
 
 
@@ -59,10 +60,3 @@ def _carry_out(cluster: Cluster, request: RunRequest) -> None:
         on_start=write,
     )
     write(record)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text)
-    partial.replace(path)

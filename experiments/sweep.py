@@ -1,17 +1,18 @@
 """Filling the grid of a comparison, one run at a time, into a folder from which it can go on."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from mqgrad.agents.folder_lock import only_process_in
 
+from .files import replace_file
 from .provenance import provenance
-from .run_server import replace_file
 from .signals import caught_signals
 from .sweep_cell import CellRunner, Place, default_program
 from .sweep_config import SweepConfig
@@ -22,28 +23,12 @@ _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergen
 
 
 class Sweep:
-    """A folder with ``config.json`` and ``results.jsonl``, one line per run.
+    """A folder with ``config.json`` and ``results.jsonl``, one line per run; :func:`open_sweep` makes it."""
 
-    Args:
-        folder: a new one, or one of an earlier sweep with the same configuration, which is then continued.
-        config: what is compared.
-        program: the command that carries out runs, up to its options; ``mqgrad serve-runs`` by default.
-
-    Raises:
-        ValueError: an unknown name, or the folder belongs to another configuration.
-    """
-
-    def __init__(self, folder: Path, config: SweepConfig, *, program: Sequence[str] | None = None) -> None:
-        config.check_names()
+    def __init__(self, folder: Path, config: SweepConfig, program: Sequence[str]) -> None:
         self.folder = folder
         self.config = config
-        self._program = default_program() if program is None else program
-        folder.mkdir(parents=True, exist_ok=True)
-        given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
-        if (folder / "config.json").exists():
-            check_same_config(_load_json(folder), given, folder)
-        else:
-            replace_file(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
+        self._program = program
 
     def pending(self, *, retry_failed: bool = False) -> list[Cell]:
         """Runs that have no result yet; on request, also those that crashed or timed out."""
@@ -66,9 +51,8 @@ class Sweep:
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
             NetLabError: no lab can be built here.
-            ValueError: another process is at work in the folder.
         """
-        with only_process_in(self.folder), caught_signals() as caught:
+        with caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
             earlier = {result.cell: result for result in load_results(self.folder)}
             with CellRunner(self.config, place) as runner:
@@ -81,6 +65,29 @@ class Sweep:
                         result = dataclasses.replace(result, retried=earlier[cell].first_reason)
                     _append(self.folder / "results.jsonl", result)
                     on_result(result)
+
+
+@contextlib.contextmanager
+def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | None = None) -> Iterator[Sweep]:
+    """A sweep in a folder that is this process's alone until the block ends.
+
+    Args:
+        folder: a new one, or one of an earlier sweep with the same configuration, which is then continued.
+        config: what is compared.
+        program: the command that carries out runs, up to its options; ``mqgrad serve-runs`` by default.
+
+    Raises:
+        ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration.
+    """
+    config.check_names()
+    given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process_in(folder):
+        if (folder / "config.json").exists():
+            check_same_config(_load_json(folder), given, folder)
+        else:
+            replace_file(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
+        yield Sweep(folder, config, default_program() if program is None else program)
 
 
 def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:

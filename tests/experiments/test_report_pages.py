@@ -111,6 +111,23 @@ def test_a_report_says_which_runs_were_repeated_and_which_references_lack_runs(t
     assert cell[-2] == "0.50 (fixed:4)"  # the oracle over fp32, on the seed that fp32 finished
 
 
+def test_what_stops_a_report_half_way_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_results(tmp_path, small_config(systems=SYSTEMS), ROWS)
+    before = {path: path.read_text() for path in write_report(tmp_path)}
+    write_text = Path.write_text
+
+    def half(path: Path, text: str) -> int:
+        write_text(path, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(tmp_path)
+    assert {path: path.read_text() for path in before} == before
+
+
 def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> None:
     write_results(tmp_path, small_config(systems=SYSTEMS), ROWS)
     files = write_report(tmp_path)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from comparison import small_config
 
-from mqgrad.agents.folder_lock import only_process_in
+from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
 from mqgrad.experiments.report_pages import write_report
-from mqgrad.experiments.sweep import Sweep, load_config, load_results
+from mqgrad.experiments.sweep import load_config, load_results, open_sweep
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
 
@@ -65,7 +65,8 @@ def controllers(calls: Path) -> list[str]:
 
 def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResult]:
     program, _ = fake_program(folder)
-    Sweep(folder / "out", config, program=program).run(**options)
+    with open_sweep(folder / "out", config, program=program) as sweep:
+        sweep.run(**options)
     return load_results(folder / "out")
 
 
@@ -113,12 +114,12 @@ def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: P
 def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
     config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
     program, calls = fake_program(tmp_path)
-    sweep = Sweep(tmp_path / "out", config, program=program)
-    sweep.run()
-    sweep.run()
-    assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
-    first = load_results(tmp_path / "out")[1]
-    sweep.run(retry_failed=True)
+    with open_sweep(tmp_path / "out", config, program=program) as sweep:
+        sweep.run()
+        sweep.run()
+        assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
+        first = load_results(tmp_path / "out")[1]
+        sweep.run(retry_failed=True)
     assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1", "fixed:1"]
     _, again = load_results(tmp_path / "out")
     assert again.retried == first.retried != ""
@@ -140,8 +141,12 @@ def test_a_line_cut_short_is_run_again(tmp_path: Path) -> None:
 
 def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     run_fake(tmp_path, small_config(seeds=(1,)))
-    with pytest.raises(ValueError, match=r"iterations: 15 there, 20 here"):
-        Sweep(tmp_path / "out", small_config(seeds=(1,), iterations=20))
+    other = small_config(seeds=(1,), iterations=20)
+    with (
+        pytest.raises(ValueError, match=r"iterations: 15 there, 20 here"),
+        open_sweep(tmp_path / "out", other),
+    ):
+        pass
     assert load_config(tmp_path / "out") == small_config(seeds=(1,))
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
@@ -149,24 +154,29 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_which_a_process_is_at_work_is_refused(tmp_path: Path) -> None:
-    program, calls = fake_program(tmp_path)
-    sweep = Sweep(tmp_path / "out", small_config(), program=program)
     with (
-        only_process_in(sweep.folder),
+        only_process_in(tmp_path),
         pytest.raises(ValueError, match=f"process {os.getpid()} is at work in"),
+        open_sweep(tmp_path, small_config()),
     ):
-        sweep.run()
-    assert not controllers(calls)
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]  # nothing was written
+    with (
+        open_sweep(tmp_path, small_config()),
+        pytest.raises(ValueError, match="is at work in"),
+        only_process_in(tmp_path),
+    ):
+        pass
 
 
 def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> None:
     program, calls = fake_program(tmp_path)
     config = small_config(systems=("fixed:32", "fixed:6", "fixed:4"), seeds=(1,))
-    sweep = Sweep(tmp_path / "out", config, program=program)
-    with pytest.raises(KeyboardInterrupt):
-        sweep.run()
-    assert controllers(calls) == ["fixed:32", "fixed:6"]
-    assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
+    with open_sweep(tmp_path / "out", config, program=program) as sweep:
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run()
+        assert controllers(calls) == ["fixed:32", "fixed:6"]
+        assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
     assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
 
 

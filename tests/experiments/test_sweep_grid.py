@@ -10,7 +10,7 @@ from comparison import small_config
 
 from mqgrad.experiments.compare_options import system_name
 from mqgrad.experiments.netlab_link import LinkRates
-from mqgrad.experiments.sweep import Sweep
+from mqgrad.experiments.sweep import open_sweep
 from mqgrad.experiments.sweep_cell import emulation, request_of, server_options
 from mqgrad.experiments.sweep_grid import Cell, Link, System
 from mqgrad.trainers.link import parse_emulation
@@ -93,8 +93,11 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
 def test_unknown_names_are_found_before_anything_is_written(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((ValueError, OSError), match=message):
-        Sweep(tmp_path / "out", small_config(**changes))
+    with (
+        pytest.raises((ValueError, OSError), match=message),
+        open_sweep(tmp_path / "out", small_config(**changes)),
+    ):
+        pass
     assert not (tmp_path / "out").exists()
 
 

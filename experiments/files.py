@@ -1,0 +1,11 @@
+"""Files that are whole whenever they are looked at."""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whatever ends this process meanwhile; one writer at a time."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
