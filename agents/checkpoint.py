@@ -18,7 +18,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
-from mqgrad.saved_state import check_keys, check_version, restored
+from mqgrad.saved_state import check_keys, check_version, restored_settings
 
 from .config import plain, with_clock
 from .wrappers import TimePrice, find_wrapper
@@ -77,13 +77,16 @@ def load_settings(run: Path) -> BitWidthSettings | None:
     """Read what :func:`save_settings` wrote; None if there is nothing.
 
     Raises:
-        ValueError: the file is damaged, or of another version.
+        ValueError: the file is damaged, or has settings that this version lacks.
     """
     path = run / "environment.json"
     if not path.exists():
         return None
     try:
-        return restored(BitWidthSettings, with_clock(json.loads(path.read_text())))
+        saved = with_clock(json.loads(path.read_text()))
+        if "interval" in saved:  # before `opening` was a setting, runs opened with a whole interval
+            saved.setdefault("opening", saved["interval"])
+        return restored_settings(BitWidthSettings, saved)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} holds no settings of an environment ({error})") from error
 

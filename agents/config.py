@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from mqgrad.saved_state import restored
+from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clock import ModelClock
 
 WARM_STARTS = ("auto", "goodput", "none")
@@ -80,8 +80,8 @@ class TrainConfig:
         """Plain types only, for JSON and for the provenance of an exported policy."""
         return {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
-    def save(self, path: Path) -> None:
-        """Write as JSON.
+    def to_json(self) -> str:
+        """What a run folder holds.
 
         Raises:
             ValueError: naming the first setting that JSON cannot hold, e.g. a workload given as an object.
@@ -94,17 +94,21 @@ class TrainConfig:
                     f"{name}={value!r} cannot be saved with the run; pass such objects through "
                     "train(..., make_env=...) instead"
                 ) from error
-        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write as JSON; see :meth:`to_json`."""
+        path.write_text(self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> "TrainConfig":
         """Read what :meth:`save` wrote.
 
         Raises:
-            ValueError: the file is damaged, or not such a configuration, or one of another version.
+            ValueError: the file is damaged, or not such a configuration, or has settings that this version lacks.
         """
         try:
-            return restored(cls, json.loads(path.read_text()))
+            return restored_settings(cls, json.loads(path.read_text()))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no configuration of a training ({error})") from error
 

@@ -72,7 +72,7 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
     Raises:
         OSError: if the run or TensorBoard folder cannot be written; nothing was started then.
         ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume; for a
-            run to resume that is damaged or of another version; if another process trains in the folder.
+            run to resume that is damaged or of another format; if another process trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """
@@ -84,11 +84,12 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
 def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | None) -> Path:
     algorithm_class(config.algo)
-    config.save(config.output / "config.json")
+    config.to_json()  # what cannot be saved is found before workers start
     interruption = Interruption()
     with _signals(interruption), _one_thread(), contextlib.closing(build_env(config, make_env)) as env:
-        save_settings(config.output, env.get_attr("settings")[0])
         model, seconds = _start(config, env, checkpoint)
+        config.save(config.output / "config.json")  # a run that is refused stays as it was
+        save_settings(config.output, env.get_attr("settings")[0])
         _learn(config, model, seconds, interruption)
         model.save(config.output / "model.zip")
         interruption.reraise()

@@ -38,3 +38,19 @@ def restored(kind: type[_T], saved: Mapping[str, Any]) -> _T:
     """
     check_keys(saved, [field.name for field in dataclasses.fields(kind)], kind.__name__)
     return kind(**saved)
+
+
+def restored_settings(kind: type[_T], saved: Mapping[str, Any]) -> _T:
+    """As :func:`restored`, for settings, which later versions add to: one that was not saved takes its default.
+
+    So the default of a setting that is added must be what was done before there was a choice; where it is not,
+    whoever reads the file has to fill in what was.
+
+    Raises:
+        ValueError: naming the fields that are unknown, or missing though they have no default.
+    """
+    fields = dataclasses.fields(kind)
+    missing = dataclasses.MISSING
+    optional = [f.name for f in fields if (f.default, f.default_factory) != (missing, missing)]
+    check_keys({**dict.fromkeys(optional), **saved}, [f.name for f in fields], kind.__name__)
+    return kind(**saved)

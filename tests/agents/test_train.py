@@ -1,5 +1,6 @@
 """A run folder: limits, resuming, TensorBoard, Ctrl-C, and what is refused."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -8,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_link import toy_env
 
 from mqgrad.agents.build import algorithm_class
-from mqgrad.agents.checkpoint import latest_checkpoint, load_model
+from mqgrad.agents.checkpoint import latest_checkpoint, load_model, load_settings
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.agents.train import train
@@ -143,21 +146,45 @@ def test_a_damaged_configuration_is_named(finished_run: Path, tmp_path: Path) ->
 
 def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path, tmp_path: Path) -> None:
     shutil.copytree(finished_run, run := tmp_path / "run")
-    for file, name, told in (
-        (
-            latest_checkpoint(run) / "progress.json",
-            "format_version",
-            "no format version, and format version 1",
-        ),  # type: ignore[operator]
-        (run / "config.json", "seed", "TrainConfig lacks seed"),
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    edit(checkpoint / "progress.json", lambda fields: fields.pop("format_version"))
+    before = (run / "config.json").read_text()
+    refused = "start anew, or go on with the version of mqgrad that saved"
+    with pytest.raises(ValueError, match=f"no format version, and format version 1.*{refused}"):
+        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+    assert (run / "config.json").read_text() == before  # for the version that saved it
+    for change, told in (
+        (lambda fields: fields.pop("output"), "TrainConfig lacks output"),
+        (lambda fields: fields.update(output=str(run), colour="red", age=1), "TrainConfig also has age, colour"),
     ):
-        fields = json.loads(file.read_text())
-        del fields[name]
-        file.write_text(json.dumps(fields))
-        with pytest.raises(
-            ValueError, match=f"{told}.*start anew, or go on with the version of mqgrad that saved"
-        ):
+        edit(run / "config.json", change)
+        with pytest.raises(ValueError, match=f"{told}.*{refused}"):
             train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+
+
+def test_a_run_of_a_version_with_fewer_settings_goes_on_with_their_defaults(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_run, run := tmp_path / "run")
+    config = TrainConfig.load(run / "config.json")
+    edit(run / "config.json", lambda fields: [fields.pop(name) for name in ("time_price", "env")])
+    assert TrainConfig.load(run / "config.json") == config
+    train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+    settings = load_settings(run)
+    assert settings is not None
+    older = ("compressor", "simulated", "opening")
+    edit(run / "environment.json", lambda fields: [fields.pop(name) for name in older])
+    assert load_settings(run) == dataclasses.replace(settings, opening=settings.interval)
+    edit(run / "environment.json", lambda fields: fields.update(colour="red"))
+    with pytest.raises(ValueError, match=r"environment\.json.*BitWidthSettings also has colour"):
+        load_settings(run)
+
+
+def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    fields = json.loads(file.read_text())
+    change(fields)
+    file.write_text(json.dumps(fields))
 
 
 def test_a_second_process_is_kept_out_of_a_run_folder_until_the_first_has_died(tmp_path: Path) -> None:
