@@ -9,6 +9,7 @@ from typing import Any
 from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clock import ModelClock
 
+DEFAULT_ALGO = "ppo"
 WARM_STARTS = ("auto", "goodput", "none")
 
 
@@ -22,8 +23,8 @@ class TrainConfig:
 
     output: Path
     """Run folder: configuration, checkpoints, final model, TensorBoard logs."""
-    algo: str = "dqn"
-    """``dqn``, ``ppo``, ``sarsa``, or another Stable-Baselines3 class that takes discrete actions, e.g. ``a2c``."""
+    algo: str = DEFAULT_ALGO
+    """``ppo``, ``dqn``, ``sarsa``, or another Stable-Baselines3 class that takes discrete actions, e.g. ``a2c``."""
     total_steps: int | None = None
     """Stop after this many environment steps (decisions), earlier runs of the same folder included. On-policy
     algorithms such as PPO finish the rollout that is under way."""

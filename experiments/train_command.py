@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mqgrad.agents.config import DEFAULT_ALGO
 from mqgrad.widths import Width, parse_width
 
 from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
@@ -45,7 +46,9 @@ def train(
         str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
     ] = None,
     preset: Annotated[str | None, typer.Option(help="'authors': the setting of the MQGrad paper.")] = None,
-    algo: Annotated[str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")] = "ppo",
+    algo: Annotated[
+        str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")
+    ] = DEFAULT_ALGO,
     total_steps: Annotated[int | None, typer.Option(help="Stop after this many decisions.")] = None,
     total_seconds: Annotated[float | None, typer.Option(help="Stop after this much wall-clock time.")] = None,
     warm_start: Annotated[

@@ -81,7 +81,12 @@ def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
 
 def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Path) -> None:
     config = TrainConfig(
-        output=tmp_path / "run", total_steps=60, seed=11, env={"workload": "digits-mlp"}, progress_bar=False
+        output=tmp_path / "run",
+        algo="dqn",
+        total_steps=60,
+        seed=11,
+        env={"workload": "digits-mlp"},
+        progress_bar=False,
     )
     model_zip = train(config, make_env=toy_env)
     frozen = export(model_zip, tmp_path / "policy.mqg")

@@ -28,7 +28,14 @@ from mqgrad.agents.train import train
 
 def config_for(folder: Path, **settings: object) -> TrainConfig:
     return TrainConfig(
-        **{"output": folder, "total_steps": 120, "progress_bar": False, "warm_start": "none", **settings}
+        **{
+            "output": folder,
+            "total_steps": 120,
+            "progress_bar": False,
+            "warm_start": "none",
+            "algo": "dqn",
+            **settings,
+        }
     )  # type: ignore[arg-type]
 
 
@@ -156,7 +163,10 @@ def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path,
     assert (run / "config.json").read_text() == before  # for the version that saved it
     for change, told in (
         (lambda fields: fields.pop("output"), "TrainConfig lacks output"),
-        (lambda fields: fields.update(output=str(run), colour="red", age=1), "TrainConfig also has age, colour"),
+        (
+            lambda fields: fields.update(output=str(run), colour="red", age=1),
+            "TrainConfig also has age, colour",
+        ),
     ):
         edit(run / "config.json", change)
         with pytest.raises(ValueError, match=f"{told}.*{refused}"):

@@ -92,7 +92,7 @@ def test_a_mistake_ends_in_one_message_and_exit_code_2(
 
 def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke: Invoke) -> None:
     env = {"workload": "digits-mlp", "workload_settings": {"width": 8}, "num_workers": 2, "widths": (2, 32)}
-    TrainConfig(output=tmp_path, algo="ppo", total_steps=1, env=env).save(tmp_path / "config.json")
+    TrainConfig(output=tmp_path, total_steps=1, env=env).save(tmp_path / "config.json")
     save_settings(tmp_path, make_settings(None, env))
     differs = {
         ("--workload", "digits-cnn"): "digits-mlp",
@@ -109,7 +109,7 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
         assert option[0] in error
         assert f"was started with {own}" in error
     same = ["--workload", "digits-mlp", "--set", "width=8", "--widths", "2+32", "--seed", "0"]
-    same += ["--interval", "5", "--budget-seconds", "5", "--link-latency-ms", "0"]
+    same += ["--algo", "ppo", "--interval", "5", "--budget-seconds", "5", "--link-latency-ms", "0"]
     code, _, error = invoke("train", str(tmp_path), "--resume", *same)
     assert code == 2
     assert "no checkpoint to resume from" in error
