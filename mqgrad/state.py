@@ -278,15 +278,15 @@ class CompressionState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned on this rank.
+        """Restore what :meth:`state_dict` returned on this rank; where that is refused, nothing has changed.
 
         Raises:
             ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
                 states look otherwise.
         """
-        owner = f"rank {self._transport.rank}"
+        owner, own = f"rank {self._transport.rank}", self.state_dict()
         check_version(state.get("format_version"), FORMAT_VERSION, owner)
-        check_keys(state, self.state_dict(), owner)
+        check_keys(state, own, owner)
         if state["config"] != self._config:
             raise ValueError(
                 f"rank {self._transport.rank}: the state was saved with [{state['config']}] and cannot be loaded "
@@ -296,10 +296,17 @@ class CompressionState:
             raise ValueError(
                 "the state was saved with a controller and is loaded without one, or the reverse"
             )
-        self._thread.drain()
+        try:
+            self._load(state)
+        except Exception:
+            self._load(own)
+            raise
         self._transport.move_costs(Costs())  # of the next iteration, if it is open: not this run's
-        self._measured.load_state_dict(state)
         self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
+        self._clock.restart()
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self._measured.load_state_dict(state)
         requested = state["requested_bits"]
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
         self._bits = self._requested_bits
@@ -308,4 +315,3 @@ class CompressionState:
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
-        self._clock.restart()

@@ -3,6 +3,7 @@
 import averages
 import models
 import pytest
+import torch
 from ranks import run_ranks
 from scripted import Scripted
 
@@ -90,3 +91,35 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
     (told,) = run_ranks(rank_main, 1)
     for message, part in zip(told, expected, strict=True):
         assert part in message
+
+
+def test_a_refused_state_leaves_the_run_as_it_was() -> None:
+    """Whatever of it has been loaded by then: the controller comes last."""
+
+    def rank_main(rank: int) -> list[bool]:
+        model, optimizer, state = models.new_run(Scripted([4, 8]))
+        models.train(model, optimizer, state, rank, range(3))
+        other = state.state_dict()
+        models.train(model, optimizer, state, rank, range(3, 6))
+        own = state.state_dict()
+        parts = [{"statistics": {}}, {"requested_bits": 7.5}, {"compressor": {}}, {"controller": {}}]
+        same = []
+        for part in parts:
+            with pytest.raises((ValueError, KeyError)):
+                state.load_state_dict(other | part)
+            same.append(same_state(state.state_dict(), own))
+        models.train(model, optimizer, state, rank, range(6, 8))
+        state.close()
+        return same
+
+    assert all(all(same) for same in run_ranks(rank_main, 2))
+
+
+def same_state(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(value, other[key]) for key, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    return one == other
