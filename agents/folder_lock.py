@@ -15,6 +15,7 @@ def only_process_in(folder: Path) -> Iterator[None]:
 
     Raises:
         ValueError: another process is at work there, which the message names.
+        OSError: its file system has no locks, as some mounts of NFS.
     """
     with (folder / LOCK_FILE).open("a+") as file:  # not emptied: it may be another's
         try:
@@ -23,6 +24,12 @@ def only_process_in(folder: Path) -> Iterator[None]:
             raise ValueError(
                 f"process {_owner(file.name)} is at work in {folder}: wait for its end, or choose another folder"
             ) from None
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{folder} cannot be locked ({error.strerror}), and so not kept from a second process: choose a "
+                "folder on a local disk, or have locks turned on where this one is mounted",
+            ) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

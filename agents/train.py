@@ -70,7 +70,7 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
             e.g. around a cluster of one's own.
 
     Raises:
-        OSError: if the run or TensorBoard folder cannot be written; nothing was started then.
+        OSError: if the run or TensorBoard folder cannot be written, or has no locks; nothing was started then.
         ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume; for a
             run to resume that is damaged or of another format; if another process trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.

@@ -1,6 +1,8 @@
 """A run folder: limits, resuming, TensorBoard, Ctrl-C, and what is refused."""
 
 import dataclasses
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -214,6 +216,17 @@ def test_a_second_process_is_kept_out_of_a_run_folder_until_the_first_has_died(t
     other.kill()
     other.join()
     train(config_for(tmp_path, total_steps=5), make_env=toy_env)
+
+
+def test_a_folder_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS that is mounted without them; there is no such file system to test on."""
+
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=rf"{tmp_path} cannot be locked \(No locks available\).*local disk"):
+        train(config_for(tmp_path), make_env=toy_env)
 
 
 @pytest.fixture(scope="module")
