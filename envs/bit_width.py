@@ -13,25 +13,14 @@ from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.workload import make_workload
-from mqgrad.widths import format_width
 
+from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster
 from .rewards import make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
 
 Observation = npt.NDArray[np.float32]
 
-_REPORTED = (
-    "bits",
-    "loss",
-    "iteration",
-    "step_seconds",
-    "compute_seconds",
-    "encode_seconds",
-    "wire_seconds",
-    "decode_seconds",
-    "wire_bytes",
-)
 DIVERGENCE_FACTOR = 10.0
 DIVERGENCE_MARGIN = 1.0
 
@@ -246,19 +235,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         return (budget is not None and self._observer.elapsed_seconds >= budget) or self._steps == max_steps
 
     def _info(self, statistics: IntervalStatistics) -> dict[str, Any]:
-        info: dict[str, Any] = {name: getattr(statistics, name) for name in _REPORTED}
-        info["elapsed_seconds"] = self._observer.elapsed_seconds
-        link = self._link or self._cluster.link
-        info["link_mbit_per_s"] = link.mbit_per_s if link else None
-        info["emulated"] = link is not None
+        elapsed = self._observer.elapsed_seconds
+        self._line = describe(statistics, elapsed)
         # A cluster of the caller's brings its own clock; one that models time must say so by `clock`.
-        info["modelled"] = (self.settings.clock or self._cluster.clock) is not None
-        self._line = _describe(statistics, self._observer.elapsed_seconds)
-        return info
-
-
-def _describe(statistics: IntervalStatistics, elapsed_seconds: float) -> str:
-    return (
-        f"iteration {statistics.iteration:5d}  {format_width(statistics.bits):>4} bits  loss {statistics.loss:.4f}  "
-        f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {elapsed_seconds:.2f} s elapsed"
-    )
+        is_modelled = (self.settings.clock or self._cluster.clock) is not None
+        return interval_info(statistics, elapsed, self._link or self._cluster.link, is_modelled=is_modelled)

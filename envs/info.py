@@ -1,0 +1,47 @@
+"""What the environment tells of an interval besides its observation: ``info``, and the line of ``render``."""
+
+from typing import Any
+
+from mqgrad.statistics import IntervalStatistics
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.widths import format_width
+
+_REPORTED = (
+    "bits",
+    "loss",
+    "iteration",
+    "step_seconds",
+    "compute_seconds",
+    "encode_seconds",
+    "wire_seconds",
+    "decode_seconds",
+    "wire_bytes",
+)
+
+
+def interval_info(
+    statistics: IntervalStatistics, elapsed_seconds: float, link: LinkEmulation | None, *, is_modelled: bool
+) -> dict[str, Any]:
+    """The figures of an interval as plain numbers, and where they come from.
+
+    Args:
+        statistics: of the interval.
+        elapsed_seconds: of training in the episode, at the end of the interval.
+        link: the emulated link, if there is one.
+        is_modelled: whether the seconds come from a ``ModelClock``.
+    """
+    return {
+        **{name: getattr(statistics, name) for name in _REPORTED},
+        "elapsed_seconds": elapsed_seconds,
+        "link_mbit_per_s": link.mbit_per_s if link else None,
+        "emulated": link is not None,
+        "modelled": is_modelled,
+    }
+
+
+def describe(statistics: IntervalStatistics, elapsed_seconds: float) -> str:
+    """An interval on one line."""
+    return (
+        f"iteration {statistics.iteration:5d}  {format_width(statistics.bits):>4} bits  loss {statistics.loss:.4f}  "
+        f"{statistics.step_seconds * 1e3:.1f} ms/iteration  {elapsed_seconds:.2f} s elapsed"
+    )
