@@ -50,7 +50,7 @@ class Sweep:
 
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
-            NetLabError: no lab can be built here.
+            NetLabError: no lab can be built here, or the last one cannot be removed.
         """
         with caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)

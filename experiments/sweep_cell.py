@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from .iproute import NetLabError
 from .machine_load import OthersLoad
 from .netlab_job import find_program
 from .provenance import git_revision
 from .run_server import RunRequest
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell, Link, System
-from .sweep_result import CellResult, Ending, result_of
-from .sweep_server import LabServer, LocalServer, Server
+from .sweep_result import REASON_CHARACTERS, CellResult, Ending, result_of
+from .sweep_server import LabServer, LocalServer, Server, remove_stale_lab
 
 _POLL_SECONDS = 0.02
 _SERVING = "serving"
@@ -55,6 +56,7 @@ class CellRunner:
         self._place = place
         self._logs = place.logs / _SERVING
         self._server: Server | None = None
+        self._had_lab = False
         self._options: list[str] = []
         self._link = ""
         self._revision: str | None = None
@@ -64,24 +66,29 @@ class CellRunner:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._end_server(at_once=bool(self._place.caught))
-        shutil.rmtree(self._logs, ignore_errors=True)
+        try:
+            self._end_server(at_once=bool(self._place.caught))
+            if self._had_lab:
+                remove_stale_lab(self._place.lab_name)
+        finally:
+            shutil.rmtree(self._logs, ignore_errors=True)
 
     def run(self, cell: Cell) -> CellResult:
         """Carry out one run, whatever becomes of it. The logs of every attempt that crashed or timed out are kept.
 
         Processes close a run when they are asked for the next one. If they fail before that one trains, either may be
-        to blame: it is asked for again of new ones, and the row tells why.
+        to blame: it is asked for again of new ones, and the row tells why. So it is where there are no processes,
+        because the kernel refused to take the last lab down or to build another.
 
         Raises:
             KeyboardInterrupt: a signal asked to stop.
-            NetLabError: no lab can be built here.
+            NetLabError: no lab can be built here: not even the first one was.
         """
         started, others = time.monotonic(), OthersLoad()
         limit = self._config.limit_of(cell)
         record, kept = self._logs / _RECORD, self._server
         ending, retried = self._attempt(cell, record, limit), ""
-        if ending.outcome in _FAILED and self._server is kept and not record.exists():
+        if ending.outcome in _FAILED and self._server in (None, kept) and not record.exists():
             retried = ending.reason
             self._keep_logs(cell)
             started, others = time.monotonic(), OthersLoad()
@@ -104,15 +111,21 @@ class CellRunner:
 
     def _keep_logs(self, cell: Cell) -> None:
         """End the processes; their output stays, beside that of earlier attempts."""
-        self._end_server(at_once=True)
+        with contextlib.suppress(NetLabError):  # the lab is removed before another is built, and at the end
+            self._end_server(at_once=True)
         self._logs.replace(_unused(self._place.logs / _folder_name(cell)))
 
     def _attempt(self, cell: Cell, record: Path, limit: float) -> Ending:
         deadline = time.monotonic() + limit
-        self._prepare_server(cell)
         record.unlink(missing_ok=True)
         self._sent_before = []
-        ending = self._follow(request_of(cell, self._config, record), deadline)
+        try:
+            self._prepare_server(cell)
+            ending = self._follow(request_of(cell, self._config, record), deadline)
+        except NetLabError as error:
+            if not self._had_lab:
+                raise
+            return Ending("crashed", f"the lab failed: {' '.join(str(error).split())}"[:REASON_CHARACTERS])
         if ending.outcome == "timed out":
             return Ending("timed out", f"time limit of {limit:g} s")
         return ending
@@ -156,11 +169,12 @@ class CellRunner:
             self._server = LocalServer(command, self._logs)
         else:
             self._server = LabServer(command, link.rates, self._config.hosts, self._logs, place.lab_name)
+            self._had_lab = True
 
     def _end_server(self, *, at_once: bool) -> None:
-        if self._server is not None:
-            self._server.close(at_once=at_once)
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.close(at_once=at_once)
 
 
 def server_options(cell: Cell, config: SweepConfig) -> list[str]:

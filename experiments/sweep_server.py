@@ -55,8 +55,7 @@ class LabServer:
     def __init__(
         self, command: Sequence[str], rates: LinkRates, hosts: int, logs: Path, lab_name: str
     ) -> None:
-        if lab_name in list_labs():  # left behind by a sweep of this folder that was killed
-            clean_lab(lab_name)
+        remove_stale_lab(lab_name)
         self._rates = rates
         self._logs = logs
         self._schedule: RateSchedule | None = None
@@ -97,6 +96,16 @@ class LabServer:
             deadline = time.monotonic() + (0.0 if at_once else _GRACE_SECONDS)
             while time.monotonic() < deadline and self._job.reason_to_stop((), None) is None:
                 time.sleep(_POLL_SECONDS)
+
+
+def remove_stale_lab(name: str) -> None:
+    """Remove a lab that was left behind, by a sweep of the same folder that was killed or could not close it.
+
+    Raises:
+        NetLabError: it could not be removed.
+    """
+    if name in list_labs():
+        clean_lab(name)
 
 
 class LocalServer:
