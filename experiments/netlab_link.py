@@ -59,7 +59,7 @@ class LinkShape:
 class RateChange:
     """One entry of a schedule."""
 
-    seconds: float  # since the commands were started
+    seconds: float  # on the wall, since the commands were started; in a comparison, since training began
     rate_mbit_per_s: float | None
 
 
