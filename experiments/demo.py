@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from mqgrad.agents.checkpoint import latest_checkpoint
@@ -23,6 +22,7 @@ from .files import replace_file
 from .plots import plot_runs
 from .runs import RunRecord, run_training
 from .sweep_grid import FP32, System
+from .training import progress_with_status
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0
@@ -105,13 +105,7 @@ def compare(policy: Path) -> dict[str, list[RunRecord]]:
     others = {name: System.parse(system) for name, system in OTHERS.items()}
     systems = {"policy": System(str(policy), DEFAULT_COMPRESSOR), **others}
     records: dict[str, list[RunRecord]] = {name: [] for name in systems}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
-    )
-    with Distributed("digits-cnn", TESTED_ON) as cluster, Progress(*columns) as progress:
+    with Distributed("digits-cnn", TESTED_ON) as cluster, progress_with_status() as progress:
         bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(systems), status="")
         for seed in TEST_SEEDS:
             for name, system in systems.items():

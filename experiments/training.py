@@ -143,7 +143,7 @@ def run_once(
     See :func:`check_run` for what can be found out before.
     """
     with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(_progress())
+        progress = stack.enter_context(progress_with_status())
         bar = progress.add_task(escape(controller or method), total=1.0, status="")
         log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
 
@@ -170,7 +170,8 @@ def run_once(
         return result
 
 
-def _progress() -> Progress:
+def progress_with_status() -> Progress:
+    """A bar whose tasks have a ``description`` before it and a ``status`` behind it."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
