@@ -1,14 +1,7 @@
-"""The fused rotated ops give what their steps give in turn, with any instruction set and any number of threads."""
+"""The fused rotated ops give what their steps give in turn, with any number of threads."""
 
 import math
-import os
-import platform
-import shutil
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import fuzz_kernels
 import pytest
 import torch
 from hypothesis import given
@@ -238,40 +231,6 @@ def test_opcheck() -> None:
     reduction = (torch.stack([payload, payload]), x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
     torch.library.opcheck(ops.reduce_encode_rotated.default, reduction)
     torch.library.opcheck(ops.decode_rotated_into.default, (x.clone(), payload, 2, 64))
-
-
-def sums_of(folder: Path, flags: list[str]) -> str:
-    """What tests/support/rotated_bytes.cpp prints when the kernels are compiled for one instruction set."""
-    sources = [Path(fuzz_kernels.__file__).with_name("rotated_bytes.cpp")]
-    sources += [fuzz_kernels.KERNELS / f"{name}.cpp" for name in ("cpu_hadamard", "cpu_rotation_codes")]
-    flags = [
-        *flags,
-        "-std=c++17",
-        "-O2",
-        "-ftree-vectorize",
-        "-ffp-contract=off",
-        f"-I{fuzz_kernels.KERNELS}",
-    ]
-    program = folder / "rotated_bytes"
-    command = [os.environ.get("CXX", "c++"), *flags, *map(str, sources), "-o", str(program)]
-    subprocess.run(command, check=True, timeout=100)
-    return subprocess.run([program], check=True, capture_output=True, text=True, timeout=60).stdout
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the instruction sets are x86's")
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="there is no compiler")
-def test_same_bytes_with_every_instruction_set(tmp_path: Path) -> None:
-    """With SSE2 and AVX2 as with what is chosen at run time, AVX-512 where the processor has it."""
-    flags = [[], ["-DMQ_ONE_TARGET"]]
-    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"):
-        flags.append(["-DMQ_ONE_TARGET", "-mavx2"])
-    folders = [tmp_path / str(k) for k in range(len(flags))]
-    for folder in folders:
-        folder.mkdir()
-    with ThreadPoolExecutor(2) as pool:
-        chosen, *others = pool.map(sums_of, folders, flags)
-    assert "differ" not in chosen
-    assert others == [chosen] * len(others)
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension is not built")

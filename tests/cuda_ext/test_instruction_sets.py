@@ -1,0 +1,35 @@
+"""Every kernel writes the same bytes whichever of its clones the loader chooses."""
+
+import subprocess
+from pathlib import Path
+
+import instruction_sets
+import pytest
+
+ASCENDING = ["baseline", "AVX2", "AVX-512"]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    try:
+        return instruction_sets.build("kernel_bytes", tmp_path_factory.mktemp("programs"))
+    except instruction_sets.Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def digests(program: Path) -> tuple[str, list[str]]:
+    """The instruction set that was chosen, and one line a kernel and its settings."""
+    result = subprocess.run([program], check=True, capture_output=True, text=True, timeout=60)
+    chosen, *lines = result.stdout.splitlines()
+    return chosen, lines
+
+
+@pytest.mark.parametrize("told", ["AVX2", "baseline"])
+def test_same_bytes_as_with_the_best_of_this_processor(programs: dict[str, Path], told: str) -> None:
+    best, expected = digests(programs["best"])
+    if ASCENDING.index(told) >= ASCENDING.index(best):
+        pytest.skip(f"the best of this processor is {best}")
+    chosen, lines = digests(programs[told])
+    assert chosen == told
+    assert len(lines) > 700
+    assert lines == expected

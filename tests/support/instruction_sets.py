@@ -1,0 +1,72 @@
+"""Build programs that run the kernels with the instructions of a lesser processor than this one.
+
+The kernels are compiled once, as for the extension. Each program is linked three times: as it is, and with a
+chosen_instructions.cpp that hides AVX-512, or AVX2 as well, from the loader, which chooses among the kernels' clones.
+
+Run as a program, it prints how fast they are with each: ``python tests/support/instruction_sets.py [rounds]``.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from fuzz_kernels import KERNELS
+from torch.utils.cpp_extension import include_paths
+
+FOLDER = Path(__file__).parent
+FEATURES = {"best": None, "AVX2": 1 << 10, "baseline": 0}
+"""What the loader is told of the processor, in libgcc's bits; None: the truth."""
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # setup.py's
+FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
+
+
+class Unavailable(Exception):
+    """This machine cannot choose among clones; the message says why."""
+
+
+def build(name: str, folder: Path) -> dict[str, Path]:
+    """Compile the kernels and ``name``.cpp, and return the programs, one for each entry of :data:`FEATURES`.
+
+    Raises:
+        Unavailable: there is no g++ 12 or later for x86-64 and glibc, so that kernels have no clones.
+    """
+    compiler = os.environ.get("CXX", "g++")
+    _require_clones(compiler)
+    command = [compiler, *FLAGS, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
+    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), FOLDER / f"{name}.cpp"]
+    jobs = {folder / f"{source.stem}.o": [str(source)] for source in sources}
+    objects, choices = list(jobs), {}
+    for told, bits in FEATURES.items():
+        if bits is not None:
+            choices[told] = folder / f"{told}.o"
+            jobs[choices[told]] = [str(FOLDER / "chosen_instructions.cpp"), f"-DMQ_FEATURES={bits}"]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda made: _run([*command, str(made), *jobs[made]]), jobs))
+    programs = {told: folder / f"{name}-{told}" for told in FEATURES}
+    for told, program in programs.items():
+        chosen = [choices[told]] if told in choices else []
+        _run([compiler, *map(str, [*objects, *chosen]), "-o", str(program)])
+    return programs
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, timeout=300)
+
+
+def _require_clones(compiler: str) -> None:
+    if shutil.which(compiler) is None:
+        raise Unavailable(f"there is no {compiler}")
+    command = [compiler, f"-I{KERNELS}", "-include", "clones.h", "-dM", "-E", "-x", "c++", "/dev/null"]
+    macros = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    if "#define MQ_VERSIONS" not in macros:
+        raise Unavailable(f"{compiler} compiles one version of the kernels here")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        for program in build("kernel_speed", Path(scratch)).values():
+            subprocess.run([program, *sys.argv[1:]], check=True, timeout=600)

@@ -1,0 +1,110 @@
+// Prints how fast one thread encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32, beside
+// libc's memmove and a read of the same floats. In every round each runs once: `median` is that of ratios within a
+// round, `best` takes the fastest run of each. The argument is the number of rounds.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "instruction_set.h"
+#include "kernels.h"
+
+using namespace mqgrad;
+
+extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t, ParallelFunc f, void* context) {
+  f(begin, end, context);  // stands in for torch's library
+  return 0;
+}
+
+namespace {
+
+constexpr int64_t kNumel = int64_t{64} << 18;
+constexpr int kWidths[] = {2, 4, 8};
+constexpr auto kFloat = torch::headeronly::ScalarType::Float;
+
+struct Timed {
+  std::string name;
+  std::function<void()> run;
+  std::vector<double> seconds;
+};
+
+double seconds_of(const std::function<void()>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> ratios(a.size());
+  for (size_t i = 0; i < a.size(); ++i) ratios[i] = a[i] / b[i];
+  return median(ratios);
+}
+
+// In many sums, so that additions do not wait for each other.
+MQ_CLONES float sum(const float* x, int64_t n) {
+  float sums[64] = {};
+  for (int64_t at = 0; at < n; at += 64) {
+    for (int64_t i = 0; i < 64; ++i) sums[i] += x[at + i];
+  }
+  return std::accumulate(sums, sums + 64, 0.0f);
+}
+
+double best(const Timed& timed) {
+  return *std::min_element(timed.seconds.begin(), timed.seconds.end());
+}
+
+void print(const Timed& timed, const Timed& copy, const Timed& read) {
+  std::printf("%-12s  best %5.1f GB/s, %.2f x copy, %.2f x read   median %5.1f GB/s, %.2f x copy, %.2f x read\n",
+              timed.name.c_str(), 4e-9 * kNumel / best(timed), best(copy) / best(timed), best(read) / best(timed),
+              4e-9 * kNumel / median(timed.seconds), median_ratio(copy.seconds, timed.seconds),
+              median_ratio(read.seconds, timed.seconds));
+}
+
+// On huge pages where the system has them, as the ops ask for; never freed.
+uint8_t* new_payload(int64_t bytes) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  const int64_t room = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* payload = std::aligned_alloc(kHugePage, room);
+  madvise(payload, room, MADV_HUGEPAGE);
+  return static_cast<uint8_t*>(payload);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 25;
+  const std::vector<float> x = heavy_tailed(kNumel);
+  std::vector<float> copied(kNumel, 1.0f), sums(kNumel, 1.0f);
+  volatile float total = 0;
+  std::vector<Timed> all;
+  all.push_back({"copy", [&] { std::memmove(copied.data(), x.data(), 4 * kNumel); }, {}});
+  all.push_back({"read", [&] { total = sum(x.data(), kNumel); }, {}});
+  for (int bits : kWidths) {
+    const Layout layout{kNumel, bits, 512};
+    uint8_t* payload = new_payload(layout.payload_bytes());
+    const EncodeArguments arguments{x.data(), kFloat, layout, true, 7, nullptr, nullptr, 0, 0};
+    const int64_t units = layout.buckets() / buckets_per_unit(layout);
+    const std::string width = std::to_string(bits);
+    all.push_back({"encode " + width, [=] { encode_units(arguments, 0, units, payload); }, {}});
+    const auto decode_add = [=, &sums] { decode_range(payload, layout, 0, kNumel, true, sums.data()); };
+    all.push_back({"decode-add " + width, decode_add, {}});
+  }
+  for (int round = 0; round < rounds + 1; ++round) {
+    for (Timed& timed : all) {
+      const double seconds = seconds_of(timed.run);
+      if (round > 0) timed.seconds.push_back(seconds);  // the first warms up
+    }
+  }
+  std::printf("%s, %d rounds\n", instruction_set(), rounds);
+  for (const Timed& timed : all) print(timed, all[0], all[1]);
+}
