@@ -13,6 +13,7 @@
 
 #include "instruction_set.h"
 #include "kernels.h"
+#include "prefetch.h"
 
 using namespace mqgrad;
 
@@ -50,10 +51,11 @@ double median_ratio(const std::vector<double>& a, const std::vector<double>& b) 
   return median(ratios);
 }
 
-// In many sums, so that additions do not wait for each other.
+// With many sums, so that additions do not wait for each other, and reading ahead as encode does.
 MQ_CLONES float sum(const float* x, int64_t n) {
   float sums[64] = {};
   for (int64_t at = 0; at < n; at += 64) {
+    prefetch_after(x + at, 4 * 64);
     for (int64_t i = 0; i < 64; ++i) sums[i] += x[at + i];
   }
   return std::accumulate(sums, sums + 64, 0.0f);
@@ -92,7 +94,8 @@ int main(int argc, char** argv) {
   for (int bits : kWidths) {
     const Layout layout{kNumel, bits, 512};
     uint8_t* payload = new_payload(layout.payload_bytes());
-    const EncodeArguments arguments{x.data(), kFloat, layout, true, 7, nullptr, nullptr, 0, 0};
+    EncodeArguments arguments{x.data(), kFloat, layout, true, 7, nullptr, nullptr, 0, 0};
+    arguments.streams = layout.payload_bytes() >= kStreamedBytes;
     const int64_t units = layout.buckets() / buckets_per_unit(layout);
     const std::string width = std::to_string(bits);
     all.push_back({"encode " + width, [=] { encode_units(arguments, 0, units, payload); }, {}});
