@@ -30,11 +30,13 @@ def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Ar
     """
     h, n = schema.history, len(schema.widths)
     slope, deviation = 2.0 ** observations[:, h, None] / 32, 2.0 ** observations[:, h + 1, None] / 32
-    gradient_noise = 10.0 ** observations[:, h + 3, None]
-    added_noise = 10.0 ** observations[:, h + 4 : h + 4 + n]
+    coding = observations[:, h + 3, None]
+    gradient_noise = 10.0 ** observations[:, h + 4, None]
+    added_noise = 10.0 ** observations[:, h + 5 : h + 5 + n]
     in_use = 2.0 ** (5 * observations[:, -2, None])
     progress = 1.0 / (1.0 + gradient_noise + added_noise)
-    return progress, optimistic_seconds(np.array(schema.widths), in_use, np.array(1.0), slope, deviation)
+    widths, fixed = np.array(schema.widths), np.array(1.0)
+    return progress, optimistic_seconds(widths, in_use, fixed, slope, deviation, coding)
 
 
 def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:
@@ -62,14 +64,15 @@ def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.
     observations[:, h] = rng.uniform(-8.0, 8.0, count)
     observations[:, h + 1] = observations[:, h] + rng.uniform(-4.0, 1.0, count)
     observations[:, h + 2] = rng.uniform(-4.0, 0.5, count)
-    observations[:, h + 3] = rng.uniform(-2.0, 3.0, count)
+    observations[:, h + 3] = np.minimum(10.0 ** rng.uniform(-3.0, 0.0, count), high[h + 3])
+    observations[:, h + 4] = rng.uniform(-2.0, 3.0, count)
     peak = rng.uniform(-1.0, 4.0, count)[:, None]
     # A Gaussian's peak energy is 9.6 times its norm's square; half of the runs rotate few bits.
     noises_2n = np.array(
         [[quantization_noise(b, 1 / 9.6, 1.0, rotated=r) for b in schema.widths] for r in (False, True)]
     )
     noises = noises_2n[rng.integers(2, size=count)]
-    observations[:, h + 4 : h + 4 + n] = np.where(noises > 0, peak + np.log10(np.maximum(noises, 1e-9)), -6.0)
+    observations[:, h + 5 : h + 5 + n] = np.where(noises > 0, peak + np.log10(np.maximum(noises, 1e-9)), -6.0)
     observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
     observations[:, -1] = rng.uniform(0.0, 1.0, count)
     return np.clip(observations, low, high)

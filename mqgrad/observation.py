@@ -18,7 +18,7 @@ from .statistics import IntervalStatistics
 from .step_times import StepTimes
 from .widths import Width, check_width, check_widths
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 KINDS = ("full", "loss", "authors")
 
 _LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
@@ -44,12 +44,13 @@ class ObservationSchema:
     | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
     | 1 | the same of their standard deviation | ±20 |
     | 1 | log10(fixed seconds), those of an iteration that do not depend on the width | −6 to 3 |
+    | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |
     | 1 | log10(gradient noise / gradient signal) | ±6 |
     | one per width | log10(quantization noise at that width / gradient signal) | ±6 |
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
-    The first three are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
+    The first four are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
 
     ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
     losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
@@ -67,7 +68,7 @@ class ObservationSchema:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
-        known = (SCHEMA_VERSION,) if self.kind == "full" else (1, SCHEMA_VERSION)  # only full has changed
+        known = (SCHEMA_VERSION,) if self.kind == "full" else (1, 2, SCHEMA_VERSION)  # only full has changed
         if type(self.version) is not int or self.version not in known:
             raise ValueError(
                 f"observation schema version is {self.version!r}, and {SCHEMA_VERSION} is needed; "
@@ -80,7 +81,7 @@ class ObservationSchema:
     @property
     def size(self) -> int:
         """Entries of an observation."""
-        return self.history + (6 + len(self.widths) if self.kind == "full" else 0)
+        return self.history + (7 + len(self.widths) if self.kind == "full" else 0)
 
     def bounds(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Lowest and highest value of each entry, float32 [size] each."""
@@ -90,6 +91,7 @@ class ObservationSchema:
                 (-20.0, 20.0),
                 (-20.0, 20.0),
                 (-6.0, 3.0),
+                (0.0, 0.5),
                 *[(-6.0, 6.0)] * (1 + len(self.widths)),
                 (min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
                 (0.0, 1.0),
@@ -195,6 +197,7 @@ class Observer:
         return [
             *(_log_ratio(32 * seconds, fixed, 20.0 / math.log2(10)) * math.log2(10) for seconds in by_width),
             _log_ratio(fixed, 1.0, 6.0),
+            self._times.coding_seconds / fixed if fixed > 0 else 0.0,
             *(_log_ratio(noise, signal, 6.0) for noise in noises),
             math.log2(statistics.bits) / 5,
             self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,

@@ -10,36 +10,46 @@ from .saved_state import check_keys
 from .statistics import IntervalStatistics
 from .widths import Width
 
+UNCODED = 32
+"""The width at which gradients travel as they are."""
+
 _FIXED_DRIFT, _SLOPE_DRIFT = 0.05, 0.3  # relative standard deviations, per interval
-_LEAST_SLOPE = 0.2  # relative to the mean
+_RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
+_OPTIMISM, _LEAST_SLOPE = 1.5, 0.2  # standard deviations, and relative to the mean
+_MOST_CODING = 0.5  # relative to what does not depend on the width
 _SECONDS = (1e-9, 1e9)
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class StepTimes:
-    """Seconds of an iteration at b bits as a + c·b, tracked by a Kalman filter whose state is (a, c).
+    """Seconds of an iteration at b bits as a + c·b + d, tracked by a Kalman filter whose state is (a, c, d).
 
-    One width cannot tell how much of an iteration waits for bytes: ranks also wait for one another, most where they
-    share cores, and every collective has its overheads. What several widths took can.
+    d is what it costs to travel coded, and 0 at 32 bits: to encode and decode, and that the exchange of codes is
+    another one than the all-reduce. One width cannot tell how much of an iteration waits for bytes, for ranks also
+    wait for one another, most where they share cores, and every collective has its overheads; several widths can.
 
-    1. The first interval gives a + c·b: a what was not waited for and the measured latency, c·b the rest, though how
-       much of that belongs to a is uncertain.
-    2. Both drift from interval to interval, c more than a: a link's rate changes.
-    3. Each interval corrects both, by how uncertain they are. The seconds of n iterations count with a relative error
-       of 1/n: beyond chance, the first ones of a run take longer than the rest.
+    1. The first interval gives a + c·b + d: a what was not waited for and the measured latency, d what encoding and
+       decoding took, c·b the rest, though how much of that belongs to a is uncertain. d is uncertain by its own size.
+       (A run that begins at 32 bits begins d with its first codes.)
+    2. a and c drift from interval to interval, c more than a: a link's rate changes.
+    3. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
+       error of 0.7/n: beyond chance, the first ones of a run take longer than the rest.
     4. What is then expected of other widths is :func:`optimistic_seconds`.
     """
 
     def __init__(self) -> None:
-        self._mean = np.zeros(2)
-        self._covariance = np.zeros((2, 2))
+        self._mean = np.zeros(3)
+        self._covariance = np.zeros((3, 3))
         self._bits = 0.0  # of the last interval
 
     @property
     def fixed_seconds(self) -> float:
-        """a, the mean: seconds of an iteration that do not depend on the width; 0 before the first interval."""
-        return float(self._mean[0])
+        """Seconds of an iteration that do not depend on the width; with those of coding, if the last one was coded.
+
+        0 before the first interval.
+        """
+        return float(self._mean[0] + _coded(self._bits) * self._mean[2])
 
     @property
     def seconds_per_bit(self) -> float:
@@ -49,54 +59,77 @@ class StepTimes:
     @property
     def slope_deviation(self) -> float:
         """Standard deviation of c."""
-        return math.sqrt(max(float(self._covariance[1, 1]), 0.0))
+        return self._deviation(1)
+
+    @property
+    def coding_seconds(self) -> float:
+        """The most that d may well be, its mean and a standard deviation; at most half of the fixed seconds."""
+        return min(float(self._mean[2]) + self._deviation(2), _MOST_CODING * self.fixed_seconds)
+
+    def _deviation(self, index: int) -> float:
+        return math.sqrt(max(float(self._covariance[index, index]), 0.0))
 
     def seconds(self, bits: Width) -> float:
         """Seconds to expect of an iteration at ``bits``: see :func:`optimistic_seconds`."""
-        learned = self.fixed_seconds, self.seconds_per_bit, self.slope_deviation
+        learned = self.fixed_seconds, self.seconds_per_bit, self.slope_deviation, self.coding_seconds
         return float(optimistic_seconds(np.array(float(bits)), np.array(self._bits), *map(np.array, learned)))
 
     def observe(self, statistics: IntervalStatistics) -> None:
         """Take in one interval. Seconds are held in 1e-9 to 1e9; one with a NaN is left out."""
-        known = (statistics.step_seconds, statistics.compute_seconds, statistics.fixed_wire_seconds)
+        coding = statistics.encode_seconds + statistics.decode_seconds
+        known = statistics.step_seconds, statistics.compute_seconds, statistics.fixed_wire_seconds, coding
         if not statistics.losses or any(map(math.isnan, known)):
             return
-        seconds, computed, overhead = map(_held, known)
-        least = min(computed, seconds)
-        if self._bits == 0.0:
-            self._begin(seconds, least, overhead, statistics)
-        else:
+        seconds, computed, overhead, coding = map(_held, known)
+        bits, least = statistics.mean_bits, min(computed, seconds)
+        begins_coding = _coded(bits) and self._covariance[2, 2] == 0
+        coding = min(coding, seconds - least) if begins_coding else 0.0
+        if self._bits > 0:
             self._drift()
-        self._correct(seconds, len(statistics.losses), statistics.mean_bits)
-        self._bound(least, statistics.mean_bits)
-        self._bits = statistics.mean_bits
+        else:
+            self._begin(seconds - coding, least, overhead, statistics)
+        if begins_coding:
+            self._begin_coding(coding)
+        self._correct(seconds, len(statistics.losses), bits)
+        self._bound(least, bits)
+        self._bits = bits
 
     def _begin(
         self, seconds: float, computed: float, overhead: float, statistics: IntervalStatistics
     ) -> None:
         bits, waited = statistics.mean_bits, seconds - computed
         fixed = computed + min(overhead, waited)
-        self._mean = np.array([fixed, (seconds - fixed) / bits])
-        self._covariance = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
+        self._mean[:2] = fixed, (seconds - fixed) / bits
+        self._covariance[:2, :2] = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
         self._covariance[0, 0] += (fixed / len(statistics.losses)) ** 2
 
+    def _begin_coding(self, seconds: float) -> None:
+        counted_before = -1.0 if self._bits == 0 else 0.0  # in a first interval, what is not d is a
+        direction = np.array([counted_before, 0.0, 1.0])
+        self._mean[2] = seconds
+        self._covariance += seconds**2 * np.outer(direction, direction)
+
     def _drift(self) -> None:
-        fixed, slope = self._mean
+        fixed, slope, _ = self._mean
         slope_scale = max(slope, fixed / 32)  # a slope of 0 can become one that matters
-        self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope_scale) ** 2])
+        self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope_scale) ** 2, 0])
 
     def _correct(self, seconds: float, iterations: int, bits: float) -> None:
-        row = np.array([1.0, bits])
+        row = np.array([1.0, bits, _coded(bits)])
         expected, seen = row @ self._mean, self._covariance @ row
-        gain = seen / (row @ seen + (expected / iterations) ** 2)
+        gain = seen / (row @ seen + (_RELATIVE_ERROR * expected / iterations) ** 2)
         self._mean = self._mean + gain * (seconds - expected)
         self._covariance = self._covariance - np.outer(gain, seen)
 
     def _bound(self, least: float, bits: float) -> None:
-        """No seconds below ``least`` and none that fall with the width, with the same sum at ``bits``."""
-        total = max(float(self._mean @ (1.0, bits)), least)
+        """No seconds below ``least``, none that fall with the width, no gain by coding, the same sum at ``bits``."""
+        coded = float(_coded(bits))
+        total = max(float(self._mean @ (1.0, bits, coded)), least)
         slope = min(max(float(self._mean[1]), 0.0), (total - least) / bits)
-        self._mean = np.array([total - slope * bits, slope])
+        coding = max(float(self._mean[2]), 0.0)
+        if coded:
+            coding = min(coding, total - least - slope * bits)
+        self._mean = np.array([total - slope * bits - coded * coding, slope, coding])
 
     def state_dict(self) -> dict[str, list[float]]:
         """State as plain types."""
@@ -109,24 +142,35 @@ class StepTimes:
     def load_state_dict(self, state: dict[str, Sequence[float]]) -> None:
         """Restore what ``state_dict`` returned."""
         check_keys(state, self.state_dict(), "the seconds by width")
-        self._mean = np.array(state["mean"], dtype=np.float64).reshape(2)
-        self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(2, 2)
+        self._mean = np.array(state["mean"], dtype=np.float64).reshape(3)
+        self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(3, 3)
         (self._bits,) = state["bits"]
 
 
 def optimistic_seconds(
-    bits: FloatArray, in_use: FloatArray, fixed: FloatArray, slope: FloatArray, deviation: FloatArray
+    bits: FloatArray,
+    in_use: FloatArray,
+    fixed: FloatArray,
+    slope: FloatArray,
+    deviation: FloatArray,
+    coding: FloatArray,
 ) -> FloatArray:
-    """a + c·b, but more bits than those in use at a c that is lower by a standard deviation, at most by four fifths.
+    """Seconds at ``bits`` as seen from the width in use, in favour of what has long not been tried.
+
+    fixed + c·b, but more bits than those in use at a c that is lower by 1.5 standard deviations, at most by four
+    fifths; and ``coding`` less at 32 bits where codes are in use, more at codes where 32 bits are.
 
     So more bits, when they have long not been tried, seem less and less slow until they are tried: optimism in the
     face of uncertainty. Fewer bits need none: a begins at the least that it can be. Arrays of float64 that broadcast.
     """
-    optimistic = np.maximum(slope - deviation, _LEAST_SLOPE * slope)
-    seconds: FloatArray = (
-        fixed + slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
-    )
-    return seconds
+    optimistic = np.maximum(slope - _OPTIMISM * deviation, _LEAST_SLOPE * slope)
+    by_width = slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
+    return fixed + by_width + coding * (_coded(bits) - _coded(in_use))
+
+
+def _coded(bits: FloatArray | float) -> FloatArray:
+    """1 at widths that are coded, 0 at 32 bits."""
+    return np.less(bits, UNCODED).astype(np.float64)
 
 
 def _held(seconds: float) -> float:

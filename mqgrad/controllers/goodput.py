@@ -20,8 +20,8 @@ class Goodput(WidthRule):
     project's own rule, after the efficiency of Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with
     quantization as one more noise.
 
-    Not in the formula: error feedback, which repays part of q(b) in later iterations. Seconds are taken to grow
-    linearly with the width: that one code takes longer than another of the same bits does not show.
+    Not in the formula: error feedback, which repays part of q(b) in later iterations, and that one code takes longer
+    to compute than another.
     """
 
     widths: tuple[Width, ...] = TIMED_WIDTHS

@@ -52,7 +52,7 @@ def test_the_choice_of_the_rule_has_the_highest_advantage() -> None:
     advantage = expected_advantage(observation, env.settings.schema)[0]
     assert advantage.max() == 0.0
     assert env.settings.widths[int(advantage.argmax())] == 3
-    assert advantage[-1] < -2  # 32 bits take many times as long for hardly more progress
+    assert advantage[-1] < -1  # 32 bits take many times as long for hardly more progress
 
 
 @pytest.mark.parametrize("algo", ["dqn", "ppo", "a2c"])

@@ -67,4 +67,4 @@ def test_the_first_decision_sees_what_the_first_step_of_an_episode_saw() -> None
         assert [cluster.run(n).bits for n in (2, 3, 3, 3)] == [4, *(info["bits"] for info in infos)]
     deployed = _OBSERVED[:6:2]  # of two ranks
     np.testing.assert_array_equal(deployed[0], trained[0])
-    np.testing.assert_allclose(deployed, trained, atol=0.05)  # later ones count the bytes of deciding
+    np.testing.assert_allclose(deployed, trained, atol=0.15)  # later ones count the bytes of deciding

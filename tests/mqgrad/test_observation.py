@@ -60,12 +60,13 @@ def test_full_kind_values() -> None:
     seen = Observer(schema, budget_seconds=10.0).observe(BASE)
     times = StepTimes()
     times.observe(BASE)
-    assert seen.shape == (schema.size,) == (15,)
+    assert seen.shape == (schema.size,) == (16,)
     expected = [
         *[0.0] * 5,
         math.log2(32 * times.seconds_per_bit / times.fixed_seconds),
         math.log2(32 * times.slope_deviation / times.fixed_seconds),
         math.log10(times.fixed_seconds),
+        times.coding_seconds / times.fixed_seconds,
         1.0,
         math.log10(600),  # one bit: at most max²
         2.0,  # 600 / (6 · 1²)
@@ -79,8 +80,8 @@ def test_full_kind_values() -> None:
 
 def test_wire_ratio_does_not_depend_on_the_width_in_use() -> None:
     schema = ObservationSchema(kind="full")
-    at_2 = Observer(schema).observe(dataclasses.replace(BASE, bits=2, step_seconds=0.12))
-    at_8 = Observer(schema).observe(dataclasses.replace(BASE, bits=8, step_seconds=0.18))
+    at_2 = Observer(schema).observe(dataclasses.replace(BASE, bits=2, step_seconds=0.14))
+    at_8 = Observer(schema).observe(dataclasses.replace(BASE, bits=8, step_seconds=0.20))
     assert at_2[5] == pytest.approx(at_8[5])
 
 
@@ -152,14 +153,14 @@ def test_json_round_trip(kind: str) -> None:
 def test_only_the_full_kind_has_changed_since_version_1() -> None:
     for kind in ("loss", "authors"):
         assert ObservationSchema(kind=kind, version=1).size == ObservationSchema(kind=kind).size
-    with pytest.raises(ValueError, match="version is 1, and 2 is needed; train and export the policy again"):
+    with pytest.raises(ValueError, match="version is 1, and 3 is needed; train and export the policy again"):
         ObservationSchema(kind="full", version=1)
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("version", 3),
+        ("version", 4),
         ("version", True),
         ("kind", "everything"),
         ("kind", ["full"]),
