@@ -51,6 +51,21 @@ def test_the_grids_have_every_system_of_the_registries() -> None:
     assert {each.method.partition(":")[0] for each in systems} == {DEFAULT_METHOD, *method_names()}
 
 
+LINKS = {"100mbit", "1gbit", "100mbit/1gbit@0.75s", "none"}
+
+
+def test_the_grids_have_every_system_on_every_link() -> None:
+    links: dict[str, set[str]] = {}
+    for grid in GRIDS:
+        config = grid_config(grid)
+        for name in config.systems:
+            each = System.parse(name)
+            names = (each.controller, each.compressor, each.method)
+            for known in {(name or "").partition(":")[0] for name in names}:
+                links.setdefault(known, set()).update(config.links)
+    assert {name: missing for name, seen in links.items() if (missing := LINKS - seen)} == {}
+
+
 def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
     named = ["fixed:32", "oracle:widths=4+32", "goodput", "fp16"]
     assert oracle_as_fixed_widths(named) == ("fixed:32", "fixed:4", "goodput", "fp16")
