@@ -38,6 +38,8 @@ _CODES = (
 _PEERS = ("fp16", "powersgd:rank=1", "powersgd:rank=4", "none")
 _METHODS = (
     "plain-ddp",
+    "plain-ddp:hook=fp16",
+    "plain-ddp:hook=powersgd,rank=4",
     "local-sgd",
     "post-local-sgd:warmup=5",
     "slowmo",

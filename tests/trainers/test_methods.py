@@ -10,7 +10,8 @@ from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.errors import ReplicaMismatchError, WorkerError
 from mqgrad.trainers.methods import make_method, method_names
 
-OTHERS = [name for name in method_names() if name != "ddp"]
+POWERSGD = "plain-ddp:hook=powersgd,rank=2"
+OTHERS = [*(name for name in method_names() if name != "ddp"), "plain-ddp:hook=fp16", POWERSGD]
 
 
 def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float]:
@@ -49,6 +50,37 @@ def test_plain_ddp_takes_the_steps_of_our_hook_at_32_bits(
     assert plain.losses == ours.losses
     assert ours.wire_bytes - 200 < plain.wire_bytes < ours.wire_bytes
     cluster.verify_replicas()
+
+
+@pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
+def test_pytorchs_fp16_hook_sends_half_and_steps_almost_the_same(
+    cluster: Distributed, link: LinkEmulation | None
+) -> None:
+    cluster.reset(seed=5, method="plain-ddp")
+    full = cluster.run(6)
+    exact = cluster.verify_replicas()
+    cluster.reset(seed=5, link=link, method="plain-ddp:hook=fp16")
+    half = cluster.run(6)
+    assert cluster.verify_replicas() != exact
+    assert half.losses == pytest.approx(full.losses, rel=1e-3)
+    assert half.wire_bytes == full.wire_bytes / 2
+    assert (half.bits, full.bits) == (16, 32)
+    if link is not None:
+        assert half.wire_seconds >= 8 * half.wire_bytes / 400e6
+
+
+def test_pytorchs_powersgd_sends_everything_twice_and_then_two_thin_matrices(cluster: Distributed) -> None:
+    cluster.reset(seed=5, method="plain-ddp")
+    dense = cluster.run(2)
+    cluster.reset(seed=5, method=POWERSGD)
+    start = cluster.run(2)
+    assert start.losses == pytest.approx(dense.losses, rel=1e-6)
+    assert start.wire_bytes == dense.wire_bytes
+    cluster.verify_replicas()
+    hidden, output = 2 * (64 + 64) + 64, 2 * (64 + 10) + 10  # elements of P, Q and the bias
+    for iterations in (1, 5):
+        assert cluster.run(iterations).wire_bytes == 4 * (3 * hidden + output)
+        cluster.verify_replicas()
 
 
 def test_post_local_sgd_is_ddp_at_first_and_local_sgd_then(cluster: Distributed) -> None:
@@ -136,6 +168,14 @@ def test_mistakes_are_named(cluster: Distributed) -> None:
         cluster.reset(seed=0, method="local")
     with pytest.raises(ValueError, match="unknown argument 'tau'; known: period"):
         make_method("local-sgd:tau=4")
+    with pytest.raises(ValueError, match=r"unknown hook 'bf16'; known: none, fp16, powersgd"):
+        make_method("plain-ddp:hook=bf16")
+    with pytest.raises(ValueError, match=r"needs a rank, such as hook=powersgd,rank=4"):
+        make_method("plain-ddp:hook=powersgd")
+    with pytest.raises(ValueError, match=r"hook 'fp16' with rank 4: .* no other hook has one"):
+        make_method("plain-ddp:hook=fp16,rank=4")
+    with pytest.raises(ValueError, match="rank must be an integer of at least 1, not 0"):
+        make_method("plain-ddp:hook=powersgd,rank=0")
     with pytest.raises(ValueError, match="has no width for a controller"):
         cluster.reset(seed=0, method="slowmo", controller="fixed:4")
     cluster.reset(seed=0, method="slowmo")
@@ -146,3 +186,12 @@ def test_mistakes_are_named(cluster: Distributed) -> None:
 def test_backups_that_leave_no_rank_are_refused() -> None:
     with Distributed("digits-mlp", num_workers=2) as cluster, pytest.raises(WorkerError, match="leave none"):
         cluster.reset(seed=0, method="backup-workers:backups=2")
+
+
+def test_powersgd_of_pytorch_is_refused_on_an_emulated_link() -> None:
+    link = LinkEmulation(mbit_per_s=100)
+    with (
+        Distributed("digits-mlp", num_workers=2) as cluster,
+        pytest.raises(WorkerError, match=r"cannot be paced .* take a link that the kernel shapes"),
+    ):
+        cluster.reset(seed=0, method=POWERSGD, link=link)

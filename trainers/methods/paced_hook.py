@@ -18,13 +18,21 @@ class PacedAllReduce:
         self._waited = 0.0
 
     def follow(
-        self, mean: torch.futures.Future[torch.Tensor], bucket: dist.GradBucket
+        self,
+        mean: torch.futures.Future[torch.Tensor],
+        bucket: dist.GradBucket,
+        itemsize: int | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """The future to give to DDP in the place of the all-reduce's own."""
+        """The future to give to DDP in the place of the all-reduce's own.
+
+        Args:
+            itemsize: bytes that an element takes on the wire, where the hook casts it.
+        """
         buffer, ready = bucket.buffer(), time.perf_counter()
+        nbytes = buffer.numel() * (itemsize or buffer.itemsize)
 
         def wait() -> None:
-            self._transport.counted_all_reduce(mean.wait, buffer.nbytes)
+            self._transport.counted_all_reduce(mean.wait, nbytes)
             self._waited = time.perf_counter() - ready  # that of the last bucket stays
 
         return self._thread.submit(wait, buffer)
