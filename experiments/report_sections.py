@@ -26,7 +26,11 @@ _NOTES = (
     "**Target**: the held-out loss that every finished fp32 run of a cell (workload, optimizer and link) reached "
     f"within {100 * TARGET_SHARE:.0f} % of its seconds, by the running median of three points; what is slower than "
     "fp32 has the rest of the time to show it. Held-out loss is looked at about every 3 % of the budget, or 5 "
-    "iterations where there is none, outside the clock.",
+    "iterations where there is none, outside the clock; of methods that average replicas now and then, after an "
+    "average.",
+    "**Times to the target** are interpolated, ln(loss) linearly over seconds, between the first evaluation at or "
+    "below the target and the one before: systems are looked at more or less often. The first crossing counts, noise "
+    "or not.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
     "1. Final losses are geometric means too.",
@@ -49,6 +53,8 @@ _NOTES = (
     "have a thread each: their times overlap. *Wire* is the time for which the communication thread was blocked, "
     "waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within *compute*. The delays of "
     "backup-workers are **simulated**; nothing else has any.",
+    "**Implementations**: seconds include each code's own. sketched-sgd, terngrad and onebit are plain torch, "
+    "without C++ as that of quantized: the tables of where time goes tell what they spend on encoding and decoding.",
     "**Rules** that name no code run on ours (quantized).",
 )
 

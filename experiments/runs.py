@@ -14,6 +14,8 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method
 from mqgrad.widths import Width, format_width
 
+from .time_to_target import first_reached
+
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
 
@@ -88,8 +90,10 @@ class RunRecord:
         return sum(trial.final.elapsed_seconds for trial in self.trials)
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the held-out loss first was at or below ``loss``; None if it never was."""
-        return next((p.elapsed_seconds for p in self.points if p.heldout["loss"] <= loss), None)
+        """Seconds until the held-out loss first was at or below ``loss``, by :func:`first_reached`; None if it never
+        was."""
+        seconds = [point.elapsed_seconds for point in self.points]
+        return first_reached(seconds, [point.heldout["loss"] for point in self.points], loss)
 
 
 def default_controller(compressor: str) -> str:

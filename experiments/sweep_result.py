@@ -11,6 +11,7 @@ from mqgrad.widths import Width
 
 from .runs import PARTS, RunRecord
 from .sweep_grid import Cell, Group
+from .time_to_target import first_reached
 
 REASON_CHARACTERS = 300
 
@@ -76,21 +77,13 @@ class CellResult:
         return self.outcome == "finished"
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the held-out loss first was at or below ``loss``; None if it never was, or if the run
-        did not finish: a run that diverges later has not got there."""
-        point = self._point_at(loss)
-        return None if point is None else self.seconds[point]
+        """Seconds until the held-out loss first was at or below ``loss``, by :func:`first_reached`; None if it never
+        was, or if the run did not finish: a run that diverges later has not got there."""
+        return first_reached(self.seconds, self.losses, loss) if self.finished else None
 
-    def iterations_to(self, loss: float) -> int | None:
+    def iterations_to(self, loss: float) -> float | None:
         """Iterations in the place of seconds."""
-        point = self._point_at(loss)
-        return None if point is None else self.iterations[point]
-
-    def _point_at(self, loss: float) -> int | None:
-        if not self.finished:
-            return None
-        reached = (n for n, value in enumerate(self.losses) if value is not None and value <= loss)
-        return next(reached, None)
+        return first_reached(self.iterations, self.losses, loss) if self.finished else None
 
 
 class Ending(NamedTuple):

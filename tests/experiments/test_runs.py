@@ -69,6 +69,7 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
     assert record.mean_bits == 4
     assert record.outcome == "finished"
     assert record.seconds_to(0.25) == pytest.approx(10)
+    assert record.seconds_to(0.5**1.5) == pytest.approx(7.5)
     assert record.seconds_to(0.01) is None
 
 
@@ -130,6 +131,6 @@ def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -
     console = Console(width=120, record=True)
     console.print(demo.result_table(records, 1.0))
     row = next(line for line in console.export_text().splitlines() if "2 bits" in line)
-    assert "4.00 (1/2)" in row
+    assert "2.50 (1/2)" in row  # halfway from 2.0 to 0.5, in the logarithm
     plot_runs(records, 1.0, tmp_path / "runs.png", title="test")
     assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")
