@@ -141,7 +141,7 @@ def run_training(
     record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)
     for point, bit_iterations in _points(
-        cluster, iterations or math.inf, budget_seconds, period=getattr(make_method(method), "period", 1)
+        cluster, iterations or math.inf, budget_seconds, make_method(method).next_exchange
     ):
         record.points.append(point)
         record.bit_iterations += bit_iterations
@@ -156,13 +156,16 @@ def run_training(
 
 
 def _points(
-    cluster: Cluster, iterations: float, budget_seconds: float | None, *, period: int
+    cluster: Cluster,
+    iterations: float,
+    budget_seconds: float | None,
+    next_exchange: Callable[[int], int],
 ) -> Iterator[tuple[RunPoint, float]]:
     elapsed = wire_bytes = slowest = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
     chunk, done = _CHUNK if budget_seconds is None else 1, 0
     while done < iterations:
-        count = int(min(chunk + -(done + chunk) % period, iterations - done))
+        count = int(min(next_exchange(done + chunk), iterations)) - done
         statistics = cluster.run(count)
         done += count
         if budget_seconds is not None and done > 1:

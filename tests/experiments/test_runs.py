@@ -82,6 +82,19 @@ def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
     assert (record.outcome, record.final.iteration) == ("diverged", 10)
 
 
+@pytest.mark.parametrize(
+    ("method", "looked_at"),
+    [
+        ("ddp", [1, 2, 3, 4, 5, 6, 7]),
+        ("local-sgd:period=3", [3, 6, 9]),
+        ("post-local-sgd:warmup=3,period=2", [1, 2, 3, 4, 6, 8]),  # averages after 4, 6 and 8
+    ],
+)
+def test_a_run_is_looked_at_where_replicas_have_just_met(method: str, looked_at: list[int]) -> None:
+    record = run_training(TinyCluster(), None, 0, method=method, budget_seconds=7)
+    assert [point.iteration for point in record.points] == looked_at
+
+
 def test_a_run_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing ends the run"):
         run_training(TinyCluster(), "fixed:4", 0)

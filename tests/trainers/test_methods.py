@@ -104,6 +104,17 @@ def test_post_local_sgd_is_ddp_at_first_and_local_sgd_then(cluster: Distributed)
     assert met.wire_bytes == pytest.approx(start.wire_bytes)
 
 
+def test_methods_tell_which_iterations_end_with_an_exchange() -> None:
+    """Those of post-local SGD are of the test above: all of the first 6, then the 7th, the 10th, and so on."""
+    for method, expected in (
+        ("ddp", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        ("plain-ddp", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        ("slowmo:period=3", [3, 3, 3, 6, 6, 6, 9, 9, 9, 12, 12]),
+        ("post-local-sgd:warmup=6,period=3", [1, 2, 3, 4, 5, 6, 7, 10, 10, 10, 13]),
+    ):
+        assert list(map(make_method(method).next_exchange, range(1, 12))) == expected
+
+
 def test_averaging_every_iteration_is_synchronous_sgd() -> None:
     """Averaging parameters after plain SGD steps equals averaging gradients."""
     with Distributed("logreg", {"batch_size": 32}, num_workers=2) as cluster:

@@ -39,6 +39,9 @@ class LocalSGD:
     def __post_init__(self) -> None:
         check_positive_ints(period=self.period)
 
+    def next_exchange(self, iteration: int) -> int:
+        return iteration + -iteration % self.period
+
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
         self._transport = Transport(own_group(setup.group, setup.timeout_seconds), setup.link)

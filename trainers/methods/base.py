@@ -56,6 +56,10 @@ class TrainingMethod(Protocol):
     A dataclass whose constructor arguments are its settings. All ranks call the same methods in the same order.
     """
 
+    def next_exchange(self, iteration: int) -> int:
+        """The first iteration, from this one on, that ends with an exchange. Counted from 1; asked before a run."""
+        ...
+
     def start(self, setup: Setup) -> nn.Module:
         """Begin the run; return the module to compute the loss with."""
         ...

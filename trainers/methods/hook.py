@@ -21,6 +21,9 @@ class DDP:
     _compression: mqgrad.CompressionState = dataclasses.field(init=False, repr=False)
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
 
+    def next_exchange(self, iteration: int) -> int:
+        return iteration
+
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
         ddp = DistributedDataParallel(setup.model, process_group=setup.group)

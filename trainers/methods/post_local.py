@@ -39,6 +39,11 @@ class PostLocalSGD(LocalSGD):
     def __post_init__(self) -> None:
         check_positive_ints(period=self.period, warmup=self.warmup)
 
+    def next_exchange(self, iteration: int) -> int:
+        if iteration <= self.warmup:
+            return iteration
+        return iteration + (self.warmup + 1 - iteration) % self.period
+
     def start(self, setup: Setup) -> nn.Module:
         model = LocalSGD.start(self, setup)
         group = self._transport.group
