@@ -55,7 +55,7 @@ _NOTES = (
     "backup-workers are **simulated**; nothing else has any.",
     "**Implementations**: seconds include each code's own. sketched-sgd, terngrad and onebit are plain torch, "
     "without C++ as that of quantized: the tables of where time goes tell what they spend on encoding and decoding.",
-    "**Rules** that name no code run on ours (quantized).",
+    "**Mean bits** are given where there is a width to choose. **Rules** that name no code run on ours (quantized).",
 )
 
 

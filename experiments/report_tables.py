@@ -9,7 +9,7 @@ from .report_groups import VERDICTS, GroupSummary, SystemSummary, verdict
 from .report_labels import has_policy, is_marked, system_label
 from .report_overall import OverallSummary
 from .runs import PARTS
-from .sweep_grid import SILENT
+from .sweep_grid import SILENT, System
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
@@ -102,7 +102,7 @@ def group_table(group: GroupSummary) -> Table:
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
             _number(each.busiest_mib, ".2f"),
-            _number(each.mean_bits, ".2g"),
+            _number(each.mean_bits if System.parse(each.system).has_width else None, ".2g"),
             ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items()),
         ]
         for each in group.systems

@@ -1,5 +1,6 @@
 """What the axes of a comparison name: links, systems, and one run of the grid."""
 
+import contextlib
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -120,6 +121,15 @@ class System(NamedTuple):
             )
             raise ValueError(f"{error}; or {others}") from None
         check_width(controller.initial_bits, compressor.widths)
+
+    @property
+    def has_width(self) -> bool:
+        """Whether there is a width to choose; so it is taken to be of compressors that only other versions know."""
+        if self.method != DEFAULT_METHOD:
+            return False
+        with contextlib.suppress(ValueError):
+            return len(make_compressor(self.compressor).widths) > 1
+        return True
 
     def controller_of_run(self) -> str | None:
         """The controller, or the one that keeps the compressor at its own width; None where there is no width."""

@@ -54,6 +54,18 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert order == [*(("fixed", seed) for seed in (1, 1, 2, 2)), ("dgc", 1), ("dgc", 2)]
     assert System.parse("fp16").controller_of_run() == "fixed:16"
     assert System.parse("local-sgd").controller_of_run() is None
+    for name in ("fixed:32", "goodput", "qsgd", "goodput on minmax", "quantized:gone=1"):
+        assert System.parse(name).has_width, name
+    for name in (
+        "local-sgd",
+        "plain-ddp",
+        "top-k:0.01",
+        "powersgd:rank=2",
+        "dgc with momentum=0",
+        "fp16",
+        "none",
+    ):
+        assert not System.parse(name).has_width, name
 
 
 @pytest.mark.parametrize(
