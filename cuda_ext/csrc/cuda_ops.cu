@@ -39,10 +39,12 @@ void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Ten
   check_input(x, 1);
   STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
   check_apart(payload, "payload", x, "x");
-  if (residual.has_value()) check_apart(payload, "payload", *residual, "residual");
+  check_apart(payload, "payload", residual, "residual");
+  check_apart(payload, "payload", bucket_ids, "bucket_ids");
   const Layout layout = checked_layout(x.numel(), bits, bucket_size);
   run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-              checked_ids(bucket_ids, layout.buckets(), x), checked_residual(residual, layout.numel, x), alpha, beta},
+              checked_ids(bucket_ids, layout.buckets(), x, residual), checked_residual(residual, layout.numel, x), alpha,
+              beta},
              payload);
 }
 
@@ -68,8 +70,8 @@ Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residu
   check_payloads(payloads, layout.payload_bytes());
   const Tensor payload = new_payload(payloads, layout);
   run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
-              checked_ids(bucket_ids, layout.buckets(), payloads), checked_residual(residual, numel, payloads), alpha,
-              beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+              checked_ids(bucket_ids, layout.buckets(), payloads, residual), checked_residual(residual, numel, payloads),
+              alpha, beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
              payload);
   return payload;
 }

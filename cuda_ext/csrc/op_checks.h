@@ -45,11 +45,12 @@ inline bool same_device(const Tensor& a, const Tensor& b) {
 }
 
 // Kernels read and write at once, on several threads. Both tensors are contiguous.
-inline void check_apart(const Tensor& written, const char* name, const Tensor& read, const char* read_name) {
-  if (written.numel() == 0 || read.numel() == 0) return;
+inline void check_apart(const Tensor& written, const char* name, const std::optional<Tensor>& read,
+                        const char* read_name) {
+  if (!read.has_value() || written.numel() == 0 || read->numel() == 0) return;
   const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()); };
   const auto end = [&](const Tensor& t) { return begin(t) + static_cast<uintptr_t>(t.numel()) * t.element_size(); };
-  STD_TORCH_CHECK(end(written) <= begin(read) || end(read) <= begin(written), "mqgrad: ", name,
+  STD_TORCH_CHECK(end(written) <= begin(*read) || end(*read) <= begin(written), "mqgrad: ", name,
                   " must not share memory with ", read_name);
 }
 
@@ -82,12 +83,14 @@ inline void check_payloads(const Tensor& payloads, int64_t bytes) {
                   payloads.size(1));
 }
 
-inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside) {
+inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside,
+                                  const std::optional<Tensor>& residual) {
   if (!ids.has_value()) return nullptr;
   STD_TORCH_CHECK(ids->scalar_type() == ScalarType::Long && ids->dim() == 1 && ids->is_contiguous(),
                   "mqgrad: bucket_ids must be a contiguous 1-D int64 tensor");
   STD_TORCH_CHECK(same_device(*ids, beside), "mqgrad: bucket_ids must be on the device of x");
   STD_TORCH_CHECK(ids->numel() == buckets, "mqgrad: bucket_ids must have ", buckets, " elements, got ", ids->numel());
+  if (residual.has_value()) check_apart(*residual, "residual", ids, "bucket_ids");
   return static_cast<const int64_t*>(ids->const_data_ptr());
 }
 

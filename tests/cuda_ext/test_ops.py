@@ -51,6 +51,9 @@ def test_compiled_code_calls_the_ops() -> None:
     assert torch.equal(ours, expected)
 
 
+LONGS = torch.zeros(20, dtype=torch.int64)
+
+
 @needs_extension
 @pytest.mark.parametrize(
     ("name", "arguments"),
@@ -78,6 +81,12 @@ def test_compiled_code_calls_the_ops() -> None:
         ("encode_with_feedback", (X, X, 3, 16, False, 0, 1.0, 1.0)),
         ("encode_into", (X.view(torch.uint8)[:27], X, None, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_add_", (X, X.view(torch.uint8)[133:], 3, 16)),
+        ("encode_into", (LONGS.view(torch.uint8)[:27], X, None, 3, 16, True, 0, 0.0, 0.0, LONGS[3:6])),
+        ("encode_with_feedback", (X, LONGS.view(torch.float32), 3, 16, True, 0, 1.0, 1.0, LONGS[17:])),
+        (
+            "reduce_encode",
+            (PAYLOAD.repeat(2, 1), LONGS.view(torch.float32), 40, 3, 16, True, 0, 1.0, 1.0, LONGS[:3]),
+        ),
     ],
 )
 def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[Any, ...]) -> None:
