@@ -52,29 +52,24 @@ def break_even_rates(
 
         c_b = (S_b − S_0) + 8·(B_0 − B_b) / R'
 
-    The last term is what the width has saved on that link, and would not have saved on one without limit; on loopback
-    it is small. R' is the rate of a large fp32 all-reduce. The answer agrees with the steps: a width that is slower
-    than plain DDP where it was measured pays only below R'. Where backward hides the wire, c_b comes out too large.
+    S_b − S_0 is the median over rounds, each of which ran both. The last term is what the width has saved on that
+    link, and would not have saved on one without limit; on loopback it is small. R' is the rate of a large fp32
+    all-reduce. The answer agrees with the steps: a width that is slower than plain DDP where it was measured pays
+    only below R'. Where backward hides the wire, c_b comes out too large.
 
     Args:
-        steps: of one workload, plain DDP among them.
+        steps: of one workload; plain DDP and 32 bits are left out.
         world_size: W of the formula.
         parameters: d of the formula.
         link_mbit_per_s: R', in 10⁶ bit/s.
-
-    Raises:
-        ValueError: plain DDP is missing.
     """
-    by_bits = {step.bits: step for step in steps}
-    if None not in by_bits:
-        raise ValueError(f"plain DDP (None) must be measured, got {list(by_bits)}")
     plain_bytes = 2 * (world_size - 1) / world_size * 4 * parameters
     rates = []
-    for bits, step in by_bits.items():
-        if bits is None or bits == 32:
+    for step in steps:
+        if step.bits is None or step.bits == 32:
             continue
         saved = plain_bytes - step.wire_bytes
-        extra = step.step_seconds - by_bits[None].step_seconds + 8 * saved / (link_mbit_per_s * 1e6)
+        extra = step.extra_seconds + 8 * saved / (link_mbit_per_s * 1e6)
         rate = break_even_mbit_per_s(saved, extra)
-        rates.append(BreakEven(bits=bits, saved_bytes=saved, extra_seconds=extra, mbit_per_s=rate))
+        rates.append(BreakEven(bits=step.bits, saved_bytes=saved, extra_seconds=extra, mbit_per_s=rate))
     return rates

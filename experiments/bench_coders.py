@@ -51,7 +51,7 @@ def our_coders(bits: Width, numel: int) -> list[Coder]:
 def _uniform(rounding: Rounding, bits: Width) -> Coder:
     codec = Codec(rounding=rounding)
     return Coder(
-        rounding,
+        "bfloat16" if bits == 16 else rounding,
         bits,
         lambda x: codec.encode(x, bits, SEED),
         lambda out, payload: codec.decode_add_(out, payload, bits),
@@ -62,11 +62,19 @@ def _hook(bits: Width, numel: int) -> Coder:
     """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
     codec, of_gradient, of_mean = Quantized().codec, torch.zeros(numel), torch.zeros(numel)
     alpha, beta = rotated_coefficients(bits) if bits in ROTATED_NOISE else (1.0, 1.0)
-    kind = "sparse" if bits < 1 else "rotated" if bits in ROTATED_NOISE else "nearest"
     return Coder(
-        f"hook, {kind}",
+        f"hook, {_kind(bits)}",
         bits,
         lambda x: codec.encode_with_feedback(x, of_gradient, bits, alpha=alpha, beta=beta, seed=SEED),
         lambda out, payload: codec.decode_add_(out, payload, bits),
         lambda payloads: codec.encode_mean(payloads, numel, bits, of_mean, alpha=alpha, beta=beta, seed=SEED),
     )
+
+
+def _kind(bits: Width) -> str:
+    """The hook's code at a width."""
+    if bits < 1:
+        return "sparse"
+    if bits in ROTATED_NOISE:
+        return "rotated"
+    return "bfloat16" if bits == 16 else "nearest"

@@ -29,6 +29,8 @@ class StepFigures:
     step_seconds: float
     per_plain: float
     """Seconds over those of plain DDP in the same round; below 1 is faster."""
+    extra_seconds: float
+    """Seconds beyond those of plain DDP in the same round; below 0 is faster."""
     encode_seconds: float
     wire_seconds: float
     """0 for plain DDP, which does not tell."""
@@ -110,10 +112,11 @@ class Replica:
 
 
 def _step_figures(bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs]) -> StepFigures:
-    ratios = [a.step_seconds / b.step_seconds for a, b in zip(rounds, plain, strict=True)]
+    pairs = [(a.step_seconds, b.step_seconds) for a, b in zip(rounds, plain, strict=True)]
     return StepFigures(
         bits=bits,
         step_seconds=median(rounds, "step_seconds"),
-        per_plain=statistics.median(ratios),
+        per_plain=statistics.median(ours / plains for ours, plains in pairs),
+        extra_seconds=statistics.median(ours - plains for ours, plains in pairs),
         **median_parts(rounds),
     )
