@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Collection
 from typing import NamedTuple
 
+from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
@@ -108,7 +109,8 @@ class System(NamedTuple):
         return "compressors" if self.controller is None else "controllers"
 
     def check(self, budget_seconds: float | None) -> None:
-        """Raises ValueError, listing the known names, if it cannot be made."""
+        """Raises ValueError, listing the known names, if it cannot be made, or its controller and compressor do not
+        go together."""
         make_method(self.method)
         compressor = make_compressor(self.compressor)
         if self.controller is None:
@@ -121,6 +123,10 @@ class System(NamedTuple):
             )
             raise ValueError(f"{error}; or {others}") from None
         check_width(controller.initial_bits, compressor.widths)
+        try:
+            check_compatible(controller, compressor)
+        except ValueError as error:
+            raise ValueError(f"{self.controller!r} on {self.compressor!r}: {error}") from None
 
     @property
     def has_width(self) -> bool:

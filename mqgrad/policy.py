@@ -90,6 +90,11 @@ class FrozenPolicy:
         self._observer = Observer(self.schema, self.budget_seconds)
         self._bits = self.initial_bits
 
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """Widths that it chooses from."""
+        return self.schema.widths
+
     def logits(self, observation: npt.NDArray[np.float32]) -> torch.Tensor:
         """Outputs of the network for one observation: float32 [size] -> float32 [actions]."""
         if self.normalization is not None:

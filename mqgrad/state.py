@@ -10,6 +10,7 @@ import torch.distributed as dist
 from . import stopwatch
 from .agreement import Agreement
 from .comm_thread import CommThread
+from .compatibility import check_compatible
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork, Step
 from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
@@ -58,7 +59,7 @@ class CompressionState:
             rank does alone, such as an evaluation or saving a checkpoint.
 
     Raises:
-        ValueError: for an unknown compressor, or a controller that begins at a width, or wants trials at one, which
+        ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
             the compressor lacks.
     """
 
@@ -85,8 +86,7 @@ class CompressionState:
         self._seed = seed
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         by_parameter, tried = wants_parameters(controller), trial_widths(controller)
-        for bits in tried:
-            check_width(bits, self.compressor.widths)
+        check_compatible(controller, self.compressor)
         opening, interval = self.interval, controller.interval if controller is not None else interval
         decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
         self._agreement = Agreement(self._transport, f"{self._config}, {decides}")

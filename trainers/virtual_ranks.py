@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
+from mqgrad.compatibility import check_compatible
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics import IntervalStatistics
@@ -58,10 +59,13 @@ class SimulatedRun:
     def _make_rank(
         self, rank: int, exchange: Exchange, seed: int, controller: ControllerSpec | None, compressor: str
     ) -> "VirtualRank":
+        own_controller = None if controller is None else _own(controller)
+        own_compressor = compressor_for(self._workload, compressor, exchange.world_size)
+        check_compatible(own_controller, own_compressor)
         compression = mqgrad.CompressionState(
-            None if controller is None else ModelledTime(_own(controller), self._clock),
+            None if own_controller is None else ModelledTime(own_controller, self._clock),
             transport=InProcessTransport(exchange, rank),
-            compressor=compressor_for(self._workload, compressor, exchange.world_size),
+            compressor=own_compressor,
             seed=seed,
         )
         batches = self._workload.batches(rank, exchange.world_size, seed)

@@ -17,7 +17,8 @@ class Controller(Protocol):
     One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``, which costs two more
     passes over one gradient of each interval; ``trial_widths`` beside it are widths at which that gradient is tried
     (``ParameterStatistics.trials``). One with an attribute ``opening`` decides for the first time after so
-    many iterations, however long its intervals are.
+    many iterations, however long its intervals are. ``widths`` are those it may choose, ``parameter_widths`` those it
+    may give to parameters side by side: a run with a compressor that lacks some of them is refused.
     """
 
     interval: int
@@ -49,6 +50,16 @@ def wants_parameters(controller: Controller | None) -> bool:
 def trial_widths(controller: Controller | None) -> tuple[Width, ...]:
     """Widths at which the controller wants the gradient to be tried."""
     return tuple(getattr(controller, "trial_widths", ()))
+
+
+def choices(controller: Controller | None) -> tuple[Width, ...]:
+    """Widths that the controller may choose or wants to be tried, as far as it tells."""
+    return (*getattr(controller, "widths", ()), *trial_widths(controller))
+
+
+def parameter_widths(controller: Controller | None) -> tuple[Width, ...]:
+    """Widths that the controller may give to parameters side by side; empty where it decides one for all."""
+    return tuple(getattr(controller, "parameter_widths", ()))
 
 
 def opening_of(controller: Controller) -> int:

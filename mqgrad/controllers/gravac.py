@@ -91,7 +91,7 @@ class GraVAC(WidthRule):
             self.throughputs[i] = ewma(self.throughputs[i], rate, self.keep)
 
     def _step(self) -> None:
-        if self._gain(self.safe) - self._gain(self.candidate) <= self.tolerance * self._gain(self.safe):
+        if abs(self._gain(self.safe) - self._gain(self.candidate)) <= self.tolerance * self._gain(self.safe):
             self.safe = self.candidate
         rates = self._rates()
         top = sorted(rates.values(), reverse=True)[:2]

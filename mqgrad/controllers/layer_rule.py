@@ -17,6 +17,11 @@ class LayerRule(Rule):
     layer_bits: list[Width] = dataclasses.field(init=False, default_factory=list)
     """State: the width of each parameter as decided last; empty before."""
 
+    @property
+    def parameter_widths(self) -> tuple[Width, ...]:
+        """All that it chooses from."""
+        return self.widths
+
     @abc.abstractmethod
     def choose(self, parameters: tuple[ParameterStatistics, ...]) -> list[Width]:
         """The widths of the next interval. All figures are finite, and not all gradients are zero."""

@@ -96,6 +96,23 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
         ({"systems": ("fixed:4", "fixd:32")}, "unknown controller 'fixd:32'"),
         ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
         ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
+        (
+            {"systems": ("fixed:32", "l-greco on minmax")},
+            r"'l-greco' on 'minmax': LGreCo chooses for each parameter among 1, .*, and MinMax takes one width "
+            r"for all parameters; compressors that have these widths: ecq-sgd, qsgd, quantized$",
+        ),
+        (
+            {"systems": ("fixed:32", "smoothness-layers on rotation")},
+            r"'smoothness-layers' on 'rotation': .* Rotated has 1, 2, 3, 4; .*: ecq-sgd, qsgd, quantized; or",
+        ),
+        (
+            {"systems": ("fixed:32", "goodput on minmax")},
+            r"'goodput' on 'minmax': Goodput chooses among .*32 bits, and MinMax has 1, .*: ecq-sgd, qsgd, .*",
+        ),
+        (
+            {"systems": ("fixed:32", "default on qsgd")},
+            r"'default' on 'qsgd': FrozenPolicy chooses among 1/4, .*: quantized; or",
+        ),
         ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
         ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),

@@ -181,6 +181,14 @@ def test_wrong_specs_are_refused_by_name(spec: str, message: str) -> None:
         make_controller(spec)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_compressor_with_one_width_for_all_is_refused_before_the_run(spec: str) -> None:
+    with pytest.raises(
+        AssertionError, match=r"ValueError: .*, and MinMax takes one width for all parameters"
+    ):
+        run_ranks(lambda rank: mqgrad.CompressionState(make_controller(spec), compressor="minmax"), 1)
+
+
 @pytest.mark.parametrize(
     "spec", ["l-greco:reference=6,widths=4+5+6+7+8", "smoothness-layers:budget=6,widths=4+5+6+7+8"]
 )

@@ -96,5 +96,20 @@ def test_gravac_goes_by_the_measured_gain_where_widths_were_tried() -> None:
     assert controller.gains == [1.0] * len(TIMED_WIDTHS)
 
 
+def test_gravac_takes_a_candidate_for_safe_only_where_the_gains_are_alike_either_way() -> None:
+    """|δ_safe − δ_candidate|/δ_safe ≤ ω: a candidate whose measured gain is far above the safe width's is not."""
+
+    def safe_after_a_window(gain_of_8: float, gain_of_6: float) -> float:
+        controller = make_controller("gravac:window=1,keep=0,tolerance=0.1")
+        gains = {8: gain_of_8, 6: gain_of_6}
+        # ⟨g, Q⟩ = (1 + 1 − ‖Q − g‖²)/2 = √δ at ‖g‖² = ‖Q‖² = 1
+        trials = tuple(Trial(2 - 2 * gains.get(b, 1.0) ** 0.5, 1.0) for b in TIMED_WIDTHS)
+        parameter = ParameterStatistics(numel=9, norm_sq=1.0, peak_energy=0.0, trials=trials)
+        controller.decide(dataclasses.replace(BASE, parameters=(parameter,), bits=8))
+        return controller.safe
+
+    assert [safe_after_a_window(0.8, other) for other in (0.7, 0.75, 0.85, 0.9)] == [8, 6, 6, 8]
+
+
 def test_gravac_sends_dense_when_nothing_else_is_good_enough() -> None:
     assert widths_of("gravac", {"peak_energy": 1e7}) == [8, 32]

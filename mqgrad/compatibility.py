@@ -1,0 +1,36 @@
+"""Whether a compressor has the widths that a controller may choose."""
+
+from .compressors import Compressor, compressor_names, make_compressor
+from .controllers.base import Controller, choices, parameter_widths
+from .widths import Width, format_width
+
+
+def check_compatible(controller: Controller | None, compressor: Compressor) -> None:
+    """Find what the first decisions would run into, before a run begins.
+
+    Raises:
+        ValueError: if the controller may choose, or wants trials at, a width that the compressor lacks, or widths by
+            parameter where the compressor takes one for all; lists the compressors that have them.
+    """
+    if controller is None or not _lacking(controller, compressor):
+        return
+    own, other = type(controller).__name__, type(compressor).__name__
+    by_parameter = parameter_widths(controller)
+    wants = by_parameter or choices(controller)
+    has = compressor.parameter_widths if by_parameter else compressor.widths
+    working = [name for name in compressor_names() if not _lacking(controller, make_compressor(name))]
+    raise ValueError(
+        f"{own} chooses {'for each parameter ' if by_parameter else ''}among {_list(wants)} bits,"
+        f" and {other} {f'has {_list(has)}' if has else 'takes one width for all parameters'}; "
+        f"compressors that have these widths: {', '.join(working) or 'none'}"
+        + (f"; or give {own} widths that {other} has" if has else "")
+    )
+
+
+def _lacking(controller: Controller, compressor: Compressor) -> set[Width]:
+    side_by_side = set(parameter_widths(controller)) - set(compressor.parameter_widths)
+    return side_by_side | (set(choices(controller)) - set(compressor.widths))
+
+
+def _list(widths: tuple[Width, ...]) -> str:
+    return ", ".join(map(format_width, widths))
