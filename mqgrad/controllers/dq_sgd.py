@@ -17,14 +17,17 @@ class DQSGD(WidthRule):
     The paper's schedules, for N decisions:
 
     - non-convex: b_n = log2(t·‖g_n‖_p + 1) + 1;
-    - strongly convex, with ``horizon`` and ``contraction``: b_n = log2(k·α^((N−n)/2)·‖g_n‖_p + 1) + 1.
+    - strongly convex, with ``horizon``: b_n = log2(k·α^((N−n)/2)·‖g_n‖_p + 1) + 1.
 
     p = ∞ in buckets, the case in which the noise law d/(6s²)·‖g‖² holds: ‖g_n‖ is the root of ``peak_energy``, the
     same number on every rank.
 
-    How t and k are estimated is open in the source. Derived for this project: with u = log2(‖g_n‖·α^((N−n)/2)), t
-    and k are such that a gradient of average u gets the levels of the budget, s = (2^(B−1) − 1)·2^(u − EWMA(u)); an
-    integral term repays the bits that were under- or overspent.
+    How t, k and α are estimated is open in the source. Derived for this project:
+
+    - With u = log2(‖g_n‖·α^((N−n)/2)), t and k are such that a gradient of average u gets the levels of the budget,
+      s = (2^(B−1) − 1)·2^(u − EWMA(u)), u of earlier decisions with the α of now; an integral term repays the bits
+      that were under- or overspent.
+    - log α is an EWMA of log f_n − log f_{n−1}, f the mean loss of an interval over all ranks, and α at most 1.
 
     With ``error`` instead of a budget, nothing is estimated: each decision may add the same error e to the bound, so
     α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of the first ‖ḡ‖² that was measured.
@@ -35,15 +38,23 @@ class DQSGD(WidthRule):
     error: float | None = None
     """Noise that quantization may add per decision, as a share of the first ‖ḡ‖²; takes the place of ``budget``."""
     keep: float = 0.98
-    """Share of the old value in the average of u, per decision."""
+    """Share of the old value in the averages of u and log α, per decision."""
     integral_gain: float = 0.05
     """Bits added per bit of unspent budget and decision."""
     horizon: int | None = None
     """N, decisions in the whole run; None is the non-convex schedule."""
-    contraction: float = 1.0
-    """α of the strongly convex schedule, per decision: the factor by which the bound shrinks. 1 is none."""
+    contraction: float | None = None
+    """α of the strongly convex schedule, per decision: the factor by which the bound shrinks; None: estimated."""
     mean_log_norm: float | None = dataclasses.field(init=False, default=None)
-    """State: EWMA of u."""
+    """State: EWMA of log2‖g_n‖."""
+    mean_remaining: float | None = dataclasses.field(init=False, default=None)
+    """State: EWMA of N − n."""
+    log_loss: float | None = dataclasses.field(init=False, default=None)
+    """State: log2 f_n."""
+    log_contraction: float | None = dataclasses.field(init=False, default=None)
+    """State: EWMA of log2 f_n − log2 f_{n−1}, a plain mean at first."""
+    contractions: int = dataclasses.field(init=False, default=0)
+    """State: values in that mean."""
     correction: float = dataclasses.field(init=False, default=0.0)
     """State: bits that the integral term adds; never more than the span of the widths, either way."""
     allowed: float | None = dataclasses.field(init=False, default=None)
@@ -57,11 +68,11 @@ class DQSGD(WidthRule):
             raise ValueError(f"error {self.error!r} must be a positive number")
         check_keep(self.keep)
         check_range("integral_gain", self.integral_gain, 0.0, 1.0)
-        if not 0 < self.contraction <= 1:
+        if self.contraction is not None and not 0 < self.contraction <= 1:
             raise ValueError(f"contraction {self.contraction!r} must be more than 0 and at most 1")
         if self.horizon is not None:
             check_count("horizon", self.horizon)
-        elif self.contraction != 1:
+        elif self.contraction not in (None, 1):
             raise ValueError(f"contraction {self.contraction!r} needs a horizon, the decisions in the run")
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
@@ -70,23 +81,47 @@ class DQSGD(WidthRule):
         if not usable(statistics.peak_energy, norm_sq) or statistics.peak_energy * norm_sq == 0:
             return None
         self.made += 1
-        log_norm = 0.5 * math.log2(statistics.peak_energy) + self._log_weight()
+        self._learn_contraction(statistics.loss)
+        log_norm, remaining = 0.5 * math.log2(statistics.peak_energy), self._remaining()
         if self.error is not None:
             self.allowed = self.allowed or self.error * norm_sq
-            return self._width_within(log_norm - 0.5 * math.log2(6 * self.allowed))
+            log_levels = log_norm + self._log_weight(remaining) - 0.5 * math.log2(6 * self.allowed)
+            return self._width_within(log_levels)
         self.mean_log_norm = ewma(self.mean_log_norm, log_norm, self.keep)
+        self.mean_remaining = ewma(self.mean_remaining, remaining, self.keep)
         self._integrate(self.budget - statistics.bits)
-        return scheduled_bits(self.budget, log_norm - self.mean_log_norm) + self.correction
+        log_ratio = log_norm - self.mean_log_norm + self._log_weight(remaining - self.mean_remaining)
+        return scheduled_bits(self.budget, log_ratio) + self.correction
+
+    @property
+    def alpha(self) -> float:
+        """α as given or as estimated, in (0, 1]; 1 before there is an estimate."""
+        if self.contraction is not None:
+            return self.contraction
+        return 2.0 ** min(max(self.log_contraction or 0.0, -_LOG_RATIO_LIMIT), 0.0)
+
+    def _learn_contraction(self, loss: float) -> None:
+        if self.horizon is None or self.contraction is not None or not usable(loss) or loss == 0:
+            return
+        before, self.log_loss = self.log_loss, math.log2(loss)
+        if before is not None:
+            self.contractions += 1
+            keep = min(
+                self.keep, 1 - 1 / self.contractions
+            )  # else the first, steep one would weigh most for long
+            self.log_contraction = ewma(self.log_contraction, self.log_loss - before, keep)
 
     def _width_within(self, log_levels: float) -> Width:
         wanted = bits_of_levels(2.0 ** min(log_levels, _LOG_RATIO_LIMIT))
         return next((width for width in self.widths if width >= wanted), self.widths[-1])
 
-    def _log_weight(self) -> float:
-        """log2 α^((N−n)/2)."""
-        if self.horizon is None:
-            return 0.0
-        return 0.5 * max(self.horizon - self.made, 0) * math.log2(self.contraction)
+    def _remaining(self) -> int:
+        """N − n."""
+        return 0 if self.horizon is None else max(self.horizon - self.made, 0)
+
+    def _log_weight(self, decisions: float) -> float:
+        """log2 α^(decisions/2)."""
+        return 0.5 * decisions * math.log2(self.alpha)
 
     def _integrate(self, unspent_bits: float) -> None:
         # Without a limit, bits that no width can repay would be owed for ever.

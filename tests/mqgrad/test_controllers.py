@@ -22,6 +22,7 @@ SPECS = (
     "dadaquant:patience=1",
     "dq-sgd:budget=3.5",
     "dq-sgd:error=0.02",
+    "dq-sgd:horizon=12",
     "feddq",
     "fixed:4",
     "goodput",

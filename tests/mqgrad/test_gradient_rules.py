@@ -4,8 +4,9 @@ import itertools
 import math
 
 import pytest
-from intervals import losses, widths_of
+from intervals import losses, statistics, widths_of
 
+import mqgrad
 from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.controllers.dq_sgd import scheduled_bits
 from mqgrad.controllers.federated import bits_of
@@ -68,6 +69,39 @@ def test_dq_sgd_strongly_convex_schedule() -> None:
     # Decision n has the weight α^((N−n)/2): from n = 1 to n = 3 that is 1/α = 4, with keep=0.5 a ratio of
     # 2^(2 − (0.25·0 + 0.25·1 + 0.5·2)) = 2^0.75, s = 7·1.68 and b = 4.68.
     assert widths_of("dq-sgd:horizon=3,contraction=0.25,keep=0.5,integral_gain=0", {}, {}, {})[-1] == 5
+
+
+def test_dq_sgd_recovers_the_contraction_of_losses_that_fall_geometrically() -> None:
+    controller = mqgrad.DQSGD(horizon=40)
+    alphas = []
+    for n in range(6):
+        controller.decide(statistics(losses=(3 * 0.8**n,)))
+        alphas.append(controller.alpha)
+    assert alphas == pytest.approx([1.0] + [0.8] * 5)
+    falling = [{"peak_energy": 60 * 0.7**n, "losses": (3 * 0.8**n,)} for n in range(40)]
+    spec = "dq-sgd:horizon=40,integral_gain=0"
+    assert widths_of(spec, *falling) == widths_of(spec + ",contraction=0.8", *falling)
+    assert widths_of(spec, *falling) != widths_of(spec + ",contraction=1", *falling)
+
+
+def test_dq_sgd_averages_the_contraction_and_keeps_it_at_most_one() -> None:
+    controller = mqgrad.DQSGD(horizon=40, keep=0.5)
+    for loss in (
+        8.0,
+        4.0,
+        4.0,
+        1.0,
+    ):  # log2 ratios −1, 0, −2: a mean −1/2 of the first two, then (−1/2 − 2)/2
+        controller.decide(statistics(losses=(loss,)))
+    assert controller.alpha == pytest.approx(2**-1.25)
+    before = controller.alpha
+    for loss in (math.nan, 0.0, -1.0):  # teach nothing
+        controller.decide(statistics(losses=(loss,)))
+    assert controller.alpha == before
+    controller.decide(statistics(losses=(1e9,)))
+    assert controller.alpha == 1.0
+    controller.decide(statistics(losses=(1e-300,)))
+    assert 0 < controller.alpha < 1
 
 
 def test_dq_sgd_meets_an_error_constraint() -> None:
