@@ -40,6 +40,7 @@ _METHODS = (
     "plain-ddp",
     "plain-ddp:hook=fp16",
     "plain-ddp:hook=powersgd,rank=4",
+    "no-sync",
     "local-sgd",
     "post-local-sgd:warmup=5",
     "slowmo",

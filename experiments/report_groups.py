@@ -141,7 +141,7 @@ def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResul
 def _ratios(
     name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
 ) -> dict[str, Ratio | None]:
-    has_time = name != SILENT and all(run.finished for run in runs)
+    has_time = name not in SILENT and all(run.finished for run in runs)
     timing = timing_of(runs, target) if has_time else None
     return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
 
@@ -156,7 +156,7 @@ def _ceiling(dense: Sequence[CellResult]) -> float | None:
 def _summarize_system(
     name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
 ) -> SystemSummary:
-    times = [] if target is None or name == SILENT else [run.seconds_to(target) for run in runs]
+    times = [] if target is None or name in SILENT else [run.seconds_to(target) for run in runs]
     reached = [seconds for seconds in times if seconds is not None]
     finished = [run for run in runs if run.finished]
     outcomes = [run.outcome for run in runs]

@@ -34,8 +34,8 @@ def system_label(system: str) -> str:
     """What tables and legends call a system."""
     if system in (FP32, HOOKED_FP32):
         return f"fp32 ({system})"
-    if system == SILENT:
-        return "none (sends nothing)"
+    if system in SILENT:
+        return f"{system} (sends no gradient)"
     controller, compressor, *_ = System.parse(system)
     if controller is None or not is_policy(controller):
         return system
@@ -90,10 +90,11 @@ def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
 def kind_of(system: str) -> str:
     """What a system competes as; of each kind, the plots show the best."""
     controller, compressor, method, _ = System.parse(system)
-    if system in (FP32, HOOKED_FP32, SILENT) or is_policy(controller or ""):
+    if system in (FP32, HOOKED_FP32, *SILENT) or is_policy(controller or ""):
         return system
     if method != DEFAULT_METHOD:
-        return "method"
+        hook = method.partition(":hook=")[2].partition(",")[0]  # PyTorch's own fp16 and powersgd
+        return hook or "method"
     if controller is not None and not controller.startswith("fixed:"):
         return "rule"
     if compressor != DEFAULT_COMPRESSOR:
@@ -103,10 +104,10 @@ def kind_of(system: str) -> str:
 
 
 def families(systems: Sequence[str]) -> dict[str, list[str]]:
-    """The systems by family, without the one that sends nothing; within a family in the given order."""
+    """The systems by family, without those that send no gradient; within a family in the given order."""
     found: dict[str, list[str]] = {name: [] for name in (_REFERENCES, *_FAMILIES.values())}
     for system in systems:
-        if system != SILENT:
+        if system not in SILENT:
             found[_FAMILIES.get(kind_of(system), _REFERENCES)].append(system)
     return {name: members for name, members in found.items() if members}
 

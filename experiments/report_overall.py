@@ -34,7 +34,7 @@ class OverallSummary:
 
 def summarize_overall(config: SweepConfig, groups: Sequence[GroupSummary]) -> list[OverallSummary]:
     """One summary per system that trains, the fastest first."""
-    summaries = [_overall(system, config.fp32, groups) for system in config.systems if system != SILENT]
+    summaries = [_overall(system, config.fp32, groups) for system in config.systems if system not in SILENT]
     return sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32")))
 
 

@@ -39,7 +39,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
     for name, style in system_styles(systems).items():
         runs = [r for r in results if r.system == name and r.finished]
-        if runs and name != SILENT:
+        if runs and name not in SILENT:
             grid, losses, bits = mean_curves(runs)
             loss_axes.plot(grid, losses, label=system_label(name), **style)
             bits_axes.plot(grid, bits, **style)
@@ -81,7 +81,7 @@ def _loss_curves(group: GroupSummary, results: Sequence[CellResult]) -> _Curves:
     curves = {}
     for system in (summary.system for summary in group.systems):
         runs = [run for run in results if run.system == system and run.finished]
-        if runs and system != SILENT:
+        if runs and system not in SILENT:
             curves[system] = mean_curves(runs)[:2]
     return curves
 

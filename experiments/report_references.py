@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 
 from .estimates import Timing
-from .sweep_grid import SILENT, System
+from .sweep_grid import FP32, SILENT, System
 from .sweep_result import CellResult
 
 
@@ -28,11 +28,11 @@ def references(
 
     - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits; ``fp16``: half the bytes;
     - ``PowerSGD``: the best of its compared ranks in hindsight; ``oracle``: the best of the compared fixed widths;
-    - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send no gradient. No
-      method passes it that takes fp32's steps.
+    - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
+      sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
 
-    A reference with a run that did not finish stands for its other seeds. Of PowerSGD's ranks and the fixed widths it
-    is chosen only if none has all its runs.
+    ``fp16`` and ``PowerSGD`` are PyTorch's own hooks, or in sweeps that lack them our compressors. A reference with a
+    run that did not finish stands for its other seeds, and is chosen only if no candidate has all its runs.
 
     Args:
         runs: by system.
@@ -41,8 +41,8 @@ def references(
     """
     chosen: dict[str, Callable[[str], bool]] = {
         "fp32": lambda name: name == fp32,
-        "fp16": lambda name: name == "fp16",
-        "PowerSGD": lambda name: name.partition(":")[0] == "powersgd",
+        "fp16": lambda name: name in (f"{FP32}:hook=fp16", "fp16"),
+        "PowerSGD": lambda name: name.startswith((f"{FP32}:hook=powersgd", "powersgd")),
         "oracle": _is_fixed,
     }
     found = {}
@@ -50,8 +50,9 @@ def references(
         candidates = [_reference(name, own, target) for name, own in runs.items() if is_one(name)]
         if candidates:
             found[reference] = min(candidates, key=_badness)
-    if SILENT in runs and fp32 in runs:
-        found["ideal"] = Reference(SILENT, _ideal(runs[fp32], runs[SILENT], target))
+    silent = next((name for name in SILENT if name in runs), None)
+    if silent is not None and fp32 in runs:
+        found["ideal"] = Reference(silent, _ideal(runs[fp32], runs[silent], target))
     return found
 
 
@@ -75,14 +76,11 @@ def _is_fixed(name: str) -> bool:
     return system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == "fixed"
 
 
-def _badness(reference: Reference) -> tuple[int, bool, float]:
-    """The best finished all runs and reached the target soonest; of those that missed it, was given the least."""
-    timing = reference.timing
-    return (
-        (reference.failed, True, 0.0)
-        if timing is None
-        else (reference.failed, not timing.reached, timing.mean)
-    )
+def _badness(reference: Reference) -> tuple[int, bool, bool, float]:
+    """The best finished all runs, is PyTorch's own, and reached the target soonest or missed it after the least."""
+    timing, is_ours = reference.timing, not reference.system.startswith(FP32)
+    missed, seconds = (True, 0.0) if timing is None else (not timing.reached, timing.mean)
+    return reference.failed, is_ours, missed, seconds
 
 
 def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: float | None) -> Timing | None:

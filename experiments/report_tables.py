@@ -143,13 +143,13 @@ def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]
 
 def _counts(group: GroupSummary) -> str:
     """How many systems are faster and slower than fp32."""
-    said = [verdict(each) for each in group.systems if each.system not in (group.fp32, SILENT)]
+    said = [verdict(each) for each in group.systems if each.system not in (group.fp32, *SILENT)]
     return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
 
 
 def _place(group: GroupSummary, system: str) -> str:
     """A system's ratio, and where it stands among all that train."""
-    names = [each.system for each in group.systems if each.system != SILENT]
+    names = [each.system for each in group.systems if each.system not in SILENT]
     if system not in names:
         return _NONE
     ratio = next(each.ratios.get("fp32") for each in group.systems if each.system == system)
@@ -162,7 +162,7 @@ def _reference_to_dense(group: GroupSummary, name: str) -> str:
     ratio = paired_ratio(reference.timing, fp32.timing) if reference and fp32 else None
     if reference is None or ratio is None:
         return _NONE
-    told = "" if name in ("fp16", "ideal") else f" ({reference.system})"
+    told = "" if name in (reference.system, "ideal") else f" ({reference.system})"
     return f"{_ratio(ratio)}{told}"
 
 
@@ -186,13 +186,13 @@ def _marked(group: GroupSummary, system: str) -> str:
     roles = [
         name
         for name, each in group.references.items()
-        if each.system == system and name in ("PowerSGD", "oracle")
+        if each.system == system and name in ("fp16", "PowerSGD", "oracle") and name != system
     ]
     return system_label(system) + (f" ◂ {', '.join(roles)}" if roles else "")
 
 
 def _seconds_to_target(summary: SystemSummary) -> str:
-    if summary.system == SILENT:
+    if summary.system in SILENT:
         return _NONE
     if summary.seconds_to_target is None:
         return f"never (0/{summary.runs})"
@@ -202,7 +202,7 @@ def _seconds_to_target(summary: SystemSummary) -> str:
 
 def _learned(summary: SystemSummary) -> list[str]:
     """Loss and accuracy; of replicas that never meet they say nothing."""
-    if summary.system == SILENT:
+    if summary.system in SILENT:
         return [_NONE, _NONE]
     return [_estimate(summary.final_loss, ".4f"), _estimate(summary.accuracy, ".3f")]
 

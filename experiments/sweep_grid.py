@@ -19,8 +19,8 @@ FP32 = "plain-ddp"
 HOOKED_FP32 = "fixed:32"
 """The same through our hook, which measures gradients."""
 
-SILENT = "none"
-"""The system that sends no gradients; its loss says nothing."""
+SILENT = ("no-sync", "none")
+"""Systems that send no gradients, the one that sends nothing at all first; their losses say nothing."""
 
 OWN_OPTIMIZER = "own"
 """The optimizer that a workload takes if nothing else is set."""

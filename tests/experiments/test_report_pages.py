@@ -32,7 +32,7 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
     rows = {row[0]: row for row in group_table(group).rows}
     assert rows["fp16"][1] == "1.00 (1/2)"
-    assert rows["none (sends nothing)"][1] == "—"
+    assert rows["none (sends no gradient)"][1] == "—"
     assert (rows["fixed:2"][-2], rows["fp16"][-2]) == ("4", "—")  # fp16 has no width to choose
     times = {row[0]: row for row in time_table(group).rows}
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]

@@ -8,7 +8,7 @@ from comparison import ROWS, SYSTEMS, result, small_config
 
 from mqgrad.experiments.estimates import Ratio
 from mqgrad.experiments.report_groups import SystemSummary, summarize, target_loss, verdict
-from mqgrad.experiments.report_labels import shown_systems
+from mqgrad.experiments.report_labels import kind_of, shown_systems
 from mqgrad.experiments.report_overall import summarize_overall
 
 
@@ -78,6 +78,31 @@ def test_references_are_chosen_in_hindsight() -> None:
     assert ideal.seconds == pytest.approx({1: 15 * 0.1, 2: 10 * 0.1})  # fp32's iterations at none's pace
     assert summaries()["none"].ratios == dict.fromkeys(group.references)
     assert summaries()["none"].reached == 0
+
+
+def test_pytorchs_own_hooks_and_the_method_that_sends_nothing_are_preferred() -> None:
+    """Even where ours is faster; ours takes the place of one that did not finish."""
+    fp16, rank1, rank4 = (
+        "plain-ddp:hook=fp16",
+        "plain-ddp:hook=powersgd,rank=1",
+        "plain-ddp:hook=powersgd,rank=4",
+    )
+    steps = {fp16: 5.0, rank1: 4.0, rank4: 3.0, "no-sync": 0.25}
+    rows = [result(name, seed, [1.0], step=step) for name, step in steps.items() for seed in (1, 2)]
+    config = small_config(systems=(*SYSTEMS, *steps))
+    (group,) = summarize(config, ROWS + rows)
+    assert (group.references["fp16"].system, group.references["PowerSGD"].system) == (fp16, rank4)
+    ideal = group.references["ideal"]
+    assert ideal.system == "no-sync"
+    assert ideal.timing is not None
+    assert ideal.timing.seconds == pytest.approx({1: 15 * 0.05, 2: 10 * 0.05})
+    assert {kind_of(name) for name in (fp16, rank1, rank4)} == {"fp16", "powersgd"}
+    crashed = [dataclasses.replace(row, outcome="crashed") for row in rows]
+    (group,) = summarize(config, ROWS + crashed)
+    assert (group.references["fp16"].system, group.references["PowerSGD"].system) == (
+        "fp16",
+        "powersgd:rank=1",
+    )
 
 
 def test_the_fastest_stand_first_and_of_many_the_best_of_each_kind_are_drawn() -> None:

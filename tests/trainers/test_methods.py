@@ -25,7 +25,7 @@ def test_learns(cluster: Distributed, method: str) -> None:
     before = cluster.evaluate()["loss"]
     statistics = cluster.run(80)
     assert len(statistics.losses) == 80
-    assert statistics.wire_bytes > 0
+    assert (statistics.wire_bytes > 0) == (method != "no-sync")
     assert cluster.evaluate()["loss"] < before - 0.5
 
 
@@ -37,6 +37,14 @@ def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed,
         cluster.verify_replicas()
     cluster.run(1)
     cluster.verify_replicas()
+
+
+def test_without_communication_a_slow_link_costs_nothing_and_replicas_part(cluster: Distributed) -> None:
+    cluster.reset(seed=0, method="no-sync", link=LinkEmulation(mbit_per_s=1e-3))
+    alone = cluster.run(3)
+    assert (alone.wire_bytes, alone.wire_seconds) == (0, 0)
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
 
 
 @pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])

@@ -106,6 +106,19 @@ class LocalSGD:
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
+class NoSync(LocalSGD):
+    """Every rank trains alone and nothing is sent: the shortest time that an iteration can take.
+
+    The replicas are unrelated runs on 1/W of the data each, so their loss says nothing.
+    """
+
+    period: int = dataclasses.field(init=False, default=1)
+
+    def exchange(self) -> None:
+        pass
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
 class SlowMo(LocalSGD):
     """Slow momentum (Wang et al., ICLR 2020, algorithm 1) on top of local SGD. Every ``period`` iterations:
 

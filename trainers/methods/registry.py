@@ -4,7 +4,7 @@ from typing import Any
 
 from mqgrad.spec import build
 
-from .averaging import LocalSGD, SlowMo
+from .averaging import LocalSGD, NoSync, SlowMo
 from .backup import BackupWorkers
 from .base import TrainingMethod
 from .hook import DDP
@@ -16,6 +16,7 @@ _METHODS: dict[str, type[Any]] = {
     "backup-workers": BackupWorkers,
     "ddp": DDP,
     "local-sgd": LocalSGD,
+    "no-sync": NoSync,
     "overlap-local-sgd": OverlapLocalSGD,
     "plain-ddp": PlainDDP,
     "post-local-sgd": PostLocalSGD,
