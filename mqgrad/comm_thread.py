@@ -3,6 +3,12 @@
 Gloo deadlocks when a collective is started inside a ``Future.then`` callback and many buckets are in flight, so
 nothing here does: jobs run one after another, in the order in which DDP hands out its buckets on every rank.
 
+A job may leave something pending, which starts no collective when it is waited for. Then the job after it overlaps
+with it, and the order of collectives is the same on every rank whenever jobs come:
+
+1. If there is a next job already, it is begun, and then what the former left pending is waited for.
+2. If there is none, that is waited for at once.
+
 On CUDA the thread has a stream of its own, or backward's kernels would queue behind what waits for other ranks:
 
 1. Whoever hands over a job records an event on its stream; the thread's stream waits for it.
@@ -14,11 +20,21 @@ None of this has run on a GPU yet.
 
 import concurrent.futures
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from . import stopwatch
+from .trace import trace_range
+from .wire_meter import DONE, Pending
+
+
+class _UnderWay(NamedTuple):
+    """A job that has left something pending."""
+
+    pending: Pending[None]
+    result: torch.Tensor
+    future: torch.futures.Future[Any]
 
 
 class CommThread:
@@ -31,28 +47,32 @@ class CommThread:
     def __init__(self, device: torch.device | None = None) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
         self._failure: BaseException | None = None
+        self._under_way: _UnderWay | None = None
         self._device = device if device is not None and device.type == "cuda" else None
         self._stream: torch.cuda.Stream | None = None
 
-    def submit(self, job: Callable[[], object], result: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Run ``job`` after all earlier ones; the future then holds ``result``, or raises what the job raised.
+    def submit(
+        self, job: Callable[[], Pending[None] | None], result: torch.Tensor
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Run ``job`` after all earlier ones, and wait for what it returns, perhaps after the next one has begun.
 
-        After a failure every later job fails too: the ranks are no longer in step.
+        The future then holds ``result``, or raises what the job raised. After a failure every job that has not ended
+        fails too: the ranks are no longer in step.
         """
         if result.is_cuda:
             self._device = result.device
         devices: list[int | str | torch.device] | None = [result.device] if result.is_cuda else None
         future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
-        self._executor.submit(self._run, job, result, future, self._ready())
+        self._executor.submit(self._begin, job, result, future, self._ready())
         return future.then(_value_or_raise)
 
     def post(self, job: Callable[[], object]) -> None:
-        """Run ``job`` after all earlier ones. If it raises, the next submitted job reports it."""
+        """Run ``job`` after all earlier ones have ended. If it raises, the next submitted job reports it."""
         self._executor.submit(self._run_posted, job, self._ready())
 
     def run(self, job: Callable[[], object]) -> None:
-        """Run ``job`` after all earlier ones and wait for it; on CUDA, the current stream does the waiting."""
-        self._executor.submit(self._run_ordered, job, self._ready()).result()
+        """Run ``job`` after all earlier ones have ended, and wait for it; on CUDA, the current stream waits."""
+        self._executor.submit(self._run, job, self._ready()).result()
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
@@ -72,36 +92,67 @@ class CommThread:
             stopwatch.follow(self._stream)
         self._stream.wait_event(ready)
 
-    def _run_ordered(self, job: Callable[[], object], ready: torch.Event | None) -> None:
+    def _run(self, job: Callable[[], object], ready: torch.Event | None) -> None:
+        self._end(self._under_way)
         self._wait_for(ready)
         job()
 
     def _run_posted(self, job: Callable[[], object], ready: torch.Event | None) -> None:
+        self._end(self._under_way)  # which may fail
         try:
             if self._failure is None:
-                self._run_ordered(job, ready)
+                self._run(job, ready)
         except BaseException as error:
             self._failure = error
 
-    def _run(
+    def _begin(
         self,
-        job: Callable[[], object],
+        job: Callable[[], Pending[None] | None],
         result: torch.Tensor,
         future: torch.futures.Future[Any],
         ready: torch.Event | None,
     ) -> None:
+        def begin() -> Pending[None] | None:
+            self._wait_for(ready)
+            with trace_range("begin"):
+                return job()
+
+        pending = self._resolve(future, result, begin)
+        self._end(self._under_way)
+        if pending is not None:
+            self._under_way = _UnderWay(pending, result, future)
+            self._executor.submit(self._end, self._under_way)  # behind the next job, if there is one by now
+
+    def _end(self, job: _UnderWay | None) -> None:
+        """Wait for what a job left pending, unless that has been done."""
+        if job is not None and job is self._under_way:
+            self._under_way = None
+            with trace_range("end"):
+                self._resolve(job.future, job.result, job.pending.wait)
+
+    def _resolve(
+        self,
+        future: torch.futures.Future[Any],
+        result: torch.Tensor,
+        part: Callable[[], Pending[None] | None],
+    ) -> Pending[None] | None:
+        """Do a part of a job. It leaves something pending, which is returned, or else the future is resolved."""
         try:
             if self._failure is not None:
                 raise RuntimeError(f"communication stopped after an earlier failure: {self._failure}")
-            self._run_ordered(job, ready)
+            pending = part()
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
             self._failure = self._failure or error
             future.set_result(error)
-        else:
+            return None
+        if pending is None or pending is DONE:
             future.set_result(result)
+            return None
+        return pending
 
     def close(self) -> None:
         """Finish what was submitted and stop."""
+        self.drain()  # jobs are submitted by jobs
         self._executor.shutdown(wait=True)
 
 

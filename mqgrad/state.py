@@ -24,6 +24,7 @@ from .saved_state import check_keys, check_version
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport, own_group
 from .widths import Width, Widths, check_parameter_widths, check_width
+from .wire_meter import DONE, Pending
 
 FORMAT_VERSION = 1
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
@@ -35,13 +36,13 @@ class CompressionState:
     Construct it on every rank at the same point (it creates a process group), register it together with
     :func:`mqgrad.compression_hook`, and call :meth:`step` after each ``optimizer.step()``.
 
-    Communication runs on one thread, bucket after bucket, while backward goes on. An iteration is:
+    Communication runs on one thread while backward goes on. An iteration is:
 
     1. The :meth:`step` before it opens it: the ranks compare configuration, iteration and width in one small
        all-gather. (The first iteration is opened by its first bucket.)
     2. If an interval has ended, they exchange its statistics; rank 0's controller decides and broadcasts the width,
        in force from this iteration on. All of that goes on during forward: the training loop never waits for it.
-    3. Every bucket is averaged (:meth:`mqgrad.compressors.Compressor.average_`).
+    3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
     4. The last bucket closes it.
 
     Args:
@@ -179,19 +180,19 @@ class CompressionState:
         is_last = bucket.is_last()
         if is_last:
             self._clock.begin_wait(work.buffer.device)
-        return self._thread.submit(lambda: self._average(work, is_last), work.buffer)
+        return self._thread.submit(lambda: self._start_average(work, is_last), work.buffer)
 
     # What follows runs on the communication thread, for one bucket after another in the same order on all ranks.
 
-    def _average(self, work: BucketWork, is_last: bool) -> None:
+    def _start_average(self, work: BucketWork, is_last: bool) -> Pending[None]:
         self._open_iteration()
         measure = len(self._measured.losses) + 1 == self.interval
         if measure:
             self._figures.add(work, self._measured.statistics)
-        if self._transport.world_size > 1:  # else the mean of one gradient is that gradient
-            self.compressor.average_(work, self._step(work.layout, measure))
-        if is_last:
-            self._close_iteration(is_measured=measure)
+        averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
+        if self._transport.world_size > 1:
+            averaged = self.compressor.start_average_(work, self._step(work.layout, measure))
+        return averaged.then(lambda _: self._close_iteration(is_measured=measure)) if is_last else averaged
 
     def _step(self, layout: Layout, measure: bool) -> Step:
         bits = self._bits

@@ -26,15 +26,19 @@ class Pending(Generic[Result]):
     """A collective under way."""
 
     wait: Callable[[], Result]
-    """Return its result; to be called once, in the order in which collectives were started."""
+    """Return its result; to be called once."""
 
     def then(self, read: Callable[[Result], Read]) -> "Pending[Read]":
         """The same collective, with something else made of its result."""
         return Pending(lambda: read(self.wait()))
 
 
+DONE: Pending[None] = Pending(lambda: None)
+"""Nothing is under way."""
+
+
 class WireMeter:
-    """Counts and times the collectives that one thread starts, and waits for in the same order.
+    """Counts and times the collectives that one thread starts and waits for.
 
     ``wire_seconds`` is the time that the thread was blocked, ``wire_bytes`` what was sent.
 
@@ -47,7 +51,9 @@ class WireMeter:
         self.wire_seconds = 0.0
         self.collectives = 0
         self._paced = paced
+        self._started = 0
         self._under_way = 0
+        self._last_awaited = 0
         self._awaited_first: Pending[None] | None = None
         self._small_seconds: collections.deque[float] = collections.deque(maxlen=SMALL_MEMORY)
 
@@ -90,12 +96,16 @@ class WireMeter:
         self.wire_bytes += wire_bytes
         self.collectives += is_alone
         self._under_way += 1
-        # Beside others, whose time hides its own, it teaches nothing of latency.
-        is_small = is_alone and max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
+        self._started += 1
+        number = self._started
+        is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
 
         def wait() -> Result:
             self._await_other()
-            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, is_small)):
+            # Beside others, or waited for after what was started later, its latency is hidden.
+            teaches = is_small and is_alone and number > self._last_awaited
+            self._last_awaited = max(self._last_awaited, number)
+            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, teaches)):
                 if work is not None:
                     work.wait()
                 time.sleep(max(0.0, arrival - time.perf_counter()))
@@ -109,9 +119,9 @@ class WireMeter:
         if first is not None:
             first.wait()
 
-    def _add_seconds(self, seconds: float, is_small: bool) -> None:
+    def _add_seconds(self, seconds: float, teaches_latency: bool) -> None:
         self.wire_seconds += seconds
-        if is_small:
+        if teaches_latency:
             self._small_seconds.append(seconds)
 
 

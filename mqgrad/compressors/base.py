@@ -8,6 +8,7 @@ from ..costs import Costs
 from ..layout import Layout
 from ..transport import Transport
 from ..widths import Width, Widths
+from ..wire_meter import DONE, Pending
 
 
 class BucketWork(NamedTuple):
@@ -90,6 +91,14 @@ class Compressor(Protocol):
         """
         ...
 
+    def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
+        """Begin :meth:`average_`, which ends when the caller waits; the buffer is not to be read before.
+
+        The next bucket may be begun before that, on some ranks, or after it: so waiting starts no collective, and
+        what is remembered of the bucket is complete on return.
+        """
+        ...
+
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         """What this rank's code would make of each of the bucket's gradients at a width, flat and without feedback.
 
@@ -131,6 +140,11 @@ class Stateless:
 
     def is_plain(self, bits: Widths) -> bool:
         return False
+
+    def start_average_(self: Compressor, work: BucketWork, step: Step) -> Pending[None]:
+        """To the end: most of these compressors send more than once, or remember what came of it."""
+        self.average_(work, step)
+        return DONE
 
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         return None

@@ -14,6 +14,7 @@ from ..seeding import stream_seed
 from ..transport import Transport
 from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width, Widths
+from ..wire_meter import DONE, Pending
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
 from .runs import Run
@@ -75,12 +76,15 @@ class CodedMean(abc.ABC):
         return bits == 32 and self.num_residuals == 0 and self.observed is None
 
     def average_(self, work: BucketWork, step: Step) -> None:
+        self.start_average_(work, step).wait()
+
+    def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
         if self.observed is not None and self.observed != step.iteration:
             self._learn_gains(step.transport)
         if step.bits == 32 and step.parameter_bits is None:
             self._average_plain(work, step.transport)
-        else:
-            self._average_coded(work, step)
+            return DONE
+        return self._start_average_coded(work, step)
 
     def _average_plain(self, work: BucketWork, transport: Transport) -> None:
         """A mean in full precision, after handing over whatever feedback a coded width has left behind."""
@@ -110,7 +114,7 @@ class CodedMean(abc.ABC):
         self.push_feedback.drop(work.layout)
         self.pull_feedback.drop(work.layout)
 
-    def _average_coded(self, work: BucketWork, step: Step) -> None:
+    def _start_average_coded(self, work: BucketWork, step: Step) -> Pending[None]:
         rank, world_size = step.transport.rank, step.transport.world_size
         push, pull = self._residuals(work.layout, step.transport)
         exchange = Exchange(
@@ -121,7 +125,7 @@ class CodedMean(abc.ABC):
             push=Way(push, self.push_gain, stream_seed(step.seed, step.iteration, rank)),
             pull=Way(pull, self.pull_gain, stream_seed(step.seed, step.iteration, world_size)),
         )
-        exchange.average_(work.gradients)
+        return exchange.start_average_(work.gradients)
 
     @property
     def rotates_few_bits(self) -> bool:

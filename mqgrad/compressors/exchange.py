@@ -73,8 +73,8 @@ class Exchange:
     flat: torch.Tensor = dataclasses.field(init=False, repr=False)
     """float32 [numel]: the gradients, and then their mean."""
 
-    def average_(self, gradients: list[torch.Tensor]) -> None:
-        """Replace the gradients by their mean over ranks.
+    def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
+        """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.
 
         1. Add this rank's residual and encode every shard; keep what the code left out as the new residual.
         2. Push every shard to its owner: an all-to-all where rank r owns shard r.
@@ -83,12 +83,13 @@ class Exchange:
         5. Pull the coded means: an all-gather where rank r owns shard r.
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
 
-        That happens chunk by chunk: while one is coded, those before and after it are on the wire.
+        That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
+        started by step 6, so that the next bucket may begin before it, on some ranks, or after it.
         """
-        layout, costs = self.layout, self.step.costs
+        layout = self.layout
         shards = shard_runs(layout, self.step.bits, self.step.parameter_bits)
         chunks = chunked(shards, self.coder.bucket_size)
-        with add_seconds(costs, "encode_seconds"):
+        with add_seconds(self.step.costs, "encode_seconds"):
             self.flat = self._packed(gradients)
         # 1. and 2.
         pushed = [self._start_push(chunk) for chunk in chunks]
@@ -96,11 +97,15 @@ class Exchange:
         # 3. to 5.
         pulled = [self._start_pull(chunk, push) for chunk, push in zip(chunks, pushed, strict=True)]
         _clear_padding(self.pull.residual, layout)
-        # 6.
-        for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
-            self._decode(chunk, push, pull)
-        with add_seconds(costs, "decode_seconds"):
-            layout.unpack(self.flat, gradients)
+
+        def finish() -> None:
+            # 6.
+            for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
+                self._decode(chunk, push, pull)
+            with add_seconds(self.step.costs, "decode_seconds"):
+                layout.unpack(self.flat, gradients)
+
+        return Pending(finish)
 
     def bucket_ids(self, run: Run) -> torch.Tensor:
         """int64 [buckets of the run]: the identity of each scale bucket."""

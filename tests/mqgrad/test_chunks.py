@@ -87,6 +87,22 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
         assert collectives == 1
 
 
+def test_latency_is_learned_from_small_collectives_that_nothing_hides() -> None:
+    def rank_main(rank: int) -> tuple[float, float]:
+        transport = Transport(dist.group.WORLD, LinkEmulation(mbit_per_s=8, latency_ms=40))
+        row = torch.zeros(10)
+        first, second = transport.start_all_gather(row), transport.start_all_gather(row)
+        second.wait()
+        first.wait()  # out of turn, when it has long arrived
+        before = transport.latency_seconds
+        transport.all_gather(row)
+        return before, transport.latency_seconds
+
+    for before, after in run_ranks(rank_main):
+        assert before == 0
+        assert after > 0.03
+
+
 def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
     """It answers one piece while it takes in the next; what goes the same way waits. 100 kB are 100 s here."""
 

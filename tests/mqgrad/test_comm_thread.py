@@ -1,5 +1,6 @@
 """The communication thread: order, failures and, on a GPU, streams and seconds."""
 
+import threading
 import time
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from mqgrad import stopwatch
 from mqgrad.comm_thread import CommThread
+from mqgrad.wire_meter import Pending
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 SLEEP = 200_000_000  # cycles, about a tenth of a second
@@ -26,6 +28,71 @@ def test_jobs_run_in_order_and_a_failure_stops_them() -> None:
     thread.run(lambda: seen.append(3))
     thread.close()
     assert seen == [0, 1, 3]
+
+
+class Held:
+    """A thread that begins when all jobs are there, and writes down what they do."""
+
+    def __init__(self) -> None:
+        self.thread, self.result, self.seen = CommThread(), torch.zeros(1), []
+        self._go = threading.Event()
+        self.thread.post(lambda: self._go.wait(10))
+
+    def submit(self, name: str, *, fails: str = "") -> torch.futures.Future[torch.Tensor]:
+        def note(part: str) -> None:
+            self.seen.append(f"{part} {name}")
+            if part == fails:
+                raise ValueError(f"{part} {name} is broken")
+
+        def begin() -> Pending[None]:
+            note("begin")
+            return Pending(lambda: note("end"))
+
+        return self.thread.submit(begin, self.result)
+
+    def go(self) -> None:
+        self._go.set()
+
+
+def test_a_job_ends_after_the_next_has_begun_or_by_itself() -> None:
+    held = Held()
+    futures = [held.submit("1"), held.submit("2"), held.submit("3")]
+    held.go()
+    assert all(future.wait() is held.result for future in futures)
+    held.submit("4").wait()
+    order = "begin 1, begin 2, end 1, begin 3, end 2, end 3, begin 4, end 4"
+    assert ", ".join(held.seen) == order
+    held.thread.close()
+
+
+@pytest.mark.parametrize("others", ["post", "run", "drain", "close"])
+def test_whatever_else_the_thread_does_comes_after_the_end_of_jobs(others: str) -> None:
+    held = Held()
+    future = held.submit("1")
+    if others == "post":
+        held.thread.post(lambda: held.seen.append("other"))
+    held.go()
+    if others == "run":
+        held.thread.run(lambda: held.seen.append("other"))
+    elif others == "drain":
+        held.thread.drain()
+    held.thread.close()
+    assert future.done()
+    assert held.seen == ["begin 1", "end 1"] + ["other"] * (others in ("post", "run"))
+
+
+@pytest.mark.parametrize("fails", ["begin", "end"])
+def test_a_failure_reaches_every_job_that_has_not_ended(fails: str) -> None:
+    held = Held()
+    futures = [held.submit("0"), held.submit("1"), held.submit("2", fails=fails), held.submit("3")]
+    held.go()
+    assert futures[0].wait() is held.result
+    ended = 2 if fails == "end" else 1  # by then
+    for future in futures[ended:]:
+        with pytest.raises((ValueError, RuntimeError), match=f"{fails} 2 is broken"):
+            future.wait()
+    held.thread.drain()
+    held.thread.close()
 
 
 def test_what_ends_a_program_reaches_who_waits() -> None:
