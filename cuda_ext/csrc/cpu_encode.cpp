@@ -190,7 +190,7 @@ void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, 
   const int64_t first = begin * per_unit;
   BucketInput input(arguments);
   Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits,
-                arguments.streams);
+                arguments.streams && streaming_pays());
   for (int64_t bucket = first; bucket < std::min(end * per_unit, layout.buckets()); ++bucket) {
     encode_bucket(arguments, bucket, input, packer, payload);
   }
