@@ -50,7 +50,7 @@ def test_ecq_sgd_ends_below_qsgd_at_equal_bits(cluster: Simulated) -> None:
 
 
 def test_dq_sgd_ends_below_qsgd_2_with_fewer_bits_than_qsgd_3(cluster: Simulated) -> None:
-    """Yan et al. 2021, where widths differ in loss. At three bits' loss it is not: docs/systems.md has the figures."""
+    """Yan et al. 2021, where widths differ in loss; not at three bits' loss, see docs/systems.md."""
     dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd")
     two, _ = loss_and_bits(cluster, "fixed:2", "qsgd")
     three, _ = loss_and_bits(cluster, "fixed:3", "qsgd")
