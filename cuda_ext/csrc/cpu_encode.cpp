@@ -5,7 +5,6 @@
 
 #include "codes.h"
 #include "kernels.h"
-#include "line_writer.h"
 #include "payload.h"
 #include "reduce.h"
 
@@ -119,7 +118,7 @@ class BucketInput {
 // Collects codes and packs them chunk by chunk, the first one to the first bits of `out`.
 class Packer {
  public:
-  Packer(int bits, uint8_t* out, bool streams) : bits_(bits), streams_(streams), out_(out), lines_(out) {}
+  Packer(int bits, uint8_t* out) : bits_(bits), out_(out) {}
 
   // Room for kChunk codes.
   uint8_t* next() { return codes_ + count_; }
@@ -133,29 +132,16 @@ class Packer {
     count_ -= whole;
   }
 
-  void finish() {
-    write(count_);
-    if (streams_) lines_.finish();
-  }
+  void finish() { write(count_); }
 
  private:
   void write(int64_t n) {
-    if (streams_ && bits_ == 8) {
-      lines_.write(codes_, n);
-    } else if (streams_) {
-      uint8_t packed[2 * kChunk];
-      pack(bits_, codes_, n, packed);
-      lines_.write(packed, (n * bits_ + 7) / 8);
-    } else {
-      pack(bits_, codes_, n, out_);
-      out_ += n / 8 * bits_;
-    }
+    pack(bits_, codes_, n, out_);
+    out_ += n / 8 * bits_;
   }
 
   const int bits_;
-  const bool streams_;
   uint8_t* out_;
-  LineWriter lines_;
   int64_t count_ = 0;
   uint8_t codes_[2 * kChunk + kBlock];
 };
@@ -189,8 +175,7 @@ void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, 
   const int64_t per_unit = buckets_per_unit(layout);
   const int64_t first = begin * per_unit;
   BucketInput input(arguments);
-  Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits,
-                arguments.streams && streaming_pays());
+  Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits);
   for (int64_t bucket = first; bucket < std::min(end * per_unit, layout.buckets()); ++bucket) {
     encode_bucket(arguments, bucket, input, packer, payload);
   }

@@ -10,7 +10,6 @@
 
 namespace mqgrad {
 
-constexpr int64_t kStreamedBytes = int64_t{8} << 20;
 constexpr int64_t kChunk = 2048;  // elements handled at a time: a multiple of 8, small enough for the L1 cache
 
 struct Layout {
@@ -41,8 +40,6 @@ struct EncodeArguments {
   // In place of x: the mean of `count` payloads of the same layout, one behind the other.
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
-
-  bool streams = false;  // past the caches, whose place it would take: for payloads of kStreamedBytes or more
 };
 
 // A unit is the fewest buckets whose codes end on a byte, so that no two units write to the same byte.

@@ -23,10 +23,9 @@ void parallel_chunks(int64_t numel, const F& f) {
   torch::stable::parallel_for(0, ceil_divide(numel, kChunk), kGrain / kChunk, f);
 }
 
-void run_encode(EncodeArguments arguments, const Tensor& payload) {
+void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
   const Layout& layout = arguments.layout;
   check_payload(payload, layout.payload_bytes());
-  arguments.streams = layout.payload_bytes() >= kStreamedBytes;
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
   const int64_t per_unit = buckets_per_unit(layout);
   const int64_t grain = std::max<int64_t>(1, kGrain / (per_unit * layout.bucket_size));

@@ -169,23 +169,3 @@ def test_bytes_do_not_depend_on_threads(bucket_size: int) -> None:
     for threads in (2, 5):
         for ours, expected in zip(run(threads), single, strict=True):
             assert_same(ours, expected)
-
-
-@pytest.mark.usefixtures("restore_threads")
-@pytest.mark.parametrize(("bits", "threads"), [(5, 1), (8, 1), (8, 3)])
-def test_payloads_too_large_for_a_cache_hold_what_those_of_parts_hold(bits: int, threads: int) -> None:
-    """From 8 MiB on, codes are written past the caches; here they do not begin where a cache line does."""
-    torch.set_num_threads(threads)
-    part, bucket_size = 2**20, 512
-    x = torch.cat([gradient(part).repeat(14), gradient(515)])
-    payload = cuda_ext.encode(x, bits, bucket_size, True, 1)
-    ids = torch.arange(-(-len(x) // bucket_size))
-    scale_bytes = 4 * len(ids)
-    assert len(payload) >= 2**23
-    assert scale_bytes % 64 != 0
-    scales, codes = [], []
-    for values, of_part in zip(x.split(part), ids.split(part // bucket_size), strict=True):
-        small = cuda_ext.encode(values, bits, bucket_size, True, 1, of_part)
-        scales.append(small[: 4 * len(of_part)])
-        codes.append(small[4 * len(of_part) :])
-    assert_same(payload, torch.cat([*scales, *codes]))

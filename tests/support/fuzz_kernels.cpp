@@ -157,7 +157,6 @@ void fuzz_encode(Input& input, bool from_payloads) {
   const Bytes payload = input.take_room(layout.payload_bytes());
   const std::unique_ptr<int64_t[]> ids = input.take_array<int64_t>(layout.buckets());
   if (input.take_in(0, 1)) arguments.bucket_ids = ids.get();
-  arguments.streams = input.take_in(0, 1);
   const int64_t per_unit = buckets_per_unit(layout), units = (layout.buckets() + per_unit - 1) / per_unit;
   const int64_t middle = input.take_in(0, units);
   encode_units(arguments, 0, middle, payload.get());

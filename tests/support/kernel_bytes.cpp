@@ -100,7 +100,6 @@ void uniform(int type, int bits, int64_t bucket_size, bool stochastic, bool feed
     EncodeArguments arguments{x, kTypes[type], layout, stochastic, 7, nullptr, residual, 0.7, 0.9};
     arguments.payloads = payloads;
     arguments.count = payloads ? kPayloads : 0;
-    arguments.streams = payloads;
     encode_units(arguments, 0, units, payload);
   };
   const auto decode = [&](const uint8_t* payload, bool add, float* out) {

@@ -1,8 +1,6 @@
 // Prints how fast one thread encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32, beside
 // libc's memmove and a read of the same floats. In every round each runs once: `median` is that of ratios within a
 // round, `best` takes the fastest run of each. The argument is the number of rounds.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -72,13 +70,9 @@ void print(const Timed& timed, const Timed& copy, const Timed& read) {
               median_ratio(read.seconds, timed.seconds));
 }
 
-// On huge pages where the system has them, as the ops ask for; never freed.
+// Aligned as torch's; never freed.
 uint8_t* new_payload(int64_t bytes) {
-  constexpr int64_t kHugePage = int64_t{2} << 20;
-  const int64_t room = (bytes + kHugePage - 1) / kHugePage * kHugePage;
-  void* payload = std::aligned_alloc(kHugePage, room);
-  madvise(payload, room, MADV_HUGEPAGE);
-  return static_cast<uint8_t*>(payload);
+  return static_cast<uint8_t*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
 }
 
 }  // namespace
@@ -94,8 +88,7 @@ int main(int argc, char** argv) {
   for (int bits : kWidths) {
     const Layout layout{kNumel, bits, 512};
     uint8_t* payload = new_payload(layout.payload_bytes());
-    EncodeArguments arguments{x.data(), kFloat, layout, true, 7, nullptr, nullptr, 0, 0};
-    arguments.streams = layout.payload_bytes() >= kStreamedBytes;
+    const EncodeArguments arguments{x.data(), kFloat, layout, true, 7, nullptr, nullptr, 0, 0};
     const int64_t units = layout.buckets() / buckets_per_unit(layout);
     const std::string width = std::to_string(bits);
     all.push_back({"encode " + width, [=] { encode_units(arguments, 0, units, payload); }, {}});
