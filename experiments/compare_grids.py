@@ -39,6 +39,7 @@ _PEERS = ("fp16", "powersgd:rank=1", "powersgd:rank=4", "none")
 _METHODS = (
     "plain-ddp",
     "plain-ddp:hook=fp16",
+    "plain-ddp:hook=powersgd,rank=1",
     "plain-ddp:hook=powersgd,rank=4",
     "no-sync",
     "local-sgd",
@@ -69,21 +70,22 @@ _MORE_CODES = (
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
 _MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "dq-sgd:interval=5,keep=0.9")
 _IN_TURN = "100mbit/1gbit@0.75s"
-_MAIN_PEERS = ("fp16", "powersgd:rank=4", "none")
+_MAIN_PEERS = ("fp16", "powersgd:rank=4")
+_MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync")
 
 GRIDS: dict[str, dict[str, Any]] = {
-    # About 5 minutes: 48 runs.
+    # About 6 minutes: 60 runs.
     "quick": {
         "controllers": ("default", "fixed:4", "fixed:32", "goodput"),
-        "compressors": ("fp16", "powersgd:rank=4", "none"),
-        "methods": ("plain-ddp",),
+        "compressors": ("fp16", "powersgd:rank=4"),
+        "methods": _MAIN_METHODS,
         "workloads": ("digits-cnn",),
         "links": ("100mbit", "1gbit"),
         "seeds": 3,
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 35 minutes: every system on one workload and a slow link, 300 runs.
+    # About 35 minutes: every system on one workload and a slow link, 305 runs.
     "systems": {
         "controllers": (*_FIXED, "default", *_RULES, *_MORE_RULES),
         "compressors": (*_CODES, *_PEERS, *_MORE_CODES),
@@ -95,7 +97,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4.5",
         "settings": _UNSEEN,
     },
-    # About 70 minutes: the same on faster links, one setting a system, 720 runs.
+    # About 75 minutes: the same on faster links, one setting a system, 735 runs.
     "fast-links": {
         "controllers": (*_FIXED, "default", *_RULES),
         "compressors": (*_CODES, *_PEERS),
@@ -107,11 +109,11 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "3.5",
         "settings": _UNSEEN,
     },
-    # About 110 minutes: the main systems on other workloads, with Adam, 240 runs.
+    # About 130 minutes: the main systems on other workloads, with Adam, 288 runs.
     "workloads": {
         "controllers": _MAIN_RULES,
         "compressors": _MAIN_PEERS,
-        "methods": ("plain-ddp",),
+        "methods": _MAIN_METHODS,
         "workloads": ("bytes-gpt", "bytes-gpt-large", "bytes-lstm", "digits-cnn"),
         "optimizers": ("adam",),
         "links": ("100mbit", "1gbit"),
@@ -124,7 +126,7 @@ GRIDS: dict[str, dict[str, Any]] = {
             "bytes-gpt-large:evaluation_bytes=2048",
         ),
     },
-    # About 15 minutes: the same on a convex problem, and the codes that know its smoothness; 260 runs.
+    # About 20 minutes: the same on a convex problem, and the codes that know its smoothness; 320 runs.
     "logreg": {
         "controllers": _MAIN_RULES,
         "compressors": (
@@ -134,7 +136,7 @@ GRIDS: dict[str, dict[str, Any]] = {
             "smoothness:shift=false",
             "smoothness:steps=uniform,blocks=4",
         ),
-        "methods": ("plain-ddp",),
+        "methods": _MAIN_METHODS,
         "workloads": ("logreg",),
         "links": ("100mbit", "1gbit", _IN_TURN, "none"),
         "seeds": 5,

@@ -26,13 +26,14 @@ def references(
 ) -> dict[str, Reference]:
     """The references that a group has runs of.
 
-    - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits; ``fp16``: half the bytes;
-    - ``PowerSGD``: the best of its compared ranks in hindsight; ``oracle``: the best of the compared fixed widths;
+    - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
+    - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
+    - ``oracle``: the best of the compared fixed widths;
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
       sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
 
-    ``fp16`` and ``PowerSGD`` are PyTorch's own hooks, or in sweeps that lack them our compressors. A reference with a
-    run that did not finish stands for its other seeds, and is chosen only if no candidate has all its runs.
+    A reference with a run that did not finish stands for its other seeds, and is chosen only if no candidate has all
+    its runs.
 
     Args:
         runs: by system.
@@ -76,11 +77,11 @@ def _is_fixed(name: str) -> bool:
     return system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == "fixed"
 
 
-def _badness(reference: Reference) -> tuple[int, bool, bool, float]:
-    """The best finished all runs, is PyTorch's own, and reached the target soonest or missed it after the least."""
-    timing, is_ours = reference.timing, not reference.system.startswith(FP32)
+def _badness(reference: Reference) -> tuple[int, bool, float]:
+    """The best finished all runs, and reached the target soonest or missed it after the least."""
+    timing = reference.timing
     missed, seconds = (True, 0.0) if timing is None else (not timing.reached, timing.mean)
-    return reference.failed, is_ours, missed, seconds
+    return reference.failed, missed, seconds
 
 
 def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: float | None) -> Timing | None:

@@ -39,9 +39,9 @@ _NOTES = (
     "a mean says over how many cells it goes. A system with a run that did not finish has no mean; a reference "
     "with one stands for its other seeds, which favours the reference: the page says where. Yellow: a bound, "
     "which tells neither faster nor slower, or nothing to compare with yet.",
-    "**References**, chosen in hindsight for each cell: *PowerSGD* is the best of the compared ranks, "
-    "*oracle* the best of the compared fixed widths; *fp16* and *PowerSGD* are PyTorch's own hooks where the sweep "
-    "has them, else ours. *Ideal*: as many iterations as fp32 needs, each as short as those of no-sync, which sends "
+    "**References**, chosen in hindsight for each cell: *fp16* and *PowerSGD* are the faster of PyTorch's own hook "
+    "and our compressor, PowerSGD at the best of the compared ranks; *oracle* the best of the compared fixed "
+    "widths. *Ideal*: as many iterations as fp32 needs, each as short as those of no-sync, which sends "
     "nothing; where a sweep has only none, which sends no gradient but lets the ranks agree in each iteration, "
     "methods that communicate more rarely can pass it.",
     "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of fp32's squared gradient norms: the most bits "
