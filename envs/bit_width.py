@@ -53,7 +53,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | 4       | ln L_0 - ln L_k, the drop since the opening interval              | -10 | 10  |
     | 5       | log2(seconds that 32 bits add to an iteration / fixed seconds)    | -20 | 20  |
     | 6       | the same of their standard deviation                              | -20 | 20  |
-    | 7       | log10(fixed seconds), which do not depend on the width            | -6  | 3   |
+    | 7       | log10(fixed seconds): beside those of bytes, with those of coding | -6  | 3   |
     | 8       | seconds that coding may well cost / fixed seconds                 | 0   | 0.5 |
     | 9       | log10(gradient noise / gradient signal)                           | -6  | 6   |
     | 10-9+n  | log10(quantization noise / gradient signal), for each width       | -6  | 6   |

@@ -50,11 +50,13 @@ def make_config(
 
     names = list(chosen["workloads"])
     systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
+    links = available_links(list(chosen["links"]), console)
+    systems = systems_on(links, systems, console)
     return SweepConfig(
         systems=systems if FP32 in systems else (*systems, FP32),
         workloads=tuple(names),
         optimizers=tuple(chosen["optimizers"]),
-        links=tuple(available_links(list(chosen["links"]), console)),
+        links=tuple(links),
         seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + chosen["seeds"])),
         hosts=chosen["hosts"],
         budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
@@ -146,3 +148,16 @@ def available_links(names: list[str], console: Console) -> list[str]:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))
     return names
+
+
+def systems_on(links: list[str], systems: tuple[str, ...], console: Console) -> tuple[str, ...]:
+    """The systems, without those that an emulated link cannot pace if there is one, and a notice of that."""
+    from .sweep_grid import Link, System
+
+    if not any(Link.parse(link).emulated for link in links):
+        return systems
+    left_out = [name for name in systems if not System.parse(name).can_be_emulated]
+    if left_out:
+        names = ", ".join(left_out)
+        console.print(f"[yellow]left out, for emulated links cannot pace them:[/yellow] {escape(names)}")
+    return tuple(name for name in systems if name not in left_out)

@@ -89,12 +89,12 @@ def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def kind_of(system: str) -> str:
     """What a system competes as; of each kind, the plots show the best."""
-    controller, compressor, method, _ = System.parse(system)
+    parsed = System.parse(system)
+    controller, compressor, method, _ = parsed
     if system in (FP32, HOOKED_FP32, *SILENT) or is_policy(controller or ""):
         return system
     if method != DEFAULT_METHOD:
-        hook = method.partition(":hook=")[2].partition(",")[0]  # PyTorch's own fp16 and powersgd
-        return hook or "method"
+        return parsed.torch_hook or "method"
     if controller is not None and not controller.startswith("fixed:"):
         return "rule"
     if compressor != DEFAULT_COMPRESSOR:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 
 from .estimates import Timing
-from .sweep_grid import FP32, SILENT, System
+from .sweep_grid import SILENT, System
 from .sweep_result import CellResult
 
 
@@ -42,8 +42,8 @@ def references(
     """
     chosen: dict[str, Callable[[str], bool]] = {
         "fp32": lambda name: name == fp32,
-        "fp16": lambda name: name in (f"{FP32}:hook=fp16", "fp16"),
-        "PowerSGD": lambda name: name.startswith((f"{FP32}:hook=powersgd", "powersgd")),
+        "fp16": lambda name: _is_peer(name, "fp16"),
+        "PowerSGD": lambda name: _is_peer(name, "powersgd"),
         "oracle": _is_fixed,
     }
     found = {}
@@ -51,7 +51,7 @@ def references(
         candidates = [_reference(name, own, target) for name, own in runs.items() if is_one(name)]
         if candidates:
             found[reference] = min(candidates, key=_badness)
-    silent = next((name for name in SILENT if name in runs), None)
+    silent = next((name for name in SILENT if any(run.iterations for run in runs.get(name, ()))), None)
     if silent is not None and fp32 in runs:
         found["ideal"] = Reference(silent, _ideal(runs[fp32], runs[silent], target))
     return found
@@ -70,6 +70,14 @@ def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None
 
 def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> Reference:
     return Reference(name, timing_of(runs, target), sum(not run.finished for run in runs))
+
+
+def _is_peer(name: str, peer: str) -> bool:
+    """Whether it is PyTorch's own hook of that name, or our compressor."""
+    system = System.parse(name)
+    return system.torch_hook == peer or (
+        system.controller is None and system.compressor.partition(":")[0] == peer
+    )
 
 
 def _is_fixed(name: str) -> bool:

@@ -25,6 +25,7 @@ _POLL_SECONDS = 0.02
 _SERVING = "serving"
 _RECORD = "record.json"
 _FAILED = ("crashed", "timed out")
+_LAB_FAILURES = 4  # in a row: then the kernel will not build another
 
 
 class Place(NamedTuple):
@@ -57,6 +58,7 @@ class CellRunner:
         self._logs = place.logs / _SERVING
         self._server: Server | None = None
         self._had_lab = False
+        self._lab_failures = 0
         self._options: list[str] = []
         self._link = ""
         self._revision: str | None = None
@@ -67,7 +69,8 @@ class CellRunner:
 
     def __exit__(self, *exception: object) -> None:
         try:
-            self._end_server(at_once=bool(self._place.caught))
+            with contextlib.suppress(NetLabError):  # a lab that is left is removed next
+                self._end_server(at_once=bool(self._place.caught))
             if self._had_lab:
                 remove_stale_lab(self._place.lab_name)
         finally:
@@ -82,7 +85,7 @@ class CellRunner:
 
         Raises:
             KeyboardInterrupt: a signal asked to stop.
-            NetLabError: no lab can be built here: not even the first one was.
+            NetLabError: no lab can be built here: not even the first one was, or several in a row were not.
         """
         started, others = time.monotonic(), OthersLoad()
         limit = self._config.limit_of(cell)
@@ -122,8 +125,10 @@ class CellRunner:
         try:
             self._prepare_server(cell)
             ending = self._follow(request_of(cell, self._config, record), deadline)
+            self._lab_failures = 0
         except NetLabError as error:
-            if not self._had_lab:
+            self._lab_failures += 1
+            if not self._had_lab or self._lab_failures == _LAB_FAILURES:
                 raise
             return Ending("crashed", f"the lab failed: {' '.join(str(error).split())}"[:REASON_CHARACTERS])
         if ending.outcome == "timed out":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import make_controller
-from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
+from mqgrad.trainers.methods import DEFAULT_METHOD, PlainDDP, make_method, method_names
 from mqgrad.widths import check_width
 
 from .netlab_link import LinkRates, parse_link_rates
@@ -136,6 +136,17 @@ class System(NamedTuple):
         with contextlib.suppress(ValueError):
             return len(make_compressor(self.compressor).widths) > 1
         return True
+
+    @property
+    def torch_hook(self) -> str:
+        """The hook of PyTorch's own that its DDP has; empty where there is none."""
+        method = make_method(self.method)
+        return method.hook if isinstance(method, PlainDDP) and method.hook != "none" else ""
+
+    @property
+    def can_be_emulated(self) -> bool:
+        """Whether it runs on emulated links."""
+        return make_method(self.method).can_be_paced
 
     def controller_of_run(self) -> str | None:
         """The controller, or the one that keeps the compressor at its own width; None where there is no width."""

@@ -43,7 +43,7 @@ class ObservationSchema:
     |---|---|---|
     | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
     | 1 | the same of their standard deviation | ±20 |
-    | 1 | log10(fixed seconds), those of an iteration that do not depend on the width | −6 to 3 |
+    | 1 | log10(fixed seconds), those of an iteration beside its bytes, of coding if it is coded | −6 to 3 |
     | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |
     | 1 | log10(gradient noise / gradient signal) | ±6 |
     | one per width | log10(quantization noise at that width / gradient signal) | ±6 |

@@ -23,13 +23,13 @@ SMALL_MEMORY = 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pending(Generic[Result]):
-    """A collective under way."""
+    """A collective under way, or what is left of a piece of work that started some."""
 
     wait: Callable[[], Result]
     """Return its result; to be called once."""
 
     def then(self, read: Callable[[Result], Read]) -> "Pending[Read]":
-        """The same collective, with something else made of its result."""
+        """The same, with something else made of its result."""
         return Pending(lambda: read(self.wait()))
 
 

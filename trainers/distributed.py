@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
+from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
 from mqgrad.controllers import make_controller
 from mqgrad.statistics import IntervalStatistics
@@ -13,7 +14,7 @@ from .cluster import ControllerSpec
 from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
-from .methods import DEFAULT_METHOD, RankInterval, make_method
+from .methods import DEFAULT_METHOD, NoSync, RankInterval, make_method
 from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
 from .smooth import compressor_for
@@ -150,15 +151,14 @@ class Distributed:
         """Begin a run; see :class:`mqgrad.trainers.cluster.Cluster`.
 
         Raises:
-            ValueError: an unknown controller or compressor.
+            ValueError: an unknown controller or compressor, or one that does not go with the other; a method that the
+                link cannot pace.
             WorkerError: a rank died, hung or raised.
         """
-        if isinstance(controller, str):
-            make_controller(controller)  # a mistake is found here, where it costs no worker
-        self._replicas_diverge = isinstance(
-            compressor_for(self.workload, compressor, self.world_size), NoCommunication
-        )
-        make_method(method)
+        # Mistakes are found here, where they cost no worker.
+        code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
+        check_compatible(make_controller(controller) if isinstance(controller, str) else controller, code)
+        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
         if method != DEFAULT_METHOD and controller is not None:
             raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
         if controller is not None and self._clock is not None:
@@ -166,6 +166,11 @@ class Distributed:
         link = link or self._link
         self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
         paced_link = None if self._run_clock else link
+        if paced_link is not None and not way.can_be_paced:
+            raise ValueError(
+                f"method {method!r} cannot be paced on an emulated link ({link}): take a link that the kernel shapes "
+                "(mqgrad netlab), or a compressor of ours"
+            )
         self._ranks.call(
             "reset", seed=seed, link=paced_link, controller=controller, compressor=compressor, method=method
         )
@@ -205,12 +210,10 @@ class Distributed:
 
         Raises:
             ReplicaMismatchError: they do not.
-            ValueError: the run's compressor is ``none``, under which replicas diverge.
+            ValueError: the run's compressor is ``none``, or its method ``no-sync``, under which replicas diverge.
         """
         if self._replicas_diverge:
-            raise ValueError(
-                "compressor 'none' averages nothing: its replicas diverge and cannot be verified"
-            )
+            raise ValueError("nothing is averaged in this run: its replicas diverge and cannot be verified")
         fingerprints: list[str] = self._ranks.call("fingerprint")
         others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
         if others:

@@ -97,6 +97,8 @@ def computing_spans(events: list[Event]) -> list[Span]:
 def report_buckets(events: list[Event]) -> None:
     """Print how often, and for how long, a bucket is coded while Gloo is at work on another one."""
     begins, ends = spans(events, "mqgrad.begin"), spans(events, "mqgrad.end")
+    if len(begins) != len(ends):
+        return  # not all were coded: an all-reduce has no second half
     gloo = spans(events, "gloo:all_to_all") + spans(events, "gloo:all_gather")
     beside = 0.0
     for part, halves in (("mqgrad.encode", begins), ("mqgrad.decode", ends)):

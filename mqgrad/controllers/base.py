@@ -54,7 +54,7 @@ def trial_widths(controller: Controller | None) -> tuple[Width, ...]:
 
 def choices(controller: Controller | None) -> tuple[Width, ...]:
     """Widths that the controller may choose or wants to be tried, as far as it tells."""
-    return (*getattr(controller, "widths", ()), *trial_widths(controller))
+    return tuple(dict.fromkeys((*getattr(controller, "widths", ()), *trial_widths(controller))))
 
 
 def parameter_widths(controller: Controller | None) -> tuple[Width, ...]:

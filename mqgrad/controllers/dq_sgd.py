@@ -29,8 +29,8 @@ class DQSGD(WidthRule):
       that were under- or overspent.
     - log α is an EWMA of log f_n − log f_{n−1}, f the mean loss of an interval over all ranks, and α at most 1.
 
-    With ``error`` instead of a budget, nothing is estimated: each decision may add the same error e to the bound, so
-    α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of the first ‖ḡ‖² that was measured.
+    With ``error`` instead of a budget, nothing is estimated (α is 1 unless ``contraction`` is given): each decision may
+    add the same error e to the bound, so α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of the first ‖ḡ‖² that was measured.
     """
 
     budget: float = 4.0
@@ -79,6 +79,7 @@ class DQSGD(WidthRule):
         """The schedule at this decision plus the correction toward the budget, or the width within the error."""
         norm_sq = statistics.gradient_signal + statistics.gradient_noise
         if not usable(statistics.peak_energy, norm_sq) or statistics.peak_energy * norm_sq == 0:
+            self.log_loss = None  # the next one is more than a decision away from the last
             return None
         self.made += 1
         self._learn_contraction(statistics.loss)
@@ -101,14 +102,13 @@ class DQSGD(WidthRule):
         return 2.0 ** min(max(self.log_contraction or 0.0, -_LOG_RATIO_LIMIT), 0.0)
 
     def _learn_contraction(self, loss: float) -> None:
-        if self.horizon is None or self.contraction is not None or not usable(loss) or loss == 0:
+        if self.horizon is None or self.contraction is not None or self.error is not None:
             return
-        before, self.log_loss = self.log_loss, math.log2(loss)
-        if before is not None:
+        before, self.log_loss = self.log_loss, math.log2(loss) if usable(loss) and loss > 0 else None
+        if before is not None and self.log_loss is not None:
             self.contractions += 1
-            keep = min(
-                self.keep, 1 - 1 / self.contractions
-            )  # else the first, steep one would weigh most for long
+            # A plain mean at first, or the first, steep one would weigh most for long.
+            keep = min(self.keep, 1 - 1 / self.contractions)
             self.log_contraction = ewma(self.log_contraction, self.log_loss - before, keep)
 
     def _width_within(self, log_levels: float) -> Width:

@@ -15,6 +15,7 @@ from mqgrad.experiments.compare_options import (
     parse_budgets,
     parse_workload_settings,
     split_list,
+    systems_on,
     with_defaults,
 )
 from mqgrad.experiments.sweep_config import SweepConfig
@@ -74,6 +75,13 @@ def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
     assert whole == tuple(f"fixed:{bits}" for bits in (*range(1, 9), 16, 32))
     with pytest.raises(ValueError, match="in hindsight only"):
         System.parse("oracle on qsgd").check(None)
+
+
+def test_what_an_emulated_link_cannot_pace_is_left_out_with_a_notice() -> None:
+    console, systems = Console(record=True, width=200), ("fixed:4", "plain-ddp:hook=powersgd,rank=4")
+    assert systems_on(["none", "100mbit"], systems, console) == systems
+    assert systems_on(["emulated:100mbit"], systems, console) == ("fixed:4",)
+    assert "powersgd,rank=4" in console.export_text()
 
 
 def test_a_data_root_goes_to_the_workloads_that_read_one() -> None:

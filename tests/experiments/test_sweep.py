@@ -251,6 +251,16 @@ def test_what_the_kernel_refuses_a_lab_is_in_the_row_and_the_sweep_goes_on(
     assert len(stale) == 1
 
 
+def test_when_no_lab_can_be_built_any_more_the_sweep_stops_and_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
+) -> None:
+    monkeypatch.setattr(FakeLab, "refused", frozenset(("build", number) for number in range(2, 9)))
+    with pytest.raises(NetLabError, match="refused to"):
+        run_fake(tmp_path, small_config(links=("100mbit", "1gbit"), seeds=(1,)))
+    outcomes = [row.outcome for row in load_results(tmp_path / "out")]
+    assert outcomes == ["finished", "finished", "crashed"]
+
+
 def test_where_no_lab_can_be_built_nothing_is_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
 ) -> None:

@@ -97,6 +97,9 @@ def test_dq_sgd_averages_the_contraction_and_keeps_it_at_most_one() -> None:
     before = controller.alpha
     for loss in (math.nan, 0.0, -1.0):  # teach nothing
         controller.decide(statistics(losses=(loss,)))
+    controller.decide(statistics(losses=(1e-9,)))  # several decisions after the last usable one
+    controller.decide(statistics(peak_energy=math.nan))
+    controller.decide(statistics(losses=(1.0,)))
     assert controller.alpha == before
     controller.decide(statistics(losses=(1e9,)))
     assert controller.alpha == 1.0
@@ -115,6 +118,7 @@ def test_dq_sgd_meets_an_error_constraint() -> None:
         8,
     ]
     assert uniform_noise(60.0, 5) <= 0.11 < uniform_noise(60.0, 4)
+    assert widths_of(spec + ",horizon=9", {}, {"losses": (0.1,)}) == [4, 5, 5]  # the contraction is not estimated
     # A weight of 1/4 halves the levels that the first of two decisions gets.
     assert widths_of(spec + ",horizon=2,contraction=0.25", {}, {}) == [4, 4, 5]
 

@@ -56,7 +56,7 @@ def test_fewer_bits_are_fewer_bytes(cluster: Distributed) -> None:
 def test_replicas_of_none_are_not_verified(cluster: Distributed) -> None:
     cluster.reset(seed=0, compressor="none")
     cluster.run(2, bits=32)
-    with pytest.raises(ValueError, match="'none' averages nothing: its replicas diverge"):
+    with pytest.raises(ValueError, match="nothing is averaged in this run: its replicas diverge"):
         cluster.verify_replicas()
     cluster.reset(seed=0, compressor="fp16")
     cluster.run(2, bits=16)
@@ -111,6 +111,7 @@ def test_mean_bits_counts_every_iteration(cluster: Distributed) -> None:
         ({}, {"iterations": 1, "bits": 9}, "bit width 9"),
         ({}, {"iterations": 0, "bits": 4}, "iterations must be .* not 0"),
         ({"controller": "fixd:4"}, {"iterations": 1}, "unknown controller 'fixd:4'"),
+        ({"controller": "goodput", "compressor": "minmax"}, {"iterations": 1}, "compressors that have these widths"),
     ],
 )
 def test_mistakes_are_named_and_cost_no_worker(

@@ -1,6 +1,17 @@
 """Ways of training W replicas together, by name."""
 
+from .averaging import NoSync
 from .base import RankInterval, Setup, TrainingMethod
+from .plain_ddp import PlainDDP
 from .registry import DEFAULT_METHOD, make_method, method_names
 
-__all__ = ["DEFAULT_METHOD", "RankInterval", "Setup", "TrainingMethod", "make_method", "method_names"]
+__all__ = [
+    "DEFAULT_METHOD",
+    "NoSync",
+    "PlainDDP",
+    "RankInterval",
+    "Setup",
+    "TrainingMethod",
+    "make_method",
+    "method_names",
+]

@@ -39,6 +39,10 @@ class LocalSGD:
     def __post_init__(self) -> None:
         check_positive_ints(period=self.period)
 
+    @property
+    def can_be_paced(self) -> bool:
+        return True
+
     def next_exchange(self, iteration: int) -> int:
         return iteration + -iteration % self.period
 

@@ -60,6 +60,11 @@ class TrainingMethod(Protocol):
         """The first iteration, from this one on, that ends with an exchange. Counted from 1; asked before a run."""
         ...
 
+    @property
+    def can_be_paced(self) -> bool:
+        """Whether it runs on emulated links, or only on real ones and those that the kernel shapes."""
+        ...
+
     def start(self, setup: Setup) -> nn.Module:
         """Begin the run; return the module to compute the loss with."""
         ...

@@ -21,6 +21,10 @@ class DDP:
     _compression: mqgrad.CompressionState = dataclasses.field(init=False, repr=False)
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
 
+    @property
+    def can_be_paced(self) -> bool:
+        return True
+
     def next_exchange(self, iteration: int) -> int:
         return iteration
 

@@ -32,8 +32,7 @@ class PlainDDP(LocalSGD):
     so.
 
     Raises:
-        ValueError: for an unknown hook; a rank that is missing, not positive, or given without ``powersgd``; from
-            ``start``, for ``powersgd`` on an emulated link.
+        ValueError: for an unknown hook; a rank that is missing, not positive, or given without ``powersgd``.
     """
 
     period: int = dataclasses.field(init=False, default=1)
@@ -58,12 +57,11 @@ class PlainDDP(LocalSGD):
         if self.rank is not None:
             check_positive_ints(rank=self.rank)
 
+    @property
+    def can_be_paced(self) -> bool:
+        return self.hook != "powersgd"
+
     def start(self, setup: Setup) -> nn.Module:
-        if setup.link is not None and self.hook == "powersgd":
-            raise ValueError(
-                f"PyTorch's PowerSGD hook cannot be paced on an emulated link ({setup.link}): take a link that the "
-                f"kernel shapes (mqgrad netlab), or our powersgd:rank={self.rank}"
-            )
         model = LocalSGD.start(self, setup)
         self._nbytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         ddp = DistributedDataParallel(model, process_group=setup.group, **self._buckets())
