@@ -1,30 +1,26 @@
 """The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from . import stopwatch
-from .agreement import Agreement
 from .comm_thread import CommThread
 from .compatibility import check_compatible
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
-from .compressors.base import BucketWork, Step
-from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
-from .costs import Costs, Totals
-from .gradient_figures import GradientFigures
+from .compressors.base import BucketWork
+from .controllers.base import Controller
+from .costs import Totals
+from .iteration import Iteration
 from .iteration_clock import IterationClock
-from .layout import Layout, LayoutTable
+from .layout import LayoutTable
 from .measurements import Measurements
 from .paced_link import Link
 from .saved_state import check_keys, check_version
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport, own_group
-from .widths import Width, Widths, check_parameter_widths, check_width
-from .wire_meter import DONE, Pending
+from .widths import Width
 
 FORMAT_VERSION = 1
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
@@ -77,29 +73,25 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         self.controller = controller
-        self.interval = opening_of(controller) if controller is not None else interval
-        """Iterations of the current interval."""
-        self.last_statistics: IntervalStatistics | None = None
-        """Statistics that the controller saw last."""
         self._transport = transport or Transport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
-        self._seed = seed
-        self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
-        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
         check_compatible(controller, self.compressor)
-        opening, interval = self.interval, controller.interval if controller is not None else interval
-        decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
-        self._agreement = Agreement(self._transport, f"{self._config}, {decides}")
+        self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
-        self._figures = GradientFigures(seed, self.compressor, by_parameter=by_parameter, trial_widths=tried)
-        first_bits = controller.initial_bits if controller is not None else self.compressor.widths[-1]
-        self._closed_bits = check_width(first_bits, self.compressor.widths)
-        self._requested_bits: Widths = self._closed_bits
-        self._bits: Widths = self._closed_bits
         self._measured = Measurements()
-        self._is_open = False  # between the first and the last bucket of an iteration
         self._clock = IterationClock()
+        self._iteration = Iteration(
+            self._transport,
+            self.compressor,
+            controller,
+            configuration=self._config,
+            layouts=self._layouts,
+            measured=self._measured,
+            clock=self._clock,
+            seed=seed,
+            interval=interval,
+        )
         self._thread = CommThread(self._transport.device)
 
     @property
@@ -108,17 +100,32 @@ class CompressionState:
         return self._measured.totals
 
     @property
+    def last_statistics(self) -> IntervalStatistics | None:
+        """Statistics that the controller saw last."""
+        return self._iteration.last_statistics
+
+    @property
+    def interval(self) -> int:
+        """Iterations of the current interval; may be set where no controller decides."""
+        return self._iteration.interval
+
+    @interval.setter
+    def interval(self, iterations: int) -> None:
+        self._iteration.interval = iterations
+
+    @property
     def bits(self) -> Width:
         """Width of the last iteration that is complete; before there is one, of the first.
 
         Where parameters have widths of their own, the mean over elements.
         """
-        return self._closed_bits
+        return self._iteration.closed_bits
 
     @property
     def parameter_bits(self) -> tuple[Width, ...] | None:
         """Widths of the last or current iteration by parameter; None where all have the same."""
-        return self._bits if isinstance(self._bits, tuple) else None
+        bits = self._iteration.bits
+        return bits if isinstance(bits, tuple) else None
 
     @property
     def parameters(self) -> tuple[torch.Tensor, ...]:
@@ -133,7 +140,7 @@ class CompressionState:
         """
         self._measured.report(loss, self._clock.lap(), keep_untimed=self.interval > 1)
         if self.controller is not None:
-            self._thread.post(self._open_iteration)
+            self._thread.post(self._iteration.open)
 
     def mark(self) -> None:
         """Start the clock here: call after a pause such as an evaluation, so that it is not taken for training.
@@ -152,13 +159,7 @@ class CompressionState:
         Raises:
             ValueError: for an unknown width, or a wrong number of widths.
         """
-        self._requested_bits = self._checked(bits)
-
-    def _checked(self, bits: Width | Sequence[Width]) -> Widths:
-        compressor = self.compressor
-        return check_parameter_widths(
-            bits, compressor.widths, compressor.parameter_widths, len(self._layouts.parameters)
-        )
+        self._iteration.request(bits)
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
@@ -180,85 +181,7 @@ class CompressionState:
         is_last = bucket.is_last()
         if is_last:
             self._clock.begin_wait(work.buffer.device)
-        return self._thread.submit(lambda: self._start_average(work, is_last), work.buffer)
-
-    # What follows runs on the communication thread, for one bucket after another in the same order on all ranks.
-
-    def _start_average(self, work: BucketWork, is_last: bool) -> Pending[None]:
-        self._open_iteration()
-        measure = len(self._measured.losses) + 1 == self.interval
-        if measure:
-            self._figures.add(work, self._measured.statistics)
-        averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
-        if self._transport.world_size > 1:
-            averaged = self.compressor.start_average_(work, self._step(work.layout, measure))
-        return averaged.then(lambda _: self._close_iteration(is_measured=measure)) if is_last else averaged
-
-    def _step(self, layout: Layout, measure: bool) -> Step:
-        bits = self._bits
-        return Step(
-            transport=self._transport,
-            bits=0 if isinstance(bits, tuple) else bits,
-            parameter_bits=layout.widths(bits) if isinstance(bits, tuple) else None,
-            iteration=self.totals.iterations,
-            seed=self._seed,
-            costs=self._measured.open_costs,
-            measure=measure,
-            seconds=self._clock.seconds,
-        )
-
-    def _open_iteration(self) -> None:
-        if self._is_open:
-            return
-        self._is_open = True
-        stopwatch.settle()
-        agreed = self._agreement.start_check(
-            iteration=self.totals.iterations,
-            bits=self._requested_bits,
-            losses=len(self._measured.losses),
-            residuals=self.compressor.num_residuals,
-        )
-        if self._may_overlap_check():
-            self._transport.await_first(agreed)
-        else:
-            agreed.wait()
-        if self.controller is not None and len(self._measured.losses) >= self.interval:
-            self._decide(self.controller)
-        self._bits = self._requested_bits
-
-    def _may_overlap_check(self) -> bool:
-        """Whether a plain bucket follows at once; with a controller, the check overlaps forward instead."""
-        is_plain = self.compressor.is_plain(self._requested_bits)
-        return is_plain and self.controller is None and self._transport.world_size > 1
-
-    def _decide(self, controller: Controller) -> None:
-        stopwatch.settle()
-        started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
-        self.last_statistics = self._agreement.gather(
-            self.take_statistics(),
-            interval=self.interval,
-            iteration=self.totals.iterations,
-            bits=self._closed_bits,
-            rotated=self.compressor.rotates_few_bits,
-        )
-        # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
-        decision = self._checked(controller.decide(self.last_statistics))
-        self.interval = controller.interval
-        self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
-        stopwatch.settle()
-        on_wire = self._transport.wire_seconds - wire_seconds
-        self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire
-        self._transport.move_costs(self._measured.open_costs)  # for a checkpoint: this is not decided again
-
-    def _close_iteration(self, is_measured: bool) -> None:
-        self._is_open = False
-        self._clock.end_wait()
-        if is_measured or self.totals.iterations == 0:
-            stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
-        bits = self._bits
-        self._closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
-        self._transport.move_costs(self._measured.open_costs)
-        self._measured.close_iteration(self._closed_bits)
+        return self._thread.submit(lambda: self._iteration.start_average(work, is_last), work.buffer)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -270,9 +193,7 @@ class CompressionState:
         return {
             "format_version": FORMAT_VERSION,
             "config": self._config,
-            "requested_bits": self._requested_bits,
-            "bits": self._closed_bits,
-            "interval": self.interval,
+            **self._iteration.state_dict(),
             **self._measured.state_dict(),
             "compressor": self.compressor.state_dict(),
             "controller": self.controller.state_dict() if self.controller is not None else None,
@@ -302,17 +223,12 @@ class CompressionState:
         except Exception:
             self._load(own)
             raise
-        self._transport.move_costs(Costs())  # of the next iteration, if it is open: not this run's
-        self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
+        self._iteration.abandon()
         self._clock.restart()
 
     def _load(self, state: dict[str, Any]) -> None:
         self._measured.load_state_dict(state)
-        requested = state["requested_bits"]
-        self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
-        self._bits = self._requested_bits
-        self._closed_bits = state["bits"]
-        self.interval = state["interval"]
+        self._iteration.load_state_dict(state)
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])

@@ -38,8 +38,10 @@ def applied(spec: str) -> list[tuple[list[torch.Tensor], list[float]]]:
         model = torch.nn.Linear(WIDTH, 1, bias=False)
         compressor = mqgrad.make_compressor(spec)
         state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor=compressor)
-        measured = state._step
-        state._step = lambda *args: measured(*args)._replace(seconds=seconds_of(state.totals.iterations - 1))
+        measured = state._iteration._step
+        state._iteration._step = lambda *args: measured(*args)._replace(
+            seconds=seconds_of(state.totals.iterations - 1)
+        )
         ddp = models.compressed_ddp(model, state)
         means, factors = [], []
         for iteration in range(ITERATIONS):

@@ -1,0 +1,186 @@
+"""What the communication thread does in every iteration: open it, decide, average its buckets, close it."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from . import stopwatch
+from .agreement import Agreement
+from .compressors.base import BucketWork, Compressor, Step
+from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
+from .costs import Costs
+from .gradient_figures import GradientFigures
+from .iteration_clock import IterationClock
+from .layout import Layout, LayoutTable
+from .measurements import Measurements
+from .statistics import IntervalStatistics
+from .transport import Transport
+from .widths import Width, Widths, check_parameter_widths, check_width
+from .wire_meter import DONE, Pending
+
+
+class Iteration:
+    """The iteration under way on one rank: opened, averaged bucket by bucket, closed; and then the next.
+
+    Its steps are those of :class:`mqgrad.CompressionState`. Whatever starts a collective runs on the communication
+    thread, for one bucket after another in the same order on all ranks; the training thread asks for widths.
+
+    Args:
+        configuration: of the run, compared between the ranks.
+        layouts: of the buckets, which the training thread finds.
+        measured: what iterations cost is added here.
+        clock: of the training loop.
+        seed: of the run, equal on all ranks.
+        interval: iterations per interval when there is no controller.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        compressor: Compressor,
+        controller: Controller | None,
+        *,
+        configuration: str,
+        layouts: LayoutTable,
+        measured: Measurements,
+        clock: IterationClock,
+        seed: int,
+        interval: int,
+    ) -> None:
+        self._transport, self._compressor, self._controller = transport, compressor, controller
+        self._layouts, self._measured, self._clock, self._seed = layouts, measured, clock, seed
+        self.interval = opening_of(controller) if controller is not None else interval
+        """Iterations of the current interval."""
+        self.last_statistics: IntervalStatistics | None = None
+        """Statistics that the controller saw last."""
+        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
+        opening, interval = self.interval, controller.interval if controller is not None else interval
+        decides = f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
+        self._agreement = Agreement(transport, f"{configuration}, {decides}")
+        self._figures = GradientFigures(seed, compressor, by_parameter=by_parameter, trial_widths=tried)
+        first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
+        self.closed_bits = check_width(first_bits, compressor.widths)
+        """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
+        self.bits: Widths = self.closed_bits
+        """Of the last iteration, or of the one that is open."""
+        self._requested_bits: Widths = self.closed_bits
+        self._is_open = False  # between its comparison of notes and its last bucket
+
+    def request(self, bits: Width | Sequence[Width]) -> None:
+        """Use a width from the next iteration on.
+
+        Raises:
+            ValueError: for an unknown width, or a wrong number of widths.
+        """
+        self._requested_bits = self._checked(bits)
+
+    def _checked(self, bits: Width | Sequence[Width]) -> Widths:
+        compressor = self._compressor
+        return check_parameter_widths(
+            bits, compressor.widths, compressor.parameter_widths, len(self._layouts.parameters)
+        )
+
+    def start_average(self, work: BucketWork, is_last: bool) -> Pending[None]:
+        """Begin to average a bucket; the end of the last one closes the iteration."""
+        self.open()
+        measure = len(self._measured.losses) + 1 == self.interval
+        if measure:
+            self._figures.add(work, self._measured.statistics)
+        averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
+        if self._transport.world_size > 1:
+            averaged = self._compressor.start_average_(work, self._step(work.layout, measure))
+        return averaged.then(lambda _: self._close(is_measured=measure)) if is_last else averaged
+
+    def _step(self, layout: Layout, measure: bool) -> Step:
+        bits = self.bits
+        return Step(
+            transport=self._transport,
+            bits=0 if isinstance(bits, tuple) else bits,
+            parameter_bits=layout.widths(bits) if isinstance(bits, tuple) else None,
+            iteration=self._measured.totals.iterations,
+            seed=self._seed,
+            costs=self._measured.open_costs,
+            measure=measure,
+            seconds=self._clock.seconds,
+        )
+
+    def open(self) -> None:
+        """Compare notes with the other ranks and, where an interval has ended, decide; unless that has been done."""
+        if self._is_open:
+            return
+        self._is_open = True
+        stopwatch.settle()
+        self._compare_notes()
+        if self._controller is not None and len(self._measured.losses) >= self.interval:
+            self._decide(self._controller)
+        self.bits = self._requested_bits
+
+    def _compare_notes(self) -> None:
+        agreed = self._agreement.start_check(
+            iteration=self._measured.totals.iterations,
+            bits=self._requested_bits,
+            losses=len(self._measured.losses),
+            residuals=self._compressor.num_residuals,
+        )
+        if self._may_overlap_check():
+            self._transport.await_first(agreed)
+        else:
+            agreed.wait()
+
+    def _may_overlap_check(self) -> bool:
+        """Whether a plain bucket follows at once; with a controller, the check overlaps forward instead."""
+        is_plain = self._compressor.is_plain(self._requested_bits)
+        return is_plain and self._controller is None and self._transport.world_size > 1
+
+    def _decide(self, controller: Controller) -> None:
+        stopwatch.settle()
+        started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
+        self.last_statistics = self._gather_statistics()
+        # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
+        decision = self._checked(controller.decide(self.last_statistics))
+        self.interval = controller.interval
+        self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
+        stopwatch.settle()
+        on_wire = self._transport.wire_seconds - wire_seconds
+        self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire
+        self._transport.move_costs(self._measured.open_costs)  # for a checkpoint: this is not decided again
+
+    def _gather_statistics(self) -> IntervalStatistics:
+        return self._agreement.gather(
+            self._measured.take(),
+            interval=self.interval,
+            iteration=self._measured.totals.iterations,
+            bits=self.closed_bits,
+            rotated=self._compressor.rotates_few_bits,
+        )
+
+    def _close(self, is_measured: bool) -> None:
+        self._is_open = False
+        self._clock.end_wait()
+        if is_measured or self._measured.totals.iterations == 0:
+            stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
+        bits = self.bits
+        self.closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
+        self._transport.move_costs(self._measured.open_costs)
+        self._measured.close_iteration(self.closed_bits)
+
+    def abandon(self) -> None:
+        """Forget an iteration that is open: the state that has been loaded begins one of its own."""
+        self._transport.move_costs(Costs())  # what it has cost is not this run's
+        self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Widths and position in the run as plain types; what is decided is in, what is open is not."""
+        return {
+            "requested_bits": self._requested_bits,
+            "bits": self.closed_bits,
+            "interval": self.interval,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
+        requested = state["requested_bits"]
+        self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
+        self.bits = self._requested_bits
+        self.closed_bits = state["bits"]
+        self.interval = state["interval"]
