@@ -13,6 +13,7 @@ from mqgrad.compressors import Compressor, Quantized
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
 from mqgrad.layout import Layout
+from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.transport import Transport
 from mqgrad.widths import Width
 
@@ -42,7 +43,7 @@ class CollectiveFigures:
 
 def measure_collectives(*, mebibytes: float, widths: Sequence[Width], rounds: int) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn."""
-    transport = Transport(world())
+    transport = ProcessGroupTransport(world())
     coded, plain = Quantized(), Quantized(error_feedback=False)
     work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []

@@ -17,9 +17,10 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .measurements import Measurements
 from .paced_link import Link
+from .process_group import ProcessGroupTransport, own_group
 from .saved_state import check_keys, check_version
 from .statistics import IntervalStatistics, RankStatistics
-from .transport import Transport, own_group
+from .transport import Transport
 from .widths import Width
 
 FORMAT_VERSION = 1
@@ -51,7 +52,7 @@ class CompressionState:
             The default quantizes with error feedback, which costs two fp32 copies of the model.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
-        link: emulated network, see :class:`mqgrad.transport.Transport`.
+        link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
 
@@ -73,7 +74,7 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         self.controller = controller
-        self._transport = transport or Transport(own_group(process_group, timeout_seconds), link)
+        self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         check_compatible(controller, self.compressor)

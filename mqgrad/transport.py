@@ -1,23 +1,19 @@
-"""The collectives we use, with every byte and second of them counted."""
+"""The collectives we use between ranks, whatever carries them."""
 
-import datetime
+import abc
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import torch
-import torch.distributed as dist
 
-from .paced_link import Link, PacedLink
+from .paced_link import PacedLink
 from .wire_meter import Pending, WireMeter
 
 Result = TypeVar("Result")
 
-# all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
-
-class Transport(WireMeter):
-    """Collectives of one process group, called from one thread in the same order on every rank.
+class Transport(WireMeter, abc.ABC):
+    """Collectives between the ranks of a run, called from one thread in the same order on every rank.
 
     Those named ``start_`` return at once, and several may be under way; the others block.
 
@@ -27,152 +23,73 @@ class Transport(WireMeter):
     all-to-all or all-gather may differ in length.
 
     Args:
-        group: the ranks.
-        link: emulated link: each collective is stretched to the time that it would take there.
+        device: where tensors of control messages must live.
+        paced: emulated link, to whose times collectives are stretched.
     """
 
-    def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
-        self.group = group
-        self.world_size = group.size()
-        self.rank = group.rank()
-        super().__init__(PacedLink(link) if link is not None and self.world_size > 1 else None)
-        nccl = dist.get_backend(group) == "nccl"
-        self.device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
-        """Where tensors of control messages must live."""
+    def __init__(
+        self, rank: int, world_size: int, device: torch.device, paced: PacedLink | None = None
+    ) -> None:
+        super().__init__(paced)
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
 
+    @abc.abstractmethod
     def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         """Send the r-th of the joined ``payloads``, ``lengths[r]`` elements, to rank r.
 
         Returns:
             [W, lengths[rank]] with row r from rank r.
         """
-        own = lengths[self.rank]
-        received = payloads.new_empty(self.world_size, own)
-        splits = _splits(lengths)
-        return self._start(
-            lambda: dist.all_to_all_single(
-                received.view(-1),
-                payloads,
-                splits and [own] * self.world_size,
-                splits,
-                group=self.group,
-                async_op=True,
-            ),
-            received,
-            (payloads.numel() - own) * payloads.itemsize,
-            link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
-        )
+        ...
 
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
         """Return [W, P] with row r the payload [P] of rank r."""
         return self.start_all_gather(payload).wait()
 
+    @abc.abstractmethod
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return [W, P] with row r the payload [P] of rank r."""
-        gathered = payload.new_empty(self.world_size, payload.numel())
-        return self._start(
-            lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
-            gathered,
-            payload.nbytes * (self.world_size - 1),
-        )
+        ...
 
+    @abc.abstractmethod
     def start_all_gather_uneven(
         self, payload: torch.Tensor, lengths: Sequence[int]
     ) -> Pending[tuple[torch.Tensor, ...]]:
         """Return the payload of each rank, ``lengths[r]`` elements from rank r."""
-        if _splits(lengths) is None:
-            return self.start_all_gather(payload).then(torch.Tensor.unbind)
-        gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
-        splits = [payload.numel()] * self.world_size
-        others = self.world_size - 1
-        return self._start(
-            lambda: dist.all_to_all_single(
-                gathered, copies, list(lengths), splits, group=self.group, async_op=True
-            ),
-            gathered.split(list(lengths)),
-            payload.nbytes * others,
-            link_bytes=max(lengths) * payload.itemsize * others,
-        )
+        ...
 
+    @abc.abstractmethod
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         """Sum or maximum over ranks, in place."""
-        reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-        self._start(
-            lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
-            tensor,
-            2 * tensor.nbytes * (self.world_size - 1) / self.world_size,
-        ).wait()
+        ...
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
-        """Run somebody else's all-reduce of ``nbytes`` bytes on this group; count and pace it like our own."""
+        """Run somebody else's all-reduce of ``nbytes`` bytes between the same ranks; count and pace it like our own."""
         results: list[Result] = []
-        wire_bytes = 2 * nbytes * (self.world_size - 1) / self.world_size
+        wire_bytes = self._all_reduce_bytes(nbytes)
         return self._start(lambda: results.append(all_reduce()), results, wire_bytes).wait()[0]
 
-    def broadcast_(self, tensor: torch.Tensor) -> None:
-        """Overwrite with the tensor of the group's rank 0."""
-        self._start(
-            lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
-            tensor,
-            tensor.nbytes if self.rank == 0 else 0,
-        ).wait()
+    def _all_reduce_bytes(self, nbytes: int) -> float:
+        return 2 * nbytes * (self.world_size - 1) / self.world_size
 
+    @abc.abstractmethod
+    def broadcast_(self, tensor: torch.Tensor) -> None:
+        """Overwrite with the tensor of rank 0."""
+        ...
+
+    @abc.abstractmethod
     def start_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return [W, P] on rank 0, with row r the payload [P] of rank r; [0, P] on the others."""
-        is_server = self.rank == 0
-        gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
-        rows = list(gathered) if is_server else None
-        return self._start(
-            lambda: dist.gather(payload, rows, self._server, self.group, async_op=True),
-            gathered,
-            0 if is_server else payload.nbytes,
-            link_bytes=payload.nbytes * (self.world_size - 1),
-            ways=("in",),
-        )
+        ...
 
+    @abc.abstractmethod
     def start_fan_out(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
-        """Return rank 0's payload [P], which it sends to each rank itself: Gloo's broadcast is a tree."""
-        is_server = self.rank == 0
-        received = torch.empty_like(payload)
-        copies = [payload] * self.world_size if is_server else None
-        total = payload.nbytes * (self.world_size - 1)
-        return self._start(
-            lambda: dist.scatter(received, copies, self._server, self.group, async_op=True),
-            received,
-            total if is_server else 0,
-            link_bytes=total,
-            ways=("out",),
-        )
+        """Return rank 0's payload [P], which it sends to each rank itself."""
+        ...
 
-    @property
-    def _server(self) -> int:
-        return dist.get_global_rank(self.group, 0)
-
+    @abc.abstractmethod
     def close(self) -> None:
-        """Give the process group back.
-
-        Nothing else holds it, so its threads have ended on return: one that still has to release a tensor when the
-        interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
-        """
-        dist.destroy_process_group(self.group)
-        del self.group
-
-
-def _splits(lengths: Sequence[int]) -> list[int] | None:
-    """Lengths as the collectives take them: None if all are the same."""
-    return None if len(set(lengths)) == 1 else list(lengths)
-
-
-def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
-    """A group of the same ranks whose collectives cannot interleave with the training script's.
-
-    Every rank calls it at the same point. Every wait in the group is bounded by the timeout.
-    """
-    if not dist.is_initialized():
-        raise RuntimeError("call torch.distributed.init_process_group first")
-    group = group or dist.group.WORLD
-    return dist.new_group(
-        dist.get_process_group_ranks(group),
-        timeout=datetime.timedelta(seconds=timeout_seconds),
-        backend=dist.get_backend(group),
-    )
+        """Give back what the collectives hold; none may follow."""
+        ...

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from mqgrad.transport import Transport
-from mqgrad.wire_meter import Pending, WireMeter
+from mqgrad.wire_meter import Pending
 
 
 class Exchange:
@@ -45,16 +45,14 @@ class Exchange:
 
 
 class InProcessTransport(Transport):
-    """The collectives of :class:`mqgrad.transport.Transport` over an :class:`Exchange`, with the same bytes counted.
+    """The collectives over an :class:`Exchange`, with the bytes counted that a process group would send.
 
     Sums are taken in the order of the ranks.
     """
 
     def __init__(self, exchange: Exchange, rank: int) -> None:
-        WireMeter.__init__(self)  # not Transport's, which needs a process group
+        super().__init__(rank, exchange.world_size, torch.device("cpu"))
         self._exchange = exchange
-        self.world_size, self.rank = exchange.world_size, rank
-        self.device = torch.device("cpu")
 
     def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         start, own = sum(lengths[: self.rank]), lengths[self.rank]
@@ -74,8 +72,7 @@ class InProcessTransport(Transport):
         return gathered.then(lambda joined: joined.split(list(lengths)))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
-        wire_bytes = 2 * tensor.nbytes * (self.world_size - 1) / self.world_size
-        tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, wire_bytes))
+        tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self._all_reduce_bytes(tensor.nbytes)))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         wire_bytes = tensor.nbytes if self.rank == 0 else 0

@@ -38,6 +38,7 @@ from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab_run import run_on_new_lab
 from mqgrad.experiments.sent_bytes import count_bytes
 from mqgrad.layout import LayoutTable
+from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.trainers.workload import make_workload
 from mqgrad.transport import Transport
 from mqgrad.widths import Width, format_width, parse_width
@@ -141,7 +142,7 @@ def measure_on_host(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     widths = [parse_width(text) for text in options.widths.split(",")]
-    transport = Transport(world())
+    transport = ProcessGroupTransport(world())
     for _ in range(5):
         transport.all_gather(torch.zeros(8, dtype=torch.uint8))  # tells the transport its latency
     transport.move_costs(Costs())

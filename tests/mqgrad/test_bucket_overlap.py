@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 from mqgrad.compressors import runs
 from mqgrad.compressors.base import BucketWork, Step
-from mqgrad.transport import Transport, own_group
+from mqgrad.process_group import ProcessGroupTransport, own_group
 from mqgrad.wire_meter import Pending
 
 SPECS = [
@@ -28,7 +28,7 @@ SPECS = [
 ]
 
 
-class LoggedTransport(Transport):
+class LoggedTransport(ProcessGroupTransport):
     """Writes down what is started, with its bytes, and what is waited for."""
 
     def __init__(self) -> None:

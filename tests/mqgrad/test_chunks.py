@@ -10,8 +10,8 @@ from ranks import run_ranks
 
 from mqgrad.compressors import runs
 from mqgrad.compressors.runs import Run, chunked
+from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.transport import Transport
 
 
 @pytest.mark.parametrize("bucket_size", [512, 4096])
@@ -73,7 +73,7 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
 
     def rank_main(rank: int) -> tuple[float, float, int]:
         link = LinkEmulation(mbit_per_s=8, latency_ms=80)
-        transport = Transport(dist.group.WORLD, link)
+        transport = ProcessGroupTransport(dist.group.WORLD, link)
         payload = torch.zeros(100_000, dtype=torch.uint8)
         start = time.perf_counter()
         pending = [transport.start_all_to_all(payload, [50_000, 50_000]) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
 
 def test_latency_is_learned_from_small_collectives_that_nothing_hides() -> None:
     def rank_main(rank: int) -> tuple[float, float]:
-        transport = Transport(dist.group.WORLD, LinkEmulation(mbit_per_s=8, latency_ms=40))
+        transport = ProcessGroupTransport(dist.group.WORLD, LinkEmulation(mbit_per_s=8, latency_ms=40))
         row = torch.zeros(10)
         first, second = transport.start_all_gather(row), transport.start_all_gather(row)
         second.wait()
@@ -109,7 +109,7 @@ def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
     def rank_main(rank: int) -> list[float]:
         sleeps: list[float] = []
         time.sleep = sleeps.append
-        transport = Transport(dist.group.WORLD, LinkEmulation(mbit_per_s=0.008))
+        transport = ProcessGroupTransport(dist.group.WORLD, LinkEmulation(mbit_per_s=0.008))
         piece = torch.zeros(100_000, dtype=torch.uint8)
         pushed, pulled = transport.start_gather(piece), transport.start_fan_out(piece)
         for pending in (pushed, pulled, transport.start_gather(piece), transport.start_all_gather(piece)):

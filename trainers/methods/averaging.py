@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from mqgrad.costs import Costs, Totals
+from mqgrad.process_group import ProcessGroupTransport, own_group
 from mqgrad.statistics import RankStatistics
-from mqgrad.transport import Transport, own_group
 from mqgrad.widths import Width
 
 from ..settings import check_positive_ints
@@ -30,7 +30,7 @@ class LocalSGD:
     period: int = 8
     """τ: iterations between two averages."""
     _setup: Setup = dataclasses.field(init=False, repr=False)
-    _transport: Transport = dataclasses.field(init=False, repr=False)
+    _transport: ProcessGroupTransport = dataclasses.field(init=False, repr=False)
     _totals: Totals = dataclasses.field(init=False, repr=False, default_factory=Totals)
     _interval: RankStatistics = dataclasses.field(init=False, repr=False)
     _losses: list[torch.Tensor] = dataclasses.field(init=False, repr=False)
@@ -48,7 +48,7 @@ class LocalSGD:
 
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
-        self._transport = Transport(own_group(setup.group, setup.timeout_seconds), setup.link)
+        self._transport = ProcessGroupTransport(own_group(setup.group, setup.timeout_seconds), setup.link)
         return setup.model
 
     def begin_interval(self, iterations: int, bits: Width | None) -> None:
