@@ -5,87 +5,16 @@ itself, to try this script where there is no GPU.
 """
 
 import argparse
-import dataclasses
-import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import cuda_report
 import torch
-from torch import Tensor
+from cuda_execution import check_graphs, check_no_waiting
+from cuda_inputs import DTYPES, SIZES, Sizes, gradient, same, shifted, unaligned
 
 from mqgrad import cuda_ext
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """What to compare: (elements, bucket size), and bits."""
-
-    shapes: list[tuple[int, int]]
-    rotated_shapes: list[tuple[int, int]]
-    widths: tuple[int, ...] = tuple(range(1, 9))
-    beyond_bytes: bool = True
-    """Also streams, graphs and slices."""
-    many_elements: bool = False
-
-
-SIZES = {
-    "tiny": Sizes(  # for the sanitizers, which take a hundred times as long
-        shapes=[(1300, 512), (777, 96), (9000, 2**62), (1543, 100)],
-        rotated_shapes=[(2500, 8), (4999, 128), (9000, 512), (20_000, 8192)],
-        widths=(1, 3, 8),
-        beyond_bytes=False,
-    ),
-    "small": Sizes(
-        shapes=[(1, 512), (1300, 512), (777, 96), (5000, 2048), (9000, 2**62), (1543, 100), (20_000, 16_384)],
-        rotated_shapes=[
-            (1, 8),
-            (2500, 8),
-            (4200, 16),
-            (4999, 128),
-            (9000, 512),
-            (6000, 4096),
-            (20_000, 8192),
-        ],
-    ),
-    "large": Sizes(
-        shapes=[(10_000_019, 512), (3_000_000, 8192), (1_000_003, 1000), (5_000_000, 2**62)],
-        rotated_shapes=[(10_000_019, 512), (6_000_000, 8192), (1_000_003, 65_536)],
-        many_elements=True,
-    ),
-}
-
-
-@functools.lru_cache(maxsize=4)
-def gradient(numel: int) -> Tensor:
-    """On the CPU: heavy-tailed, with zeros, ties between levels and a NaN near the end."""
-    generator = torch.Generator().manual_seed(numel)
-    x = torch.randn(numel, generator=generator) * torch.randn(numel, generator=generator).exp()
-    x[numel // 4 : numel // 2] = 0.0
-    x[::9] = (x[::9] * 8).round() / 8
-    if numel > 1000:
-        x[-3] = torch.nan
-    return x
-
-
-def unaligned(numel: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """A gradient on the CPU and on the device, where its address is not aligned for vector loads."""
-    x = gradient(numel + 1).to(dtype)
-    return x[1:], x.to(device)[1:]
-
-
-def shifted(payload: Tensor) -> Tensor:
-    """The same bytes at an address that is not aligned."""
-    return torch.cat([payload[:1], payload])[1:]
-
-
-def same(name: str, ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(
-        ours.cpu(), expected, rtol=0, atol=0, equal_nan=True, msg=lambda told: f"{name}: {told}"
-    )
 
 
 def check_uniform(sizes: Sizes, device: str) -> None:
@@ -205,55 +134,6 @@ def check_slices(sizes: Sizes, device: str) -> None:
         same(
             f"decoded, bits={bits}, shift={shift}", values[shift:], cuda_ext.decode(expected, 1000, bits, 512)
         )
-
-
-def round_trips(x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """One of each family of codes, encoded and decoded."""
-    numel = x.numel()
-    return {
-        "uniform": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 512, True, 1), numel, 3, 512),
-        "uniform, any bucket": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 100, False, 1), numel, 3, 100),
-        "rotated": lambda: cuda_ext.decode_rotated(
-            cuda_ext.encode_rotated(x, 2, 512, True, 1), numel, 2, 512
-        ),
-        "sparse": lambda: cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, 8), numel, 8),
-        "bfloat16": lambda: cuda_ext.decode_bfloat16(cuda_ext.encode_bfloat16(x), numel),
-        "minmax": lambda: cuda_ext.decode_minmax(
-            cuda_ext.encode_minmax(x.view(50, -1), 4), 50, numel // 50, 4
-        ),
-    }
-
-
-def check_no_waiting(sizes: Sizes, device: str) -> None:
-    """Nothing synchronises the host with the GPU."""
-    x = gradient(10_000).to(device)
-    waiting = []
-    for name, run in round_trips(x).items():
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            run()
-        except RuntimeError as error:
-            waiting.append(f"{name} ({str(error).splitlines()[0]})")
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    if waiting:
-        raise AssertionError("these wait for the GPU: " + ", ".join(waiting))
-
-
-def check_graphs(sizes: Sizes, device: str) -> None:
-    """Captured on zeros, replayed on other values."""
-    values = gradient(10_000).nan_to_num()
-    expected = round_trips(values)
-    x = torch.zeros(10_000, device=device)
-    for name, run in round_trips(x).items():
-        x.zero_()
-        run()  # warms up
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            decoded = run()
-        x.copy_(values)
-        graph.replay()
-        same(name, decoded, expected[name]())
 
 
 def check_many_elements(sizes: Sizes, device: str) -> None:

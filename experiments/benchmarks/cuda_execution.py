@@ -1,0 +1,58 @@
+"""How the CUDA kernels run, beyond the bytes that they give; checks of cuda_checks.py."""
+
+from collections.abc import Callable
+
+import torch
+from cuda_inputs import Sizes, gradient, same
+from torch import Tensor
+
+from mqgrad import cuda_ext
+
+
+def round_trips(x: Tensor) -> dict[str, Callable[[], Tensor]]:
+    """One of each family of codes, encoded and decoded."""
+    numel = x.numel()
+    return {
+        "uniform": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 512, True, 1), numel, 3, 512),
+        "uniform, any bucket": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 100, False, 1), numel, 3, 100),
+        "rotated": lambda: cuda_ext.decode_rotated(
+            cuda_ext.encode_rotated(x, 2, 512, True, 1), numel, 2, 512
+        ),
+        "sparse": lambda: cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, 8), numel, 8),
+        "bfloat16": lambda: cuda_ext.decode_bfloat16(cuda_ext.encode_bfloat16(x), numel),
+        "minmax": lambda: cuda_ext.decode_minmax(
+            cuda_ext.encode_minmax(x.view(50, -1), 4), 50, numel // 50, 4
+        ),
+    }
+
+
+def check_no_waiting(sizes: Sizes, device: str) -> None:
+    """Nothing synchronises the host with the GPU."""
+    x = gradient(10_000).to(device)
+    waiting = []
+    for name, run in round_trips(x).items():
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            run()
+        except RuntimeError as error:
+            waiting.append(f"{name} ({str(error).splitlines()[0]})")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    if waiting:
+        raise AssertionError("these wait for the GPU: " + ", ".join(waiting))
+
+
+def check_graphs(sizes: Sizes, device: str) -> None:
+    """Captured on zeros, replayed on other values."""
+    values = gradient(10_000).nan_to_num()
+    expected = round_trips(values)
+    x = torch.zeros(10_000, device=device)
+    for name, run in round_trips(x).items():
+        x.zero_()
+        run()  # warms up
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            decoded = run()
+        x.copy_(values)
+        graph.replay()
+        same(name, decoded, expected[name]())
