@@ -16,6 +16,7 @@ from mqgrad.layout import Layout
 from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.transport import Transport
 from mqgrad.widths import Width
+from mqgrad.wire_meter import DONE
 
 Variant: TypeAlias = Width | None
 """A width in bits through the hook, or None: DDP without a hook."""
@@ -59,13 +60,20 @@ def measure_collectives(*, mebibytes: float, widths: Sequence[Width], rounds: in
 def average(
     compressor: Compressor, transport: Transport, works: Sequence[BucketWork], bits: Width, iteration: int
 ) -> Costs:
-    """What averaging some buckets one after another costs this rank; the ranks start together."""
+    """What averaging some buckets costs this rank; the ranks start together.
+
+    Each bucket is begun before the one before it ends, as those that queue on the hook's communication thread.
+    """
     costs = Costs()
     step = Step(transport, bits, iteration, seed=0, costs=costs, measure=False)
     dist.barrier()
     start = time.perf_counter()
+    ending = DONE
     for work in works:
-        compressor.average_(work, step)
+        begun = compressor.start_average_(work, step)
+        ending.wait()
+        ending = begun
+    ending.wait()
     costs.step_seconds = time.perf_counter() - start
     transport.move_costs(costs)
     return costs

@@ -10,6 +10,8 @@ import torch
 from ranks import run_ranks
 from typer.testing import CliRunner
 
+from mqgrad.compressors import Quantized
+from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.experiments import bench_codec, bench_peers
 from mqgrad.experiments.bench_break_even import break_even_mbit_per_s, break_even_rates
 from mqgrad.experiments.bench_codec import Operation, measure_codec, time_in_turn
@@ -17,9 +19,12 @@ from mqgrad.experiments.bench_coders import Coder, Skipped
 from mqgrad.experiments.bench_ranks import TransportSettings, measure_locally, measure_on_rank
 from mqgrad.experiments.bench_steps import StepFigures
 from mqgrad.experiments.bench_tables import format_rate
+from mqgrad.experiments.bench_transport import average, gradient_work, world
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.error_line import error_line
 from mqgrad.trainers.errors import WorkerError
+from mqgrad.transport import Transport
+from mqgrad.wire_meter import Pending
 
 SMALL = 1 / 64  # MiB: 4096 elements
 
@@ -138,6 +143,22 @@ def test_the_command_writes_the_codec_figures(tmp_path: Path, monkeypatch: pytes
     assert report["machine"]["cpu"]
     assert report["versions"]["torch"] == torch.__version__
     assert [f["coder"] for f in report["codec"]["figures"]] == ["nearest", "stochastic", "hook, nearest"]
+
+
+def test_a_bucket_is_begun_before_the_one_before_it_ends() -> None:
+    def rank_main(rank: int) -> list[str]:
+        log: list[str] = []
+
+        class Logged(Quantized):
+            def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
+                log.append("begin")
+                return super().start_average_(work, step).then(lambda _: log.append("end"))
+
+        works = [gradient_work(SMALL, bucket_size=512) for _ in range(3)]
+        average(Logged(error_feedback=False), Transport(world()), works, bits=4, iteration=0)
+        return log
+
+    assert run_ranks(rank_main) == [["begin", "begin", "end", "begin", "end", "end"]] * 2
 
 
 def test_transport_and_steps_on_two_ranks() -> None:
