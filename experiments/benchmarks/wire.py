@@ -6,8 +6,8 @@
 Averages 16 MiB of Gaussian gradient, and the DDP buckets of bytes-gpt, each begun before the one before it ends, at
 every width, encoding and decoding included. ``line`` is the time of the bits on the wire at the link's rate: of all
 packets that a rank sends, with their headers and acknowledgements, as the link's token bucket charges for them. The
-goal is a ratio of at most 1/0.95 where latency does not rule, which is that of collectives of a few bytes. ``to
-payload`` is the same time over that of the payload alone, by our accounting; no TCP gets below 1.05 there.
+goal is a ratio of at most 1/0.95 where latency does not rule, which is that of collectives of a few bytes.
+``to payload`` is the same time over that of the payload alone, by our accounting; no TCP gets below 1.05 there.
 ``counted`` is what the interface's counter saw over the accounting: the kernel moves several packets as one with one
 header, so this is up to 5 % less than on a cable. All three take two minutes, and need root.
 """
