@@ -64,6 +64,8 @@ class CodecReport:
     """Of float32 coded at a time."""
     rounds: int
     figures: list[CodecFigures]
+    """Ours."""
+    peers: list[CodecFigures]
     skipped: list[Skipped]
     notes: list[str]
     """On how to compare."""
@@ -95,17 +97,24 @@ def measure_codec(
     """
     x = torch.randn(int(mebibytes * 2**20) // 4, generator=torch.Generator().manual_seed(SEED))
     figures: list[CodecFigures] = []
+    peers: list[CodecFigures] = []
     skipped: list[Skipped] = []
     notes: dict[str, None] = {}
     for threads in thread_counts or sorted({1, available_threads()}):
         with num_threads(threads):
-            peers, skipped = find_peers(x.numel(), threads)
-            groups = [our_coders(bits, x.numel()) for bits in widths] + [[peer] for peer in peers]
-            notes.update(dict.fromkeys(peer.note for peer in peers if peer.note))
-            for group in groups:
-                figures += measure_group(group, x, threads, rounds)
+            for bits in widths:
+                figures += measure_group(our_coders(bits, x.numel()), x, threads, rounds)
+            found, skipped = find_peers(x.numel(), threads)
+            notes.update(dict.fromkeys(peer.note for peer in found if peer.note))
+            for peer in found:
+                peers += measure_group([peer], x, threads, rounds)
     return CodecReport(
-        mebibytes=mebibytes, rounds=rounds, figures=figures, skipped=skipped, notes=list(notes)
+        mebibytes=mebibytes,
+        rounds=rounds,
+        figures=figures,
+        peers=peers,
+        skipped=skipped,
+        notes=list(notes),
     )
 
 

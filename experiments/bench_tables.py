@@ -27,9 +27,12 @@ def machine_line(report: dict[str, Any]) -> str:
 
 
 def print_codec(report: CodecReport, console: Console) -> None:
-    """One table a number of threads, and the peers that are missing."""
+    """Speeds, and ours over the peers', by number of threads; and the peers that are missing."""
     for threads in sorted({figures.threads for figures in report.figures}):
-        console.print(codec_table([f for f in report.figures if f.threads == threads], report.mebibytes))
+        ours, peers = ([f for f in part if f.threads == threads] for part in (report.figures, report.peers))
+        console.print(codec_table([*ours, *peers], report.mebibytes))
+        if peers:
+            console.print(ratio_table(ours, peers))
     for note in report.notes:
         console.print(note, highlight=False, markup=False)
     for skipped in report.skipped:
@@ -38,12 +41,11 @@ def print_codec(report: CodecReport, console: Console) -> None:
 
 def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
     """Speeds of coders with one number of threads."""
-    threads = figures[0].threads
     memmove = statistics.median(f.memmove_gb_per_s for f in figures)
     torch_copy = statistics.median(f.torch_copy_gb_per_s for f in figures)
     read = statistics.median(f.read_gb_per_s for f in figures)
     title = (
-        f"{threads} thread{'s' * (threads > 1)}, {mebibytes:g} MiB, GB/s: libc's memmove {memmove:.1f}, torch's copy "
+        f"{_threads(figures)}, {mebibytes:g} MiB, GB/s: libc's memmove {memmove:.1f}, torch's copy "
         f"{torch_copy:.1f} (× copy: the faster), read {read:.1f}"
     )
     columns = (
@@ -54,6 +56,7 @@ def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
         "×\nread",
         "decode+add\nGB/s",
         "×\ncopy",
+        "encode +\ndecode\n× copy",
         "mean of 4\nGB/s",
         "NMSE",
     )
@@ -66,12 +69,45 @@ def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
             f"{f.encode_per_read:.2f}",
             f"{f.decode_add_gb_per_s:.2f}",
             f"{f.decode_add_per_copy:.2f}",
+            f"{f.round_trip_per_copy:.2f}",
             "" if f.mean_gb_per_s is None else f"{f.mean_gb_per_s:.2f}",
             f"{f.nmse:.2g}",
         )
         for f in figures
     ]
     return _table(title, columns, rows)
+
+
+def ratio_table(ours: list[CodecFigures], peers: list[CodecFigures]) -> Table:
+    """Each peer in a row, our codes of its width beside one another; all with one number of threads."""
+    widths = {peer.bits for peer in peers}
+    codes = {(f.bits, f.coder.partition(",")[0]): f for f in ours if f.bits in widths}
+    names = list(dict.fromkeys(name for _, name in codes))
+    title = (
+        f"ours ÷ peer, {_threads(ours)}: speed of encode and decode together (more is faster), NMSE (less is better)"
+    )
+    columns = ("bits", "peer", *(f"{name}\nspeed, NMSE" for name in names))
+    rows = [
+        (
+            format_width(peer.bits),
+            peer.coder,
+            *(_ratios(codes.get((peer.bits, name)), peer) for name in names),
+        )
+        for peer in peers
+    ]
+    return _table(title, columns, rows)
+
+
+def _ratios(ours: CodecFigures | None, peer: CodecFigures) -> str:
+    """Speeds are compared as multiples of the copy in the same rounds."""
+    if ours is None:
+        return ""
+    return f"{ours.round_trip_per_copy / peer.round_trip_per_copy:.2f}, {ours.nmse / peer.nmse:.2g}"
+
+
+def _threads(figures: list[CodecFigures]) -> str:
+    threads = figures[0].threads
+    return f"{threads} thread{'s' * (threads > 1)}"
 
 
 def print_transport(report: TransportReport, rates: list[BreakEven], console: Console) -> None:
@@ -122,7 +158,7 @@ def format_rate(mbit_per_s: float | None) -> str:
 def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column == "coder" else "right")
+        table.add_column(column, justify="left" if column in ("coder", "peer") else "right")
     for row in rows:
         table.add_row(*row)
     return table

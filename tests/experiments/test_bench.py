@@ -1,5 +1,6 @@
 """The benchmark: arithmetic on hand-made numbers, and what tiny real runs report. No timing is asserted."""
 
+import dataclasses
 import json
 import math
 import sys
@@ -18,7 +19,7 @@ from mqgrad.experiments.bench_codec import Operation, measure_codec, time_in_tur
 from mqgrad.experiments.bench_coders import Coder, Skipped
 from mqgrad.experiments.bench_ranks import TransportSettings, measure_locally, measure_on_rank
 from mqgrad.experiments.bench_steps import StepFigures
-from mqgrad.experiments.bench_tables import format_rate
+from mqgrad.experiments.bench_tables import format_rate, ratio_table
 from mqgrad.experiments.bench_transport import average, gradient_work, world
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.error_line import error_line
@@ -102,6 +103,17 @@ def test_every_width_and_the_hooks_own_code_is_measured() -> None:
     assert nmse["hook, rotated", 1] == pytest.approx(math.pi / 2 - 1, rel=0.1)
     assert nmse["hook, nearest", 4] == nmse["nearest", 4] < 0.02
     assert 0.5 < nmse["hook, sparse", 1 / 8] < 1
+
+
+def test_ours_is_compared_with_peers_of_equal_width() -> None:
+    report = measure_codec(no_peers, mebibytes=SMALL, rounds=1, widths=(4, 8), thread_counts=(1,))
+    nearest = report.figures[0]
+    speed, error = nearest.round_trip_per_copy / 2, 4 * nearest.nmse
+    peer = dataclasses.replace(nearest, coder="a peer", round_trip_per_copy=speed, nmse=error)
+    _, name, *codes = ratio_table(report.figures, [peer]).columns
+    assert list(name.cells) == ["a peer"]
+    assert [str(code.header).split("\n")[0] for code in codes] == ["nearest", "stochastic", "hook"]
+    assert list(codes[0].cells) == ["2.00, 0.25"]
 
 
 def test_the_error_of_a_coder_whose_calls_differ_is_a_mean() -> None:
