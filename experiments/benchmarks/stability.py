@@ -1,0 +1,132 @@
+"""Is training stable at every width of the default compressor, with momentum SGD and with Adam? *Simulated*.
+
+    python experiments/benchmarks/stability.py --json stability.json           # ten minutes on two cores
+    python experiments/benchmarks/stability.py --widths 1/64,1,4 --iterations 100 --seeds 1
+
+Trains digits-cnn on four virtual ranks, every run at one width from its first iteration on, with the optimizer's own
+learning rate. Printed is the training loss of the last 20 iterations: mean over seeds (least–most), and how many runs
+diverged: some loss is not finite, or the last are no better than those of guessing. At 32 bits nothing is coded. The
+file has the losses on the way, too.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import track
+
+from mqgrad.experiments.provenance import provenance
+from mqgrad.trainers import ModelClock, Simulated
+from mqgrad.widths import WIDTHS, Width, format_width, parse_width
+
+WORKLOAD, WORLD_SIZE = "digits-cnn", 4
+OPTIMIZERS = {"sgd": "momentum SGD", "adam": "Adam"}
+BLOCK, LAST = 10, 20  # iterations
+GUESSING = 0.95 * math.log(10)  # nats: whoever does not know the digit has a loss of log 10
+CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)  # of no consequence: nothing here depends on time
+
+
+class Job(NamedTuple):
+    """One run to be carried out."""
+
+    optimizer: str
+    bits: Width
+    seed: int
+    iterations: int
+
+
+class Run(NamedTuple):
+    """What came of it. Losses are means over ranks, in nats."""
+
+    optimizer: str
+    bits: Width
+    seed: int
+    losses: list[float]
+    """Means of ten iterations each."""
+    last_loss: float
+    """Mean of the last 20 iterations; infinite where that is no number."""
+
+    @property
+    def diverged(self) -> bool:
+        return not all(map(math.isfinite, self.losses)) or self.last_loss > GUESSING
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: None for what is not finite."""
+        numbers = {"losses": [_finite(loss) for loss in self.losses], "last_loss": _finite(self.last_loss)}
+        return {**self._asdict(), **numbers, "diverged": self.diverged}
+
+
+def train(job: Job) -> Run:
+    with Simulated(WORKLOAD, {"optimizer": job.optimizer}, num_workers=WORLD_SIZE, clock=CLOCK) as cluster:
+        cluster.reset(job.seed)
+        losses = cluster.run(job.iterations, bits=job.bits).losses
+    blocks = [statistics.fmean(losses[i : i + BLOCK]) for i in range(0, len(losses), BLOCK)]
+    last = statistics.fmean(losses[-LAST:])
+    return Run(job.optimizer, job.bits, job.seed, blocks, last if math.isfinite(last) else math.inf)
+
+
+def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        runs = pool.imap(train, jobs)
+        return list(track(runs, "runs", total=len(jobs), console=Console(stderr=True)))
+
+
+def print_table(runs: Sequence[Run]) -> None:
+    """One row a width, one column an optimizer, in Markdown."""
+    print("| bits |" + "".join(f" {name} |" for name in OPTIMIZERS.values()))
+    print("|---" * (1 + len(OPTIMIZERS)) + "|")
+    for bits in dict.fromkeys(run.bits for run in runs):
+        cells = (_cell([r for r in runs if (r.optimizer, r.bits) == (key, bits)]) for key in OPTIMIZERS)
+        print(f"| {format_width(bits)} |" + "".join(f" {cell} |" for cell in cells))
+
+
+def _cell(runs: Sequence[Run]) -> str:
+    losses, diverged = [run.last_loss for run in runs], sum(run.diverged for run in runs)
+    figures = f"{statistics.fmean(losses):.3f} ({min(losses):.3f}–{max(losses):.3f})"
+    return f"{figures}, {diverged} of {len(runs)} diverged" if diverged else figures
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write every run to this file")
+    parser.add_argument("--widths", default=",".join(map(format_width, WIDTHS)))
+    parser.add_argument("--iterations", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--processes", type=int, default=2, help="runs at a time, one core each")
+    options = parser.parse_args()
+    widths = [parse_width(text) for text in options.widths.split(",")]
+    jobs = [
+        Job(optimizer, bits, seed, options.iterations)
+        for bits in widths
+        for optimizer in OPTIMIZERS
+        for seed in range(options.seeds)
+    ]
+    runs = train_all(jobs, options.processes)
+    print_table(runs)
+    if options.json is not None:
+        report = {
+            "command": " ".join(["python", *sys.argv]),
+            **provenance(),
+            "workload": WORKLOAD,
+            "world_size": WORLD_SIZE,
+            "iterations": options.iterations,
+            "runs": [run.to_dict() for run in runs],
+        }
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
