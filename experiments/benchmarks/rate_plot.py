@@ -22,7 +22,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "bitsandbytes": {"color": "C5", "marker": "P", "linestyle": "none", "markersize": 8},
 }
 _COLUMNS = 4
-_TICKS = (1 / 64, 1 / 16, 1 / 4, 1, 2, 4, 8, 16)
+_TICKS = (1 / 64, 1 / 16, 1 / 4, 1, 2, 4, 8, 16, 64, 256)
 
 
 def plot(points: Sequence[dict[str, Any]], path: Path) -> None:
@@ -30,7 +30,7 @@ def plot(points: Sequence[dict[str, Any]], path: Path) -> None:
     sources = list(dict.fromkeys(point["source"] for point in points))
     rows = -(-(len(sources) + 1) // _COLUMNS)
     figure = Figure(figsize=(4.6 * _COLUMNS, 4.2 * rows), layout="constrained")
-    panels = list(figure.subplots(rows, _COLUMNS, sharex=True, sharey=True).flat)
+    panels = list(figure.subplots(rows, _COLUMNS, sharey=True).flat)
     for panel, source in zip(panels, sources, strict=False):
         _draw(panel, [point for point in points if point["source"] == source])
         panel.set_title(source)
@@ -43,7 +43,6 @@ def plot(points: Sequence[dict[str, Any]], path: Path) -> None:
             panel.set_ylabel("NMSE = ‖Q(x) − x‖² / ‖x‖²")
         if index + _COLUMNS >= len(sources):
             panel.set_xlabel("bits on the wire per element")
-        panel.tick_params(labelbottom=True)
     figure.suptitle("Error of one encoding against bits on the wire, scales, indices and padding counted")
     figure.savefig(path, dpi=90)
 
@@ -55,7 +54,8 @@ def _draw(panel: Axes, points: Sequence[dict[str, Any]]) -> None:
         own = [point for point in points if point["family"] == family]
         style = {"markersize": 5, "linewidth": 1.3, **_STYLES[family]}
         panel.plot([p["wire_bits"] for p in own], [p["nmse"] for p in own], label=family, **style)
-    panel.set(xscale="log", yscale="log", xlim=(1 / 80, 20), ylim=(1e-6, 20))
+    widest = max(16, *(point["wire_bits"] for point in points))
+    panel.set(xscale="log", yscale="log", xlim=(1 / 80, 1.25 * widest), ylim=(1e-6, 20))
     panel.xaxis.set_major_locator(FixedLocator(_TICKS))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}" if value >= 1 else f"1/{1 / value:g}")
