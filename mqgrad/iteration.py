@@ -89,7 +89,12 @@ class Iteration:
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if self._transport.world_size > 1:
             averaged = self._compressor.start_average_(work, self._step(work.layout, measure))
-        return averaged.then(lambda _: self._close(is_measured=measure)) if is_last else averaged
+        if not is_last:
+            return averaged
+        if averaged is DONE:
+            self._close(is_measured=measure)
+            return DONE
+        return averaged.then(lambda _: self._close(is_measured=measure))
 
     def _step(self, layout: Layout, measure: bool) -> Step:
         bits = self.bits

@@ -23,7 +23,7 @@ from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport
 from .widths import Width
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
@@ -74,10 +74,10 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         self.controller = controller
-        self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
-        world_size = self._transport.world_size
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         check_compatible(controller, self.compressor)
+        self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
+        world_size = self._transport.world_size
         self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
         self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
         self._measured = Measurements()
