@@ -49,7 +49,9 @@ class WireMeter:
     def __init__(self, paced: PacedLink | None = None) -> None:
         self.wire_bytes = 0.0
         self.wire_seconds = 0.0
-        self.collectives = 0
+        self.round_trips = 0
+        """Collectives awaited of which each began after the one before had been: latencies that add up."""
+        self._round_trip = 0  # number of the last one
         self._paced = paced
         self._started = 0
         self._under_way = 0
@@ -65,9 +67,9 @@ class WireMeter:
         """Add the bytes and seconds since the last call to ``costs``."""
         costs.wire_bytes += self.wire_bytes
         costs.wire_seconds += self.wire_seconds
-        costs.fixed_wire_seconds += min(self.collectives * self.latency_seconds, self.wire_seconds)
+        costs.fixed_wire_seconds += min(self.round_trips * self.latency_seconds, self.wire_seconds)
         self.wire_bytes = self.wire_seconds = 0.0
-        self.collectives = 0
+        self.round_trips = 0
 
     @property
     def latency_seconds(self) -> float:
@@ -85,16 +87,15 @@ class WireMeter:
         """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
         ``ways``: in which directions it does.
 
-        A collective that starts while others are under way does not add its latency to theirs.
+        A collective adds its latency to those that were awaited before it started, not to those under way.
         """
         seconds: list[float] = []
-        begun, is_alone = time.perf_counter(), self._under_way == 0
+        begun, is_alone, round_trip = time.perf_counter(), self._under_way == 0, self._round_trip + 1
         with _timed(seconds.append):
             work = collective()
         on_link = wire_bytes if link_bytes is None else link_bytes
         arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
         self.wire_bytes += wire_bytes
-        self.collectives += is_alone
         self._under_way += 1
         self._started += 1
         number = self._started
@@ -102,6 +103,7 @@ class WireMeter:
 
         def wait() -> Result:
             self._await_other()
+            self._count_round_trip(round_trip)
             # Beside others, or waited for after what was started later, its latency is hidden.
             teaches = is_small and is_alone and number > self._last_awaited
             self._last_awaited = max(self._last_awaited, number)
@@ -118,6 +120,11 @@ class WireMeter:
         first, self._awaited_first = self._awaited_first, None
         if first is not None:
             first.wait()
+
+    def _count_round_trip(self, number: int) -> None:
+        if number > self._round_trip:
+            self._round_trip = number
+            self.round_trips += 1
 
     def _add_seconds(self, seconds: float, teaches_latency: bool) -> None:
         self.wire_seconds += seconds

@@ -79,12 +79,30 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
         pending = [transport.start_all_to_all(payload, [50_000, 50_000]) for _ in range(2)]
         for each in pending:
             each.wait()
-        return time.perf_counter() - start, transport.wire_seconds, transport.collectives
+        return time.perf_counter() - start, transport.wire_seconds, transport.round_trips
 
-    for seconds, wire_seconds, collectives in run_ranks(rank_main, 2):
+    for seconds, wire_seconds, round_trips in run_ranks(rank_main, 2):
         assert seconds >= 0.18
         assert 0.17 < wire_seconds <= seconds
-        assert collectives == 1
+        assert round_trips == 1
+
+
+def test_latencies_add_up_where_one_collective_is_awaited_before_the_next_starts() -> None:
+    """As with buckets that overlap: a push is awaited while the pull of the bucket before is under way."""
+
+    def rank_main(rank: int) -> int:
+        transport = ProcessGroupTransport(dist.group.WORLD)
+        payload = torch.zeros(100)
+        under_way = transport.start_all_gather(payload)
+        for _ in range(3):
+            push = transport.start_all_gather(payload)
+            push.wait()
+            under_way, before = transport.start_all_gather(payload), under_way
+            before.wait()
+        under_way.wait()
+        return transport.round_trips
+
+    assert run_ranks(rank_main) == [4, 4]
 
 
 def test_latency_is_learned_from_small_collectives_that_nothing_hides() -> None:
