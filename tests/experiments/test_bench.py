@@ -24,7 +24,7 @@ from mqgrad.experiments.bench_transport import average, gradient_work, world
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.error_line import error_line
 from mqgrad.trainers.errors import WorkerError
-from mqgrad.transport import Transport
+from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.wire_meter import Pending
 
 SMALL = 1 / 64  # MiB: 4096 elements
@@ -167,7 +167,7 @@ def test_a_bucket_is_begun_before_the_one_before_it_ends() -> None:
                 return super().start_average_(work, step).then(lambda _: log.append("end"))
 
         works = [gradient_work(SMALL, bucket_size=512) for _ in range(3)]
-        average(Logged(error_feedback=False), Transport(world()), works, bits=4, iteration=0)
+        average(Logged(error_feedback=False), ProcessGroupTransport(world()), works, bits=4, iteration=0)
         return log
 
     assert run_ranks(rank_main) == [["begin", "begin", "end", "begin", "end", "end"]] * 2

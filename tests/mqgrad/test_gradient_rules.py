@@ -118,7 +118,11 @@ def test_dq_sgd_meets_an_error_constraint() -> None:
         8,
     ]
     assert uniform_noise(60.0, 5) <= 0.11 < uniform_noise(60.0, 4)
-    assert widths_of(spec + ",horizon=9", {}, {"losses": (0.1,)}) == [4, 5, 5]  # the contraction is not estimated
+    assert widths_of(spec + ",horizon=9", {}, {"losses": (0.1,)}) == [
+        4,
+        5,
+        5,
+    ]  # the contraction is not estimated
     # A weight of 1/4 halves the levels that the first of two decisions gets.
     assert widths_of(spec + ",horizon=2,contraction=0.25", {}, {}) == [4, 4, 5]
 

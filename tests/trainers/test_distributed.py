@@ -111,7 +111,11 @@ def test_mean_bits_counts_every_iteration(cluster: Distributed) -> None:
         ({}, {"iterations": 1, "bits": 9}, "bit width 9"),
         ({}, {"iterations": 0, "bits": 4}, "iterations must be .* not 0"),
         ({"controller": "fixd:4"}, {"iterations": 1}, "unknown controller 'fixd:4'"),
-        ({"controller": "goodput", "compressor": "minmax"}, {"iterations": 1}, "compressors that have these widths"),
+        (
+            {"controller": "goodput", "compressor": "minmax"},
+            {"iterations": 1},
+            "compressors that have these widths",
+        ),
     ],
 )
 def test_mistakes_are_named_and_cost_no_worker(
