@@ -83,7 +83,7 @@ def ratio_table(ours: list[CodecFigures], peers: list[CodecFigures]) -> Table:
     widths = {peer.bits for peer in peers}
     codes = {(f.bits, f.coder.partition(",")[0]): f for f in ours if f.bits in widths}
     names = list(dict.fromkeys(name for _, name in codes))
-    title = f"ours ÷ peer, {_threads(ours)}: speed of encode and decode together (more is faster), NMSE (less is better)"
+    title = f"ours ÷ peer, {_threads(ours)}: speed of encode and decode together (more: faster), NMSE (less: better)"
     columns = ("bits", "peer", *(f"{name}\nspeed, NMSE" for name in names))
     rows = [
         (

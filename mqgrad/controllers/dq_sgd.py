@@ -29,8 +29,9 @@ class DQSGD(WidthRule):
       that were under- or overspent.
     - log α is an EWMA of log f_n − log f_{n−1}, f the mean loss of an interval over all ranks, and α at most 1.
 
-    With ``error`` instead of a budget, nothing is estimated (α is 1 unless ``contraction`` is given): each decision may
-    add the same error e to the bound, so α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of the first ‖ḡ‖² that was measured.
+    With ``error`` instead of a budget, nothing is estimated (α is 1 unless ``contraction`` is given): each decision
+    may add the same error e to the bound, so α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of
+    the first ‖ḡ‖² that was measured.
     """
 
     budget: float = 4.0
@@ -79,7 +80,6 @@ class DQSGD(WidthRule):
         """The schedule at this decision plus the correction toward the budget, or the width within the error."""
         norm_sq = statistics.gradient_signal + statistics.gradient_noise
         if not usable(statistics.peak_energy, norm_sq) or statistics.peak_energy * norm_sq == 0:
-            self.log_loss = None  # the next one is more than a decision away from the last
             return None
         self.made += 1
         self._learn_contraction(statistics.loss)

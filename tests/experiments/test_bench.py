@@ -23,8 +23,8 @@ from mqgrad.experiments.bench_tables import format_rate, ratio_table
 from mqgrad.experiments.bench_transport import average, gradient_work, world
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.error_line import error_line
-from mqgrad.trainers.errors import WorkerError
 from mqgrad.process_group import ProcessGroupTransport
+from mqgrad.trainers.errors import WorkerError
 from mqgrad.wire_meter import Pending
 
 SMALL = 1 / 64  # MiB: 4096 elements
