@@ -44,4 +44,4 @@ def test_what_does_not_fit_is_refused() -> None:
         evaluate(toy_env(), {"five": FixedBits(5)}, seeds=[1])
     with pytest.raises(ValueError, match="keep-or-increase"):
         evaluate(toy_env(preset="authors", max_steps=4), {"four": FixedBits(4)}, seeds=[1])
-    assert ObservationSchema().size == 19
+    assert ObservationSchema().size == 20
