@@ -97,7 +97,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4.5",
         "settings": _UNSEEN,
     },
-    # About 75 minutes: the same on faster links, one setting a system, 735 runs.
+    # About 65 minutes: the same on faster links, one setting a system, 735 runs.
     "fast-links": {
         "controllers": (*_FIXED, "default", *_RULES),
         "compressors": (*_CODES, *_PEERS),
