@@ -18,6 +18,9 @@ from .transport import Transport
 from .widths import Width, Widths, check_parameter_widths, check_width
 from .wire_meter import DONE, Pending
 
+_CHECKED_AT_FIRST = 10
+"""Iterations after construction or loading in all of which the ranks compare notes."""
+
 
 class Iteration:
     """The iteration under way on one rank: opened, averaged bucket by bucket, closed; and then the next.
@@ -64,7 +67,8 @@ class Iteration:
         self.bits: Widths = self.closed_bits
         """Of the last iteration, or of the one that is open."""
         self._requested_bits: Widths = self.closed_bits
-        self._is_open = False  # between its comparison of notes and its last bucket
+        self._is_open = False  # from what precedes its first bucket to its last one
+        self._to_check = _CHECKED_AT_FIRST
 
     def request(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on.
@@ -83,7 +87,7 @@ class Iteration:
     def start_average(self, work: BucketWork, is_last: bool) -> Pending[None]:
         """Begin to average a bucket; the end of the last one closes the iteration."""
         self.open()
-        measure = len(self._measured.losses) + 1 == self.interval
+        measure = self._ends_interval(closed=1)
         if measure:
             self._figures.add(work, self._measured.statistics)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
@@ -109,15 +113,32 @@ class Iteration:
             seconds=self._clock.seconds,
         )
 
+    def _ends_interval(self, closed: int = 0) -> bool:
+        """Whether an interval has ended, or will have when ``closed`` more iterations are complete and reported."""
+        measured = self._measured
+        return min(measured.closed, len(measured.losses)) + closed >= self.interval
+
+    @property
+    def is_check_due(self) -> bool:
+        """Whether the ranks compare notes before the next iteration: the answer of all ranks is the same.
+
+        At the end of an interval, as its statistics are exchanged and a width is decided then; in the first
+        iterations, where a script that treats ranks differently is found out; and in all of them without a controller,
+        as any may follow a :meth:`request`. In between, a width cannot change but by what rank 0 has sent. Iterations
+        are counted where they end, for what a rank reports is what it may forget.
+        """
+        return self._controller is None or self._to_check > 0 or self._measured.closed >= self.interval
+
     def open(self) -> None:
-        """Compare notes with the other ranks and, where an interval has ended, decide; unless that has been done."""
+        """Compare notes if that is due and, where an interval has ended, decide; unless that has been done."""
         if self._is_open:
             return
         self._is_open = True
         stopwatch.settle()
-        self._compare_notes()
-        if self._controller is not None and len(self._measured.losses) >= self.interval:
-            self._decide(self._controller)
+        if self.is_check_due:
+            self._compare_notes()
+            if self._controller is not None and self._ends_interval():
+                self._decide(self._controller)
         self.bits = self._requested_bits
 
     def _compare_notes(self) -> None:
@@ -161,6 +182,7 @@ class Iteration:
 
     def _close(self, is_measured: bool) -> None:
         self._is_open = False
+        self._to_check = max(self._to_check - 1, 0)
         self._clock.end_wait()
         if is_measured or self._measured.totals.iterations == 0:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
@@ -172,7 +194,7 @@ class Iteration:
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""
         self._transport.move_costs(Costs())  # what it has cost is not this run's
-        self._is_open = False  # the ranks compare notes anew, in case one of them has not loaded its state
+        self._is_open, self._to_check = False, _CHECKED_AT_FIRST  # in case one has loaded another iteration's
 
     def state_dict(self) -> dict[str, Any]:
         """Widths and position in the run as plain types; what is decided is in, what is open is not."""

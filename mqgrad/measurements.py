@@ -23,6 +23,8 @@ class Measurements:
         """Of the interval under way, but for its losses."""
         self.losses: list[torch.Tensor | float] = []
         """Of the interval under way."""
+        self.closed = 0
+        """Iterations of the interval under way that are complete: as many on all ranks, whatever each has reported."""
         self.open_costs = Costs()
         """Of the iteration under way."""
 
@@ -45,6 +47,7 @@ class Measurements:
         """Count what an iteration has cost, at a width of ``bits``."""
         self._count(self.open_costs)
         self.open_costs.clear()  # what is not settled yet will be added to it
+        self.closed += 1
         self.totals.iterations += 1
         self.totals.bit_iterations += bits
 
@@ -52,7 +55,7 @@ class Measurements:
         """Return the statistics of the interval, and begin another."""
         taken, self.statistics = self.statistics, RankStatistics()
         taken.losses = [float(loss) for loss in self.losses]
-        self.losses = []
+        self.losses, self.closed = [], 0
         return taken
 
     def _count(self, costs: Costs) -> None:
@@ -65,6 +68,7 @@ class Measurements:
             "statistics": dataclasses.asdict(self.statistics),
             "open_costs": dataclasses.asdict(self.open_costs),
             "losses": [float(loss) for loss in self.losses],
+            "closed": self.closed,
             "totals": dataclasses.asdict(self.totals),
         }
 
@@ -73,4 +77,5 @@ class Measurements:
         self.statistics = restored(RankStatistics, state["statistics"])
         self.open_costs = restored(Costs, state["open_costs"])
         self.losses = list(state["losses"])
+        self.closed = state["closed"]
         self.totals = restored(Totals, state["totals"])

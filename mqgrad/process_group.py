@@ -24,8 +24,8 @@ class ProcessGroupTransport(Transport):
     """
 
     def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
-        nccl = dist.get_backend(group) == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        self._is_gloo = dist.get_backend(group) != "nccl"
+        device = torch.device("cpu") if self._is_gloo else torch.device("cuda", torch.cuda.current_device())
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
         super().__init__(group.rank(), group.size(), device, paced)
         self.group = group
@@ -50,11 +50,13 @@ class ProcessGroupTransport(Transport):
 
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         gathered = payload.new_empty(self.world_size, payload.numel())
-        return self._start(
-            lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
-            gathered,
-            payload.nbytes * (self.world_size - 1),
-        )
+        if self._is_gloo:
+            # Gloo's all-gather is a ring: W−1 hops, each of which wakes a thread. This is one, of the same bytes.
+            copies = payload.repeat(self.world_size)
+            collective = lambda: dist.all_to_all_single(gathered.view(-1), copies, group=self.group, async_op=True)
+        else:
+            collective = lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True)
+        return self._start(collective, gathered, payload.nbytes * (self.world_size - 1))
 
     def start_all_gather_uneven(
         self, payload: torch.Tensor, lengths: Sequence[int]

@@ -23,7 +23,7 @@ from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport
 from .widths import Width
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
@@ -35,10 +35,10 @@ class CompressionState:
 
     Communication runs on one thread while backward goes on. An iteration is:
 
-    1. The :meth:`step` before it opens it: the ranks compare configuration, iteration and width in one small
-       all-gather. (The first iteration is opened by its first bucket.)
-    2. If an interval has ended, they exchange its statistics; rank 0's controller decides and broadcasts the width,
-       in force from this iteration on. All of that goes on during forward: the training loop never waits for it.
+    1. If an interval has ended, the :meth:`step` before it opens it: the ranks compare configuration, iteration and
+       width, 40 bytes each. (So they do in the first ten iterations, and without a controller in all of them.)
+    2. Then they exchange the interval's statistics; rank 0's controller decides and broadcasts the width, in force
+       from this iteration on. All of that goes on during forward: the training loop never waits for it.
     3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
     4. The last bucket closes it.
 
@@ -107,11 +107,12 @@ class CompressionState:
 
     @property
     def interval(self) -> int:
-        """Iterations of the current interval; may be set where no controller decides."""
+        """Iterations of the current interval; may be set where no controller decides (else a RuntimeError)."""
         return self._iteration.interval
 
     @interval.setter
     def interval(self, iterations: int) -> None:
+        self._refuse_with_controller("setting interval")
         self._iteration.interval = iterations
 
     @property
@@ -140,8 +141,8 @@ class CompressionState:
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
         self._measured.report(loss, self._clock.lap(), keep_untimed=self.interval > 1)
-        if self.controller is not None:
-            self._thread.post(self._iteration.open)
+        if self.controller is not None and self._iteration.is_check_due:
+            self._thread.post(self._iteration.open)  # during forward
 
     def mark(self) -> None:
         """Start the clock here: call after a pause such as an evaluation, so that it is not taken for training.
@@ -158,13 +159,27 @@ class CompressionState:
             bits: one width, or after the first iteration one for each of :attr:`parameters`.
 
         Raises:
+            RuntimeError: where a controller decides.
             ValueError: for an unknown width, or a wrong number of widths.
         """
+        self._refuse_with_controller("set_width()")
         self._iteration.request(bits)
 
     def take_statistics(self) -> RankStatistics:
-        """Return what this rank measured since the last call, and start anew. For a caller that decides itself."""
+        """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
+
+        Raises:
+            RuntimeError: where a controller decides.
+        """
+        self._refuse_with_controller("take_statistics()")
         return self._measured.take()
+
+    def _refuse_with_controller(self, call: str) -> None:
+        if self.controller is not None:  # its ranks compare notes where an interval ends, which this would shift
+            raise RuntimeError(
+                f"{call} on rank {self._transport.rank}: the controller {self.controller} decides; for widths of your "
+                "own, construct CompressionState without one"
+            )
 
     def drain(self) -> None:
         """Wait until the communication thread has done what it was given, a decision included."""

@@ -110,3 +110,36 @@ def test_different_intervals_are_detected() -> None:
 
     for message in disagreement(make_state):
         assert "disagree about the configuration" in message
+
+
+def test_a_rank_that_stops_reporting_is_detected_where_the_interval_ends() -> None:
+    def rank_main(rank: int):
+        # Its code learns a gain once per interval, in one more collective: ranks must agree on when that is, too.
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=6))
+        models.train(model, optimizer, state, rank, range(12))
+        models.backward(model, rank, 12)
+        if rank != 0:
+            state.step(0.0)
+        with pytest.raises(RuntimeError, match=r"reported losses \(rank 0: 5, rank 1: 6, rank 2: 6\)"):
+            models.train(model, optimizer, state, rank, range(13, 19))
+        state.close()
+        return state.totals.iterations
+
+    assert run_ranks(rank_main, world_size=3) == [18] * 3
+
+
+def test_between_decisions_nothing_but_gradients_is_sent() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(32, interval=8))
+        sent = []
+        for iteration in range(26):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            state.drain()
+            sent.append(state.totals.wire_bytes)
+        state.close()
+        gradient = sum(parameter.nbytes for parameter in model.parameters())  # 2·(W−1)/W of it, W = 2
+        extra = [after - before - gradient for before, after in zip([0.0, *sent], sent, strict=False)]
+        return [iteration for iteration, nbytes in enumerate(extra) if nbytes > 0], min(extra)
+
+    # All of the first ten, and then what follows an interval of eight.
+    assert run_ranks(rank_main) == [([*range(10), 16, 24], 0.0)] * 2

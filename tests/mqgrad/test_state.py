@@ -145,8 +145,9 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
         model, _, state = models.new_run(mqgrad.FixedBits(4))
         with pytest.raises(RuntimeError, match="register_comm_hook"):
             model.register_comm_hook(state, mqgrad.compression_hook)
-        with pytest.raises(ValueError, match="width 9"):
-            state.set_width(9)
+        for call in (lambda: state.set_width(8), state.take_statistics, lambda: setattr(state, "interval", 5)):
+            with pytest.raises(RuntimeError, match=r"on rank 0.*FixedBits\(bits=4.* decides"):
+                call()
         with pytest.raises(ValueError, match="rounding 'up'"):
             mqgrad.CompressionState(compressor="quantized:rounding=up")
         other = mqgrad.CompressionState(mqgrad.FixedBits(4), compressor="quantized:bucket_size=64")
@@ -154,6 +155,10 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
             other.load_state_dict(state.state_dict())
         other.close()
         state.close()
+        own = mqgrad.CompressionState()
+        with pytest.raises(ValueError, match="width 9"):
+            own.set_width(9)
+        own.close()
 
     run_ranks(rank_main, world_size=1)
 
