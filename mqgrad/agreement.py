@@ -30,7 +30,7 @@ class Agreement:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. So this precedes every iteration that the ranks may enter in disagreement: 40 bytes.
+        decoded as something else. This comes before each iteration that ranks may enter in disagreement: 40 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.

@@ -87,7 +87,7 @@ class Iteration:
     def start_average(self, work: BucketWork, is_last: bool) -> Pending[None]:
         """Begin to average a bucket; the end of the last one closes the iteration."""
         self.open()
-        measure = self._ends_interval(closed=1)
+        measure = self._position + 1 == self.interval
         if measure:
             self._figures.add(work, self._measured.statistics)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
@@ -113,19 +113,19 @@ class Iteration:
             seconds=self._clock.seconds,
         )
 
-    def _ends_interval(self, closed: int = 0) -> bool:
-        """Whether an interval has ended, or will have when ``closed`` more iterations are complete and reported."""
-        measured = self._measured
-        return min(measured.closed, len(measured.losses)) + closed >= self.interval
+    @property
+    def _position(self) -> int:
+        """Iterations of the interval that are complete and reported."""
+        return min(self._measured.closed, len(self._measured.losses))
 
     @property
     def is_check_due(self) -> bool:
         """Whether the ranks compare notes before the next iteration: the answer of all ranks is the same.
 
-        At the end of an interval, as its statistics are exchanged and a width is decided then; in the first
-        iterations, where a script that treats ranks differently is found out; and in all of them without a controller,
-        as any may follow a :meth:`request`. In between, a width cannot change but by what rank 0 has sent. Iterations
-        are counted where they end, for what a rank reports is what it may forget.
+        At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
+        where a script that treats ranks differently is found out; and without a controller in all of them, as any may
+        follow a :meth:`request`. In between, only what rank 0 has sent can change a width. Iterations are counted
+        where they end: to report one is what a rank may forget.
         """
         return self._controller is None or self._to_check > 0 or self._measured.closed >= self.interval
 
@@ -137,7 +137,7 @@ class Iteration:
         stopwatch.settle()
         if self.is_check_due:
             self._compare_notes()
-            if self._controller is not None and self._ends_interval():
+            if self._controller is not None and self._position >= self.interval:
                 self._decide(self._controller)
         self.bits = self._requested_bits
 

@@ -24,7 +24,7 @@ class Measurements:
         self.losses: list[torch.Tensor | float] = []
         """Of the interval under way."""
         self.closed = 0
-        """Iterations of the interval under way that are complete: as many on all ranks, whatever each has reported."""
+        """Complete iterations of the interval under way: as many on all ranks, whatever each has reported."""
         self.open_costs = Costs()
         """Of the iteration under way."""
 

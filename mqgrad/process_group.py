@@ -50,13 +50,19 @@ class ProcessGroupTransport(Transport):
 
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         gathered = payload.new_empty(self.world_size, payload.numel())
-        if self._is_gloo:
-            # Gloo's all-gather is a ring: W−1 hops, each of which wakes a thread. This is one, of the same bytes.
-            copies = payload.repeat(self.world_size)
-            collective = lambda: dist.all_to_all_single(gathered.view(-1), copies, group=self.group, async_op=True)
-        else:
-            collective = lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True)
-        return self._start(collective, gathered, payload.nbytes * (self.world_size - 1))
+        return self._start(
+            lambda: self._all_gather(gathered.view(-1), payload),
+            gathered,
+            payload.nbytes * (self.world_size - 1),
+        )
+
+    def _all_gather(self, gathered: torch.Tensor, payload: torch.Tensor) -> dist.Work | None:
+        if not self._is_gloo:
+            return _all_gather(gathered, payload, group=self.group, async_op=True)
+        # Gloo's all-gather is a ring of W−1 hops, each of which wakes a thread. This is one hop, of the same bytes.
+        return dist.all_to_all_single(
+            gathered, payload.repeat(self.world_size), group=self.group, async_op=True
+        )
 
     def start_all_gather_uneven(
         self, payload: torch.Tensor, lengths: Sequence[int]

@@ -175,10 +175,11 @@ class CompressionState:
         return self._measured.take()
 
     def _refuse_with_controller(self, call: str) -> None:
-        if self.controller is not None:  # its ranks compare notes where an interval ends, which this would shift
+        """It would shift where intervals end, which is where ranks with a controller compare notes."""
+        if self.controller is not None:
             raise RuntimeError(
-                f"{call} on rank {self._transport.rank}: the controller {self.controller} decides; for widths of your "
-                "own, construct CompressionState without one"
+                f"{call} on rank {self._transport.rank}: the controller {self.controller} decides; to choose widths "
+                "yourself, construct CompressionState without one"
             )
 
     def drain(self) -> None:

@@ -145,7 +145,11 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
         model, _, state = models.new_run(mqgrad.FixedBits(4))
         with pytest.raises(RuntimeError, match="register_comm_hook"):
             model.register_comm_hook(state, mqgrad.compression_hook)
-        for call in (lambda: state.set_width(8), state.take_statistics, lambda: setattr(state, "interval", 5)):
+        for call in (
+            lambda: state.set_width(8),
+            state.take_statistics,
+            lambda: setattr(state, "interval", 5),
+        ):
             with pytest.raises(RuntimeError, match=r"on rank 0.*FixedBits\(bits=4.* decides"):
                 call()
         with pytest.raises(ValueError, match="rounding 'up'"):
