@@ -15,8 +15,8 @@ def compare(
     grid: Annotated[
         str,
         typer.Option(
-            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 5 "
-            "minutes on 2 idle cores; the others are the full comparison, in about 105, 70 and 5 minutes."
+            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 6 "
+            "minutes on 2 idle cores; the others are the full comparison, in about 35, 65, 30, 210 and 20 minutes."
         ),
     ] = "quick",
     controllers: Annotated[

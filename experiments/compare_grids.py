@@ -109,7 +109,26 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "3.5",
         "settings": _UNSEEN,
     },
-    # About 130 minutes: the main systems on other workloads, with Adam, 288 runs.
+    # About 30 minutes: the main systems on all links, so that one report tells how they do on the whole; 300 runs.
+    "links": {
+        "controllers": (
+            *("fixed:1/2", "fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default"),
+            *(
+                "dq-sgd:interval=5,keep=0.9",
+                "linear-ramp:interval=5,decisions=20",
+                "mqgrad-authors on minmax",
+            ),
+        ),
+        "compressors": ("powersgd:rank=4",),
+        "methods": (*_MAIN_METHODS, "slowmo"),
+        "workloads": ("digits-cnn",),
+        "links": ("100mbit", "1gbit", _IN_TURN, "none"),
+        "seeds": 5,
+        "hosts": 4,
+        "budget_seconds": "4",
+        "settings": _UNSEEN,
+    },
+    # About 3.5 hours: the main systems on other workloads, with Adam, 480 runs.
     "workloads": {
         "controllers": _MAIN_RULES,
         "compressors": _MAIN_PEERS,
@@ -117,7 +136,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "workloads": ("bytes-gpt", "bytes-gpt-large", "bytes-lstm", "digits-cnn"),
         "optimizers": ("adam",),
         "links": ("100mbit", "1gbit"),
-        "seeds": 3,
+        "seeds": 5,
         "hosts": 4,
         "budget_seconds": "digits-cnn=4.5,bytes-gpt=12,bytes-lstm=10,bytes-gpt-large=60",
         "settings": (
