@@ -1,9 +1,11 @@
 """What a training iteration of a workload takes with plain DDP, and through the hook at every width."""
 
 import dataclasses
+import itertools
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,13 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
 from mqgrad.costs import Costs
+from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers.workload import Workload
 from mqgrad.widths import Width
 
 from .bench_transport import Variant, combine_ranks, median, median_parts, scaled
 
 _WARM_UP_STEPS = 2  # after a change of width: residuals are allocated, or sent in full
-_NEVER = 10**9  # iterations per interval: no gradient figures are taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +43,13 @@ class StepFigures:
 def measure_steps(
     workload: Workload, *, widths: Sequence[Width], rounds: int, iterations: int
 ) -> list[StepFigures]:
-    """Train with plain DDP and with the hook at each width in turn.
+    """Train with plain DDP and with the hook at each width in turn, as a controller's interval.
 
-    The hook runs without a controller: the exchange of statistics, once per interval, is not in these figures.
+    Gradient figures, of the last iteration of an interval, are in the seconds; the exchange of statistics after it,
+    once per interval, is not.
     """
-    replicas = {"plain": Replica(workload, hook=False), "hook": Replica(workload, hook=True)}
+    turns = _Turns(widths, interval=_WARM_UP_STEPS + iterations)
+    replicas = {"plain": Replica(workload, None), "hook": Replica(workload, turns)}
     variants: list[Variant] = [None, *widths]
     measured: list[dict[Variant, Costs]] = []
     for _ in range(rounds + 1):  # the first warms up, and DDP regroups its buckets
@@ -58,15 +62,33 @@ def measure_steps(
     return [_step_figures(bits, combined[bits], combined[None]) for bits in variants]
 
 
+class _Turns:
+    """A controller under which every width has an interval, in turn, over and over."""
+
+    def __init__(self, widths: Sequence[Width], interval: int) -> None:
+        self.initial_bits = widths[0]
+        self.interval = interval
+        self._following = itertools.cycle([*widths[1:], widths[0]])
+
+    def decide(self, statistics: IntervalStatistics) -> Width:
+        return next(self._following)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
 class Replica:
     """A model in training on this rank, with the compression hook or without.
 
     Args:
         workload: what to train.
-        hook: register the hook; else DDP averages by itself.
+        turns: chooses widths for the hook; None: DDP averages by itself.
     """
 
-    def __init__(self, workload: Workload, *, hook: bool) -> None:
+    def __init__(self, workload: Workload, turns: _Turns | None) -> None:
         torch.manual_seed(0)  # the same initial weights on every rank
         model: nn.Module = workload.build_model()
         self._workload = workload
@@ -74,14 +96,12 @@ class Replica:
         self._optimizer = workload.build_optimizer(model)
         self._scheduler = workload.build_scheduler(self._optimizer)
         self._batches = workload.batches(dist.get_rank(), dist.get_world_size(), 0)
-        self._state = mqgrad.CompressionState(interval=_NEVER) if hook else None
+        self._state = mqgrad.CompressionState(turns) if turns is not None else None
         if self._state is not None:
             self._ddp.register_comm_hook(self._state, mqgrad.compression_hook)
 
     def measure(self, bits: Variant, iterations: int) -> Costs:
-        """Costs per iteration at one width, after a few iterations that are not counted."""
-        if self._state is not None and bits is not None:
-            self._state.set_width(bits)
+        """Costs per iteration at one width, which is the hook's next, after a few iterations that are not counted."""
         for _ in range(_WARM_UP_STEPS):
             self._step()
         dist.barrier()
@@ -92,6 +112,9 @@ class Replica:
         seconds = time.perf_counter() - start
         costs = (
             self._state.totals.since(before) if self._state is not None and before is not None else Costs()
+        )
+        assert self._state is None or self._state.bits == bits, (
+            f"{self._state.bits} bits were in use, not {bits}"
         )
         costs.step_seconds = seconds
         return scaled(costs, 1 / iterations)
