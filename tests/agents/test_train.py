@@ -1,44 +1,24 @@
-"""A run folder: limits, resuming, TensorBoard, Ctrl-C, and what is refused."""
+"""Training an agent: its curves, resuming, limits, Ctrl-C, and mistakes in what is asked for."""
 
-import dataclasses
-import errno
-import fcntl
 import json
-import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from stable_baselines3 import DQN
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_link import toy_env
+from toy_training import config_for
 
 from mqgrad.agents.build import algorithm_class
-from mqgrad.agents.checkpoint import latest_checkpoint, load_model, load_settings
+from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.agents.train import train
-
-
-def config_for(folder: Path, **settings: object) -> TrainConfig:
-    return TrainConfig(
-        **{
-            "output": folder,
-            "total_steps": 120,
-            "progress_bar": False,
-            "warm_start": "none",
-            "algo": "dqn",
-            **settings,
-        }
-    )  # type: ignore[arg-type]
 
 
 def tags(folder: Path) -> EventAccumulator:
@@ -96,20 +76,6 @@ def test_a_limit_of_time_stops_and_exploration_follows_the_clock(tmp_path: Path)
         train(config_for(tmp_path), make_env=toy_env)
 
 
-def test_folders_that_cannot_be_written_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    def never():  # type: ignore[no-untyped-def]
-        raise AssertionError("the environment was started")
-
-    for settings in ({"output": tmp_path / "file"}, {"tensorboard": tmp_path / "file" / "logs"}):
-        config = config_for(tmp_path / "run")
-        for name, value in settings.items():
-            setattr(config, name, value)
-        with pytest.raises(OSError, match=r"cannot write to .*file.*choose another"):
-            train(config, make_env=never)
-
-
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown algorithm 'dqnn'"):
         train(config_for(tmp_path, algo="dqnn"), make_env=toy_env)
@@ -126,114 +92,6 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         config_for(tmp_path, total_steps=None)
     with pytest.raises(ValueError, match="checkpoint_every must be positive, got 0"):
         config_for(tmp_path, checkpoint_every=0)
-
-
-@pytest.mark.parametrize("damage", ["half", "gone"])
-@pytest.mark.parametrize("file", ["model.zip", "replay_buffer.pkl", "random_states.pt", "progress.json"])
-def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file: str, damage: str) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    whole = (checkpoint / file).read_bytes()
-    (checkpoint / file).unlink()
-    if damage == "half":
-        (checkpoint / file).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match=rf"{checkpoint} cannot be read.*move that folder away"):
-        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
-    shutil.rmtree(checkpoint)  # as the message says: the one before it is whole
-    train(config_for(run, total_steps=60), resume=True, make_env=toy_env)
-
-
-def test_a_damaged_configuration_is_named(finished_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    (run / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json is no configuration"):
-        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
-
-
-def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(finished_run, run := tmp_path / "run")
-    checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None
-    edit(checkpoint / "progress.json", lambda fields: fields.pop("format_version"))
-    before = (run / "config.json").read_text()
-    refused = "start anew, or go on with the version of mqgrad that saved"
-    with pytest.raises(ValueError, match=f"no format version, and format version 1.*{refused}"):
-        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
-    assert (run / "config.json").read_text() == before  # for the version that saved it
-    for change, told in (
-        (lambda fields: fields.pop("output"), "TrainConfig lacks output"),
-        (
-            lambda fields: fields.update(output=str(run), colour="red", age=1),
-            "TrainConfig also has age, colour",
-        ),
-    ):
-        edit(run / "config.json", change)
-        with pytest.raises(ValueError, match=f"{told}.*{refused}"):
-            train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
-
-
-def test_a_run_of_a_version_with_fewer_settings_goes_on_with_their_defaults(
-    finished_run: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(finished_run, run := tmp_path / "run")
-    config = TrainConfig.load(run / "config.json")
-    edit(run / "config.json", lambda fields: [fields.pop(name) for name in ("time_price", "env")])
-    assert TrainConfig.load(run / "config.json") == config
-    train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
-    settings = load_settings(run)
-    assert settings is not None
-    older = ("compressor", "simulated", "opening")
-    edit(run / "environment.json", lambda fields: [fields.pop(name) for name in older])
-    assert load_settings(run) == dataclasses.replace(settings, opening=settings.interval)
-    edit(run / "environment.json", lambda fields: fields.update(colour="red"))
-    with pytest.raises(ValueError, match=r"environment\.json.*BitWidthSettings also has colour"):
-        load_settings(run)
-
-
-def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    fields = json.loads(file.read_text())
-    change(fields)
-    file.write_text(json.dumps(fields))
-
-
-def test_a_second_process_is_kept_out_of_a_run_folder_until_the_first_has_died(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    taken = context.Event()
-
-    def hold() -> None:
-        with only_process_in(tmp_path):
-            taken.set()
-            time.sleep(60)
-
-    other = context.Process(target=hold)
-    other.start()
-    assert taken.wait(30)
-    with pytest.raises(ValueError, match=f"process {other.pid} is at work in {tmp_path}"):
-        train(config_for(tmp_path), make_env=toy_env)
-    other.kill()
-    other.join()
-    train(config_for(tmp_path, total_steps=5), make_env=toy_env)
-
-
-def test_a_folder_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on NFS that is mounted without them; there is no such file system to test on."""
-
-    def refuse(file: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OSError, match=rf"{tmp_path} cannot be locked \(No locks available\).*local disk"):
-        train(config_for(tmp_path), make_env=toy_env)
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("finished")
-    train(config_for(folder, total_steps=60, checkpoint_every=50), make_env=toy_env)
-    return folder
 
 
 def test_any_sb3_algorithm_with_discrete_actions_trains(tmp_path: Path) -> None:

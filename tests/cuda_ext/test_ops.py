@@ -1,4 +1,4 @@
-"""The ops as torch sees them, wrong arguments, and the package without its compiled part."""
+"""The ops as torch sees them, and the package without its compiled part."""
 
 import shutil
 import subprocess
@@ -8,13 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from example_payload import IDS, PAYLOAD, X
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference
-
-X = torch.linspace(-1, 1, 40)
-PAYLOAD = reference.encode(X, 3, 16, False, 0)
-IDS = torch.tensor([7, 8, 9])
 
 needs_extension = pytest.mark.skipif(
     cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"
@@ -92,140 +89,6 @@ LONGS = torch.zeros(20, dtype=torch.int64)
 def test_the_raw_ops_guard_their_memory(name: str, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(RuntimeError, match="mqgrad: "):
         getattr(torch.ops.mqgrad, name)(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "x", "overrides"),
-    [
-        (TypeError, "torch.int64", X.long(), {}),
-        (TypeError, "torch.complex64", X.to(torch.complex64), {}),
-        (TypeError, "got list", [1.0, 2.0], {}),
-        (ValueError, r"\(8, 5\)", X.view(8, 5), {}),
-        (ValueError, "bits must be in 1..8, got 0", X, {"bits": 0}),
-        (ValueError, "got 9", X, {"bits": 9}),
-        (TypeError, "bits must be an integer, got 2.5", X, {"bits": 2.5}),
-        (ValueError, "bucket_size must be at least 1, got 0", X, {"bucket_size": 0}),
-        (ValueError, "seed must fit 64 bits", X, {"seed": 2**64}),
-        (ValueError, r"bucket_ids must have shape \(3,\), got \(2,\)", X, {"bucket_ids": IDS[:2]}),
-        (TypeError, "bucket_ids must be int64", X, {"bucket_ids": IDS.int()}),
-        (ValueError, "bucket_ids is on meta, the other tensors on cpu", X, {"bucket_ids": IDS.to("meta")}),
-    ],
-)
-def test_encode_refuses(error: type[Exception], message: str, x: Any, overrides: dict[str, Any]) -> None:
-    arguments = {"bits": 3, "bucket_size": 16, "stochastic": True, "seed": 0} | overrides
-    with pytest.raises(error, match=message):
-        cuda_ext.encode(x, **arguments)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "tensor"),
-    [
-        (TypeError, "must be float32, got torch.float64", torch.zeros(40, dtype=torch.float64)),
-        (ValueError, r"must have shape \(40,\), got \(39,\)", torch.zeros(39)),
-        (ValueError, "must be contiguous", torch.zeros(80)[::2]),
-    ],
-)
-def test_a_residual_must_fit(error: type[Exception], message: str, tensor: torch.Tensor) -> None:
-    with pytest.raises(error, match=f"residual .*{message}"):
-        cuda_ext.encode_with_feedback(X, tensor, 3, 16, False, 0, 1.0, 1.0)
-
-
-def test_other_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="alpha and beta must be finite, got nan"):
-        cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, float("nan"), 1.0)
-    with pytest.raises(TypeError, match=r"payload must be a uint8 tensor, got torch\.int8"):
-        cuda_ext.decode(PAYLOAD.to(torch.int8), 40, 3, 16)
-    with pytest.raises(TypeError, match="accumulator must be float32"):
-        cuda_ext.decode_add_(torch.zeros(40, dtype=torch.float16), PAYLOAD, 3, 16)
-    with pytest.raises(ValueError, match="numel must not be negative, got -1"):
-        cuda_ext.payload_bytes(-1, 3, 16)
-    with pytest.raises(ValueError, match="got -8 and 5"):
-        cuda_ext.decode_minmax(PAYLOAD, -8, 5, 3)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "out"),
-    [
-        (TypeError, r"out must be a uint8 tensor, got torch\.float32", torch.zeros(len(PAYLOAD))),
-        (ValueError, "out must have shape", torch.zeros(3, dtype=torch.uint8)),
-        (ValueError, "out is written in place", torch.zeros(2 * len(PAYLOAD), dtype=torch.uint8)[::2]),
-    ],
-)
-def test_an_output_must_fit(error: type[Exception], message: str, out: torch.Tensor) -> None:
-    with pytest.raises(error, match=message):
-        cuda_ext.encode(X, 3, 16, False, 0, out=out)
-    with pytest.raises(error, match=message):
-        cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, 1.0, 1.0, out=out)
-    with pytest.raises(TypeError, match=r"out must be float32, got torch\.uint8"):
-        cuda_ext.decode(PAYLOAD, 40, 3, 16, out=PAYLOAD)
-
-
-FLOATS = torch.zeros(400)
-BYTES = FLOATS.view(torch.uint8)
-FIRST, NEXT, SHIFTED = FLOATS[:40], FLOATS[40:80], FLOATS[39:79]
-ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2)
-
-
-@pytest.mark.parametrize(
-    ("op", "arguments", "out", "message"),
-    [
-        ("encode", (FIRST, 3, 16, False, 0), BYTES[159:186], "out .* with x"),
-        ("encode_with_feedback", (FIRST, SHIFTED, 3, 16, False, 0, 1.0, 1.0), None, "residual .* with x"),
-        (
-            "encode_with_feedback",
-            (FIRST, NEXT, 3, 16, False, 0, 1.0, 1.0),
-            BYTES[319:346],
-            "out .* with residual",
-        ),
-        ("decode", (BYTES[:27], 40, 3, 16), FIRST, "out .* with payload"),
-        ("decode_add_", (FIRST, BYTES[159:186], 3, 16), None, "accumulator .* with payload"),
-        (
-            "encode_rotated_with_feedback",
-            (FIRST, FIRST, 2, 16, False, 0, 1.0, 1.0),
-            None,
-            "residual .* with x",
-        ),
-        ("decode_rotated", (BYTES[:ROTATED], 40, 2, 16), FIRST, "out .* with payload"),
-        ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), None, "accumulator .* with payload"),
-        ("sparse_encode_with_feedback", (SHIFTED, FIRST, 2), None, "residual .* with x"),
-        ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), None, "accumulator .* with payload"),
-        ("encode_bfloat16_with_feedback", (FIRST, FIRST, 1.0, 1.0), None, "residual .* with x"),
-        ("decode_bfloat16", (BYTES[:80], 40), FIRST, "out .* with payload"),
-        ("decode_bfloat16_add_", (FIRST, BYTES[80:160]), None, "accumulator .* with payload"),
-    ],
-)
-def test_what_is_written_shares_no_memory_with_what_is_read(
-    op: str, arguments: tuple[Any, ...], out: torch.Tensor | None, message: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{message}$"):
-        getattr(cuda_ext, op)(*arguments, **({} if out is None else {"out": out}))
-
-
-def test_a_residual_shares_no_memory_with_payloads() -> None:
-    for op, size, arguments in (
-        (cuda_ext.reduce_encode, 27, (40, 3, 16, False, 0)),
-        (cuda_ext.reduce_encode_rotated, ROTATED, (40, 2, 16, False, 0)),
-        (cuda_ext.reduce_encode_bfloat16, 80, (40,)),
-    ):
-        payloads = BYTES[1 : 1 + 2 * size].view(2, size)
-        with pytest.raises(ValueError, match=r"residual .* with payloads$"):
-            op(payloads, *arguments, residual=FIRST)
-
-
-def test_neighbours_in_memory_are_no_overlap() -> None:
-    floats = torch.randn(120)
-    apart = cuda_ext.encode_with_feedback(
-        floats[:40].clone(), floats[40:80].clone(), 3, 16, False, 0, 1.0, 1.0
-    )
-    out = floats.view(torch.uint8)[320:347]
-    cuda_ext.encode_with_feedback(floats[:40], floats[40:80], 3, 16, False, 0, 1.0, 1.0, out=out)
-    assert torch.equal(out, apart)
-
-
-@pytest.mark.parametrize("payloads", [PAYLOAD, PAYLOAD[:-1].repeat(2, 1), PAYLOAD.new_empty(0, len(PAYLOAD))])
-def test_payloads_to_reduce_must_fit(payloads: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=rf"payloads must have shape \(\d+, {len(PAYLOAD)}\)"):
-        cuda_ext.reduce_encode(payloads, 40, 3, 16, False, 0)
 
 
 def test_seeds_of_64_bits_wrap_to_their_signed_twin() -> None:

@@ -1,79 +1,24 @@
 """The runs of a comparison: its folder, runs that fail, and sweeps that are stopped and go on."""
 
-import collections
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 from comparison import small_config
+from fake_server import fake_program, run_fake
 
 from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
-from mqgrad.experiments import sweep_cell
-from mqgrad.experiments.iproute import NetLabError
-from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.report_pages import write_report
-from mqgrad.experiments.run_server import RunRequest
 from mqgrad.experiments.sweep import load_config, load_results, open_sweep
-from mqgrad.experiments.sweep_config import SweepConfig
-from mqgrad.experiments.sweep_result import CellResult
-from mqgrad.experiments.sweep_server import LocalServer
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
-
-# Stands in for `mqgrad serve-runs`: what it does depends on the controller it is asked for.
-FAKE_SERVER = """
-import json, os, pathlib, signal, sys, time
-controller = ""
-for line in sys.stdin:
-    if controller == "fixed:7":
-        sys.exit("error: that run cannot be closed")
-    request = json.loads(line)
-    controller, seed = request["controller"], request["seed"]
-    with open({calls!r}, "a") as file:
-        file.write(f"{{os.getpid()}} {{controller}}\\n")
-    if controller == "fixed:1":
-        sys.exit("error: out of luck")
-    if controller == "fixed:2":
-        time.sleep(60)
-    if controller == "fixed:3":
-        sys.exit(0)  # without a record
-    if controller == "fixed:6":
-        os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, at a moment that is known
-        time.sleep(60)
-    loss = [2.0, 1.0, float("nan") if controller == "fixed:5" else 0.5]
-    points = [
-        dict(iteration=5 * i + 5, elapsed_seconds=i + 1.0, bits=4, train_loss=loss[i], heldout=dict(loss=loss[i]),
-             wire_bytes=2.0**20 * i)
-        for i in range(3)
-    ]
-    outcome = "diverged" if controller == "fixed:5" else "finished"
-    record = dict(controller=controller, seed=seed, points=points, outcome=outcome, bit_iterations=60)
-    partial = pathlib.Path(request["record"] + ".partial")
-    partial.write_text(json.dumps(record))
-    partial.replace(request["record"])
-"""
-
-
-def fake_program(folder: Path) -> tuple[list[str], Path]:
-    calls, script = folder / "calls", folder / "fake.py"
-    script.write_text(FAKE_SERVER.format(calls=str(calls)))
-    calls.touch()
-    return [sys.executable, str(script)], calls
 
 
 def controllers(calls: Path) -> list[str]:
     return [line.split()[1] for line in calls.read_text().splitlines()]
-
-
-def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResult]:
-    program, _ = fake_program(folder)
-    with open_sweep(folder / "out", config, program=program) as sweep:
-        sweep.run(**options)
-    return load_results(folder / "out")
 
 
 def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
@@ -184,90 +129,6 @@ def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> 
         assert controllers(calls) == ["fixed:32", "fixed:6"]
         assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
     assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
-
-
-class FakeLab(LocalServer):
-    """Stands in for a lab, of which the kernel refuses some steps, told by name and number."""
-
-    refused: ClassVar[frozenset[tuple[str, int]]] = frozenset()
-    steps: ClassVar[collections.Counter[str]] = collections.Counter()
-
-    def __init__(self, command: list[str], rates: LinkRates, hosts: int, logs: Path, name: str) -> None:
-        self.step("build")
-        super().__init__(command, logs)
-
-    def step(self, name: str) -> None:
-        self.steps[name] += 1
-        if (name, self.steps[name]) in self.refused:
-            raise NetLabError(f"refused to\n{name}")
-
-    def request(self, run: RunRequest) -> None:
-        self.step("request")
-        super().request(run)
-
-    def begin_training(self) -> None:
-        self.step("train")
-
-    def close(self, *, at_once: bool) -> None:
-        super().close(at_once=at_once)
-        self.step("close")
-
-
-@pytest.fixture
-def stale(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Links in the kernel are stubs; fills with the names of labs that are looked for at the end."""
-    names: list[str] = []
-    monkeypatch.setattr(sweep_cell, "LabServer", FakeLab)
-    monkeypatch.setattr(sweep_cell, "remove_stale_lab", names.append)
-    monkeypatch.setattr(FakeLab, "steps", collections.Counter())
-    return names
-
-
-@pytest.mark.parametrize(
-    ("refused", "retried", "crashed"),
-    [
-        ({("request", 2)}, 1, None),  # by processes that had carried out a run
-        ({("train", 2)}, None, 1),
-        ({("train", 2), ("close", 1)}, None, 1),
-        ({("close", 1)}, 2, None),
-        ({("build", 2)}, 2, None),
-        ({("build", 2), ("build", 3)}, 2, 2),
-    ],
-)
-def test_what_the_kernel_refuses_a_lab_is_in_the_row_and_the_sweep_goes_on(
-    refused: set[tuple[str, int]],
-    retried: int | None,
-    crashed: int | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stale: list[str],
-) -> None:
-    monkeypatch.setattr(FakeLab, "refused", frozenset(refused))
-    rows = run_fake(tmp_path, small_config(links=("100mbit", "1gbit"), seeds=(1,)))
-    assert [row.outcome for row in rows] == ["crashed" if n == crashed else "finished" for n in range(4)]
-    for number, row in enumerate(rows):
-        assert row.retried.startswith("the lab failed: refused to ") == (number == retried)
-        assert row.reason.startswith("the lab failed: refused to ") == (number == crashed)
-    assert len(stale) == 1
-
-
-def test_when_no_lab_can_be_built_any_more_the_sweep_stops_and_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
-) -> None:
-    monkeypatch.setattr(FakeLab, "refused", frozenset(("build", number) for number in range(2, 9)))
-    with pytest.raises(NetLabError, match="refused to"):
-        run_fake(tmp_path, small_config(links=("100mbit", "1gbit"), seeds=(1,)))
-    outcomes = [row.outcome for row in load_results(tmp_path / "out")]
-    assert outcomes == ["finished", "finished", "crashed"]
-
-
-def test_where_no_lab_can_be_built_nothing_is_a_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
-) -> None:
-    monkeypatch.setattr(FakeLab, "refused", frozenset({("build", 1)}))
-    with pytest.raises(NetLabError, match="refused to"):
-        run_fake(tmp_path, small_config(links=("100mbit",)))
-    assert load_results(tmp_path / "out") == []
 
 
 @pytest.mark.timeout(200)

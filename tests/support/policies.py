@@ -1,5 +1,8 @@
-"""Frozen policies with drawn weights, and what they decide."""
+"""Frozen policies with drawn weights, what they decide, and their files."""
 
+import pathlib
+import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,3 +57,13 @@ def decisions(policy: FrozenPolicy) -> list[int]:
         bits = policy.decide(make_statistics(float(loss), bits))
         seen.append(bits)
     return seen
+
+
+def rewrite(path: pathlib.Path, change: Callable[[dict[str, bytes]], Any], **options: Any) -> None:
+    """Replace the entries of a policy file by what ``change`` makes of them."""
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    change(entries)
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
