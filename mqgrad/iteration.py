@@ -195,6 +195,7 @@ class Iteration:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""
         self._transport.move_costs(Costs())  # what it has cost is not this run's
         self._is_open, self._to_check = False, _CHECKED_AT_FIRST  # in case one has loaded another iteration's
+        self.bits = self._requested_bits  # only here: a state that is refused leaves it as it was
 
     def state_dict(self) -> dict[str, Any]:
         """Widths and position in the run as plain types; what is decided is in, what is open is not."""
@@ -208,6 +209,5 @@ class Iteration:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         requested = state["requested_bits"]
         self._requested_bits = requested if isinstance(requested, tuple) else check_width(requested)
-        self.bits = self._requested_bits
         self.closed_bits = state["bits"]
         self.interval = state["interval"]

@@ -93,21 +93,24 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
         assert part in message
 
 
-def test_a_refused_state_leaves_the_run_as_it_was() -> None:
+@pytest.mark.parametrize("is_controlled", [True, False])
+def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
     """Whatever of it has been loaded by then: the controller comes last."""
 
     def rank_main(rank: int) -> list[bool]:
-        model, optimizer, state = models.new_run(Scripted([4, 8]))
+        model, optimizer, state = models.new_run(Scripted([4, 8]) if is_controlled else None)
         models.train(model, optimizer, state, rank, range(3))
         other = state.state_dict()
         models.train(model, optimizer, state, rank, range(3, 6))
-        own = state.state_dict()
+        if not is_controlled:
+            state.set_width([4, 8] * 4)  # from the next iteration on
+        own, widths = state.state_dict(), state.parameter_bits
         parts = [{"statistics": {}}, {"requested_bits": 7.5}, {"compressor": {}}, {"controller": {}}]
         same = []
         for part in parts:
             with pytest.raises((ValueError, KeyError)):
                 state.load_state_dict(other | part)
-            same.append(same_state(state.state_dict(), own))
+            same.append(same_state(state.state_dict(), own) and state.parameter_bits == widths)
         models.train(model, optimizer, state, rank, range(6, 8))
         state.close()
         return same
