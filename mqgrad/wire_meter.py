@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
@@ -35,6 +35,17 @@ class Pending(Generic[Result]):
 
 DONE: Pending[None] = Pending(lambda: None)
 """Nothing is under way."""
+
+
+class _Collective(NamedTuple):
+    """One under way."""
+
+    work: dist.Work | None
+    arrival: float  # on the emulated link, by time.perf_counter
+    seconds: list[float]  # of starting it, once they are known
+    number: int  # of those started
+    round_trip: int  # which it counts as, unless one that it was beside already has
+    is_lone_small: bool  # small, and none was under way when it started
 
 
 class WireMeter:
@@ -95,26 +106,25 @@ class WireMeter:
             work = collective()
         on_link = wire_bytes if link_bytes is None else link_bytes
         arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
+        is_lone_small = is_alone and max(wire_bytes, on_link) <= SMALL_BYTES
         self.wire_bytes += wire_bytes
         self._under_way += 1
         self._started += 1
-        number = self._started
-        is_small = max(wire_bytes, link_bytes or 0) <= SMALL_BYTES
+        started = _Collective(work, arrival, seconds, self._started, round_trip, is_lone_small)
+        return Pending(lambda: self._wait_for(started, result))
 
-        def wait() -> Result:
-            self._await_other()
-            self._count_round_trip(round_trip)
-            # Beside others, or waited for after what was started later, its latency is hidden.
-            teaches = is_small and is_alone and number > self._last_awaited
-            self._last_awaited = max(self._last_awaited, number)
-            with _timed(lambda waited: self._add_seconds(seconds[0] + waited, teaches)):
-                if work is not None:
-                    work.wait()
-                time.sleep(max(0.0, arrival - time.perf_counter()))
-            self._under_way -= 1
-            return result
-
-        return Pending(wait)
+    def _wait_for(self, started: _Collective, result: Result) -> Result:
+        self._await_other()
+        self._count_round_trip(started.round_trip)
+        # Beside others, or waited for after what was started later, its latency is hidden.
+        teaches = started.is_lone_small and started.number > self._last_awaited
+        self._last_awaited = max(self._last_awaited, started.number)
+        with _timed(lambda waited: self._add_seconds(started.seconds[0] + waited, teaches)):
+            if started.work is not None:
+                started.work.wait()
+            time.sleep(max(0.0, started.arrival - time.perf_counter()))
+        self._under_way -= 1
+        return result
 
     def _await_other(self) -> None:
         first, self._awaited_first = self._awaited_first, None
