@@ -48,13 +48,8 @@ void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, floa
 
 // Elements [begin, begin + n) as fp32, in `room` where they are not that already.
 const float* input_floats(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* room) {
-  if (a.payloads) {
-    mean_of_payloads(a, begin, n, room);
-  } else if (a.dtype == torch::headeronly::ScalarType::Float) {
-    return static_cast<const float*>(a.x) + begin;
-  } else {
-    load_floats(a.x, a.dtype, begin, n, room);
-  }
+  if (!a.payloads) return as_floats(a.x, a.dtype, begin, n, room);
+  mean_of_payloads(a, begin, n, room);
   return room;
 }
 

@@ -14,8 +14,6 @@
 namespace mqgrad {
 namespace {
 
-using torch::headeronly::ScalarType;
-
 // The factors are D / sqrt(n) of Note [Rotation], and so their own inverse but for n.
 
 MQ_CLONES void apply(const float* x, const float* __restrict factors, int64_t n, float* __restrict v) {
@@ -102,13 +100,8 @@ class Encoder {
 
  private:
   const float* load(int64_t bucket, int64_t begin, int64_t n) {
-    if (a_.payloads) {
-      mean_of_payloads(bucket, n);
-    } else if (a_.dtype == ScalarType::Float) {
-      return static_cast<const float*>(a_.x) + begin;
-    } else {
-      load_floats(a_.x, a_.dtype, begin, n, loaded_.data());
-    }
+    if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin, n, loaded_.data());
+    mean_of_payloads(bucket, n);
     return loaded_.data();
   }
 

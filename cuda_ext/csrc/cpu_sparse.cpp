@@ -6,6 +6,7 @@
 
 #include "clones.h"
 #include "feedback.h"
+#include "kernels.h"
 
 namespace mqgrad {
 namespace {
@@ -100,7 +101,7 @@ void keep_error(const SparseArguments& a, const std::vector<Kept>& sent) {
     size_t next = 0;
     for (int64_t first = begin; first < end; first += kSparseBlock) {
       const int64_t n = std::min(kSparseBlock, end - first), skipped = first - begin;
-      const float* x = block_of_x(a, first, n, scratch);
+      const float* x = as_floats(a.x, a.dtype, first, n, scratch);
       accumulate(x, n, a.beta, a.residual + first, before);
       for (; next < offsets.size() && offsets[next] < skipped + n; ++next) {
         const int64_t i = offsets[next] - skipped;

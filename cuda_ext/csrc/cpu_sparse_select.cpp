@@ -20,8 +20,6 @@
 namespace mqgrad {
 namespace {
 
-using torch::headeronly::ScalarType;
-
 constexpr int64_t kLanes = 16;  // what the collecting pass may write beyond the last element
 constexpr int64_t kSamples = 16384;
 constexpr uint32_t kBins = 4096;
@@ -89,7 +87,7 @@ class Vector {
 
   // v[first .. first + n), in `scratch` where it has to be computed.
   const float* block(int64_t first, int64_t n, float* scratch) const {
-    const float* x = block_of_x(a_, first, n, scratch);
+    const float* x = as_floats(a_.x, a_.dtype, first, n, scratch);
     if (!a_.residual) return x;
     compensate(x, a_.residual + first, n, a_.alpha, scratch);
     return scratch;
@@ -201,12 +199,6 @@ uint32_t floor_of(const Selection& found) {
 }
 
 }  // namespace
-
-const float* block_of_x(const SparseArguments& a, int64_t first, int64_t n, float* scratch) {
-  if (a.dtype == ScalarType::Float) return static_cast<const float*>(a.x) + first;
-  load_floats(a.x, a.dtype, first, n, scratch);
-  return scratch;
-}
 
 Selection select_largest(const SparseArguments& arguments) {
   const int64_t count = arguments.layout.count;

@@ -52,6 +52,14 @@ void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, i
 // n elements of any supported type from x[first] on, as fp32 in `out`.
 void load_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n, float* out);
 
+// The same, without a copy of what is fp32 already: `room` is for what is not.
+inline const float* as_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n,
+                              float* room) {
+  if (dtype == torch::headeronly::ScalarType::Float) return static_cast<const float*>(x) + first;
+  load_floats(x, dtype, first, n, room);
+  return room;
+}
+
 // Note [Payload] in payload.h. Neither touches anything beyond n codes and their bytes.
 void pack(int bits, const uint8_t* codes, int64_t n, uint8_t* out);
 void unpack(int bits, const uint8_t* packed, int64_t n, uint8_t* codes);

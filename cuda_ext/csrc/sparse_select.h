@@ -33,7 +33,4 @@ void for_ranges(int64_t numel, const F& f) {  // f(range, begin, end), in parall
   });
 }
 
-// x[first .. first + n) as floats, in `scratch` where they are not.
-const float* block_of_x(const SparseArguments& arguments, int64_t first, int64_t n, float* scratch);
-
 }  // namespace mqgrad
