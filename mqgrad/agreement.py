@@ -30,7 +30,7 @@ class Agreement:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. This comes before each iteration that ranks may enter in disagreement: 40 bytes.
+        decoded as something else. So wherever ranks may come to disagree, this comes first: 40 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
@@ -63,13 +63,13 @@ class Agreement:
         parameters = ParameterStatistics.from_rows(self._all_gather(own.parameter_rows()))
         return dataclasses.replace(statistics, parameters=parameters)
 
-    def adopt(self, decision: Widths, num_parameters: int) -> Widths:
-        """Return rank 0's decision on every rank: 8 bytes, and 8 more per parameter where they differ."""
-        first = self._broadcast([0.0 if isinstance(decision, tuple) else decision])
-        if first[0] != 0:
-            return as_width(first[0])
+    def adopt(self, decision: Widths, interval: int, num_parameters: int) -> tuple[Widths, int]:
+        """Return rank 0's widths and interval on every rank: 16 bytes, and 8 per parameter where widths differ."""
+        bits, iterations = self._broadcast([0.0 if isinstance(decision, tuple) else decision, interval])
+        if bits != 0:
+            return as_width(bits), int(iterations)
         widths = decision if isinstance(decision, tuple) else (decision,) * num_parameters
-        return tuple(as_width(bits) for bits in self._broadcast(widths))
+        return tuple(as_width(width) for width in self._broadcast(widths)), int(iterations)
 
     def _all_gather(self, row: torch.Tensor) -> torch.Tensor:
         flat = row.reshape(-1).to(self._transport.device)

@@ -18,7 +18,7 @@ from .transport import Transport
 from .widths import Width, Widths, check_parameter_widths, check_width
 from .wire_meter import DONE, Pending
 
-_CHECKED_AT_FIRST = 10
+_CHECKED_AT_FIRST = 3
 """Iterations after construction or loading in all of which the ranks compare notes."""
 
 
@@ -68,7 +68,7 @@ class Iteration:
         """Of the last iteration, or of the one that is open."""
         self._requested_bits: Widths = self.closed_bits
         self._is_open = False  # from what precedes its first bucket to its last one
-        self._to_check = _CHECKED_AT_FIRST
+        self._checks_left = _CHECKED_AT_FIRST
 
     def request(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on.
@@ -115,8 +115,8 @@ class Iteration:
 
     @property
     def _position(self) -> int:
-        """Iterations of the interval that are complete and reported."""
-        return min(self._measured.closed, len(self._measured.losses))
+        """Iterations of the interval that are complete and reported, which this rank's script may have forgotten."""
+        return min(self._measured.iterations_closed, len(self._measured.losses))
 
     @property
     def is_check_due(self) -> bool:
@@ -127,7 +127,11 @@ class Iteration:
         follow a :meth:`request`. In between, only what rank 0 has sent can change a width. Iterations are counted
         where they end: to report one is what a rank may forget.
         """
-        return self._controller is None or self._to_check > 0 or self._measured.closed >= self.interval
+        return (
+            self._controller is None
+            or self._checks_left > 0
+            or self._measured.iterations_closed >= self.interval
+        )
 
     def open(self) -> None:
         """Compare notes if that is due and, where an interval has ended, decide; unless that has been done."""
@@ -164,8 +168,10 @@ class Iteration:
         self.last_statistics = self._gather_statistics()
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         decision = self._checked(controller.decide(self.last_statistics))
-        self.interval = controller.interval
-        self._requested_bits = self._agreement.adopt(decision, len(self._layouts.parameters))
+        num_parameters = len(self._layouts.parameters)
+        self._requested_bits, self.interval = self._agreement.adopt(
+            decision, controller.interval, num_parameters
+        )
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire
@@ -182,7 +188,7 @@ class Iteration:
 
     def _close(self, is_measured: bool) -> None:
         self._is_open = False
-        self._to_check = max(self._to_check - 1, 0)
+        self._checks_left = max(self._checks_left - 1, 0)
         self._clock.end_wait()
         if is_measured or self._measured.totals.iterations == 0:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
@@ -191,10 +197,13 @@ class Iteration:
         self._transport.move_costs(self._measured.open_costs)
         self._measured.close_iteration(self.closed_bits)
 
+    def recheck(self) -> None:
+        """Compare notes before the next iterations, whatever is due: another rank may have loaded another state."""
+        self._is_open, self._checks_left = False, _CHECKED_AT_FIRST
+
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""
         self._transport.move_costs(Costs())  # what it has cost is not this run's
-        self._is_open, self._to_check = False, _CHECKED_AT_FIRST  # in case one has loaded another iteration's
         self.bits = self._requested_bits  # only here: a state that is refused leaves it as it was
 
     def state_dict(self) -> dict[str, Any]:

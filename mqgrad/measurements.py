@@ -23,7 +23,7 @@ class Measurements:
         """Of the interval under way, but for its losses."""
         self.losses: list[torch.Tensor | float] = []
         """Of the interval under way."""
-        self.closed = 0
+        self.iterations_closed = 0
         """Complete iterations of the interval under way: as many on all ranks, whatever each has reported."""
         self.open_costs = Costs()
         """Of the iteration under way."""
@@ -47,7 +47,7 @@ class Measurements:
         """Count what an iteration has cost, at a width of ``bits``."""
         self._count(self.open_costs)
         self.open_costs.clear()  # what is not settled yet will be added to it
-        self.closed += 1
+        self.iterations_closed += 1
         self.totals.iterations += 1
         self.totals.bit_iterations += bits
 
@@ -55,7 +55,7 @@ class Measurements:
         """Return the statistics of the interval, and begin another."""
         taken, self.statistics = self.statistics, RankStatistics()
         taken.losses = [float(loss) for loss in self.losses]
-        self.losses, self.closed = [], 0
+        self.losses, self.iterations_closed = [], 0
         return taken
 
     def _count(self, costs: Costs) -> None:
@@ -68,7 +68,7 @@ class Measurements:
             "statistics": dataclasses.asdict(self.statistics),
             "open_costs": dataclasses.asdict(self.open_costs),
             "losses": [float(loss) for loss in self.losses],
-            "closed": self.closed,
+            "iterations_closed": self.iterations_closed,
             "totals": dataclasses.asdict(self.totals),
         }
 
@@ -77,5 +77,5 @@ class Measurements:
         self.statistics = restored(RankStatistics, state["statistics"])
         self.open_costs = restored(Costs, state["open_costs"])
         self.losses = list(state["losses"])
-        self.closed = state["closed"]
+        self.iterations_closed = state["iterations_closed"]
         self.totals = restored(Totals, state["totals"])

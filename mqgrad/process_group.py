@@ -15,8 +15,8 @@ from .wire_meter import Pending
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _ONE_HOP_BYTES = 2**15
-"""Gloo's all-gather is a ring of W−1 hops, each of which wakes a thread. Up to this size everyone sends to everyone
-instead, the same bytes: half the time between four ranks on two cores. More at once queue up where links are slow."""
+"""Gloo's all-gather is a ring of W−1 hops, each of which wakes a thread. Up to this size, codes go from everyone to
+everyone instead, the same bytes: half the time with four ranks on two cores. Larger ones queue up on slow links."""
 
 
 class ProcessGroupTransport(Transport):
@@ -28,8 +28,8 @@ class ProcessGroupTransport(Transport):
     """
 
     def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
-        self._is_gloo = dist.get_backend(group) != "nccl"
-        device = torch.device("cpu") if self._is_gloo else torch.device("cuda", torch.cuda.current_device())
+        self._is_nccl = dist.get_backend(group) == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
         super().__init__(group.rank(), group.size(), device, paced)
         self.group = group
@@ -55,22 +55,16 @@ class ProcessGroupTransport(Transport):
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         gathered = payload.new_empty(self.world_size, payload.numel())
         return self._start(
-            lambda: self._all_gather(gathered.view(-1), payload),
+            lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
             gathered,
             payload.nbytes * (self.world_size - 1),
-        )
-
-    def _all_gather(self, gathered: torch.Tensor, payload: torch.Tensor) -> dist.Work | None:
-        if not self._is_gloo or payload.nbytes > _ONE_HOP_BYTES:
-            return _all_gather(gathered, payload, group=self.group, async_op=True)
-        return dist.all_to_all_single(
-            gathered, payload.repeat(self.world_size), group=self.group, async_op=True
         )
 
     def start_all_gather_uneven(
         self, payload: torch.Tensor, lengths: Sequence[int]
     ) -> Pending[tuple[torch.Tensor, ...]]:
-        if _splits(lengths) is None:
+        one_hop = not self._is_nccl and payload.nbytes <= _ONE_HOP_BYTES
+        if _splits(lengths) is None and not one_hop:
             return self.start_all_gather(payload).then(torch.Tensor.unbind)
         gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
         splits = [payload.numel()] * self.world_size
@@ -97,6 +91,7 @@ class ProcessGroupTransport(Transport):
             lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
             tensor,
             tensor.nbytes if self.rank == 0 else 0,
+            teaches_latency=False,  # rank 0 does not wait for the others
         ).wait()
 
     def start_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import stopwatch
 from .comm_thread import CommThread
 from .compatibility import check_compatible
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
@@ -36,7 +37,8 @@ class CompressionState:
     Communication runs on one thread while backward goes on. An iteration is:
 
     1. If an interval has ended, the :meth:`step` before it opens it: the ranks compare configuration, iteration and
-       width, 40 bytes each. (So they do in the first ten iterations, and without a controller in all of them.)
+       width, 40 bytes each. (So they do in the first three iterations after construction and loading, and without a
+       controller in all of them, where the first bucket opens it.)
     2. Then they exchange the interval's statistics; rank 0's controller decides and broadcasts the width, in force
        from this iteration on. All of that goes on during forward: the training loop never waits for it.
     3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
@@ -204,9 +206,9 @@ class CompressionState:
         """This rank's state as tensors and plain types; every rank must save its own.
 
         Call it between ``step`` and the next backward. It holds the residuals, the position in the interval, the
-        controller and the totals: a run that loads it goes on with the same bytes.
+        controller and the totals: a run that loads it goes on with the same gradients, bit by bit.
         """
-        self._thread.drain()  # the next iteration may be opening
+        self._thread.run(stopwatch.settle)  # the next iteration may be opening
         return {
             "format_version": FORMAT_VERSION,
             "config": self._config,
@@ -224,6 +226,7 @@ class CompressionState:
                 states look otherwise.
         """
         owner, own = f"rank {self._transport.rank}", self.state_dict()
+        self._iteration.recheck()
         check_version(state.get("format_version"), FORMAT_VERSION, owner)
         check_keys(state, own, owner)
         if state["config"] != self._config:

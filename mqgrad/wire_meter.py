@@ -94,9 +94,10 @@ class WireMeter:
         wire_bytes: float,
         link_bytes: float | None = None,
         ways: tuple[Direction, ...] = BOTH_WAYS,
+        teaches_latency: bool = True,
     ) -> Pending[Result]:
         """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
-        ``ways``: in which directions it does.
+        ``ways``: in which directions it does. ``teaches_latency``: whether a small one takes every rank the latency.
 
         A collective adds its latency to those that were awaited before it started, not to those under way.
         """
@@ -106,7 +107,7 @@ class WireMeter:
             work = collective()
         on_link = wire_bytes if link_bytes is None else link_bytes
         arrival = self._paced.arrival(begun, on_link, ways) if self._paced else 0.0
-        is_lone_small = is_alone and max(wire_bytes, on_link) <= SMALL_BYTES
+        is_lone_small = teaches_latency and is_alone and max(wire_bytes, on_link) <= SMALL_BYTES
         self.wire_bytes += wire_bytes
         self._under_way += 1
         self._started += 1

@@ -22,7 +22,7 @@ class Controller(Protocol):
     """
 
     interval: int
-    """Iterations between two decisions."""
+    """Iterations between two decisions; rank 0's counts."""
 
     @property
     def initial_bits(self) -> Width:

@@ -2,7 +2,9 @@
 
 import models
 import pytest
+import torch.distributed as dist
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 
@@ -141,5 +143,39 @@ def test_between_decisions_nothing_but_gradients_is_sent() -> None:
         extra = [after - before - gradient for before, after in zip([0.0, *sent], sent, strict=False)]
         return [iteration for iteration, nbytes in enumerate(extra) if nbytes > 0], min(extra)
 
-    # All of the first ten, and then what follows an interval of eight.
-    assert run_ranks(rank_main) == [([*range(10), 16, 24], 0.0)] * 2
+    # The first three, and what follows an interval of eight.
+    assert run_ranks(rank_main) == [([0, 1, 2, 8, 16, 24], 0.0)] * 2
+
+
+def test_a_refused_state_makes_all_ranks_compare_notes_again() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=6))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = state.state_dict()
+        models.train(model, optimizer, state, rank, range(3, 5))
+        if rank == 0:
+            saved["format_version"] = -1
+            with pytest.raises(ValueError, match="format version"):
+                state.load_state_dict(saved)
+        else:
+            state.load_state_dict(saved)
+        with pytest.raises(RuntimeError, match=r"iteration \(rank 0: 5, rank 1: 3\)"):
+            models.train(model, optimizer, state, rank, range(5, 6))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_the_interval_is_that_of_rank_0() -> None:
+    class Wavering(Scripted):
+        def decide(self, statistics):
+            self.interval = 2 + dist.get_rank()
+            return super().decide(statistics)
+
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(Wavering([4, 8, 2]))
+        models.train(model, optimizer, state, rank, range(9))
+        state.close()
+        return state.interval, [seen.iteration for seen in state.controller.seen]
+
+    assert run_ranks(rank_main) == [(2, [2, 4, 6, 8])] * 2

@@ -12,7 +12,7 @@ from torch import nn
 
 import mqgrad
 
-AGREEMENT_BYTES = 5 * 8  # sent once per iteration before any gradient
+AGREEMENT_BYTES = 5 * 8  # sent before the gradients of each of the first iterations
 
 
 def means(
