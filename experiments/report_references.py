@@ -1,4 +1,4 @@
-"""What times are compared with: fp32, fp16, PowerSGD at its best rank, the best fixed width, and the ideal."""
+"""What times are compared with: fp32, fp16, PowerSGD at its best rank, the best fixed width, goodput, the ideal."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ def references(
     - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
     - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
     - ``oracle``: the best of the compared fixed widths;
+    - ``goodput``: the rule that learned policies begin as an imitation of, the best of those compared;
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
       sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
 
@@ -44,7 +45,8 @@ def references(
         "fp32": lambda name: name == fp32,
         "fp16": lambda name: _is_peer(name, "fp16"),
         "PowerSGD": lambda name: _is_peer(name, "powersgd"),
-        "oracle": _is_fixed,
+        "oracle": lambda name: _is_on_our_code(name, "fixed"),
+        "goodput": lambda name: _is_on_our_code(name, "goodput"),
     }
     found = {}
     for reference, is_one in chosen.items():
@@ -80,9 +82,11 @@ def _is_peer(name: str, peer: str) -> bool:
     )
 
 
-def _is_fixed(name: str) -> bool:
+def _is_on_our_code(name: str, controller: str) -> bool:
     system = System.parse(name)
-    return system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == "fixed"
+    return (
+        system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == controller
+    )
 
 
 def _badness(reference: Reference) -> tuple[int, bool, float]:
