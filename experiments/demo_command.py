@@ -13,7 +13,7 @@ def demo(
     ),
     train_seconds: Annotated[float, typer.Option(help="Wall-clock time for learning the policy.")] = 150.0,
 ) -> None:
-    """The whole job in about five minutes: learn a policy, freeze it, compare it on runs it has not seen."""
+    """The whole job in about six minutes: learn a policy, freeze it, compare it on runs it has not seen."""
     from .demo import run_demo
 
     run_demo(output, train_seconds, Console())

@@ -19,7 +19,7 @@ from .widths import Width, Widths, check_parameter_widths, check_width
 from .wire_meter import DONE, Pending
 
 _CHECKED_AT_FIRST = 3
-"""Iterations after construction or loading in all of which the ranks compare notes."""
+"""Iterations after construction or loading in all of which the ranks check that they agree."""
 
 
 class Iteration:
@@ -120,7 +120,7 @@ class Iteration:
 
     @property
     def is_check_due(self) -> bool:
-        """Whether the ranks compare notes before the next iteration: the answer of all ranks is the same.
+        """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
 
         At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
         where a script that treats ranks differently is found out; and without a controller in all of them, as any may
@@ -134,18 +134,18 @@ class Iteration:
         )
 
     def open(self) -> None:
-        """Compare notes if that is due and, where an interval has ended, decide; unless that has been done."""
+        """Check agreement if that is due and, where an interval has ended, decide; unless that has been done."""
         if self._is_open:
             return
         self._is_open = True
         stopwatch.settle()
         if self.is_check_due:
-            self._compare_notes()
+            self._check_agreement()
             if self._controller is not None and self._position >= self.interval:
                 self._decide(self._controller)
         self.bits = self._requested_bits
 
-    def _compare_notes(self) -> None:
+    def _check_agreement(self) -> None:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._requested_bits,
@@ -198,7 +198,7 @@ class Iteration:
         self._measured.close_iteration(self.closed_bits)
 
     def recheck(self) -> None:
-        """Compare notes before the next iterations, whatever is due: another rank may have loaded another state."""
+        """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""
         self._is_open, self._checks_left = False, _CHECKED_AT_FIRST
 
     def abandon(self) -> None:

@@ -177,7 +177,7 @@ class CompressionState:
         return self._measured.take()
 
     def _refuse_with_controller(self, call: str) -> None:
-        """It would shift where intervals end, which is where ranks with a controller compare notes."""
+        """It would shift where intervals end, which is where ranks with a controller check that they agree."""
         if self.controller is not None:
             raise RuntimeError(
                 f"{call} on rank {self._transport.rank}: the controller {self.controller} decides; to choose widths "

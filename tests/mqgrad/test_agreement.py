@@ -147,7 +147,7 @@ def test_between_decisions_nothing_but_gradients_is_sent() -> None:
     assert run_ranks(rank_main) == [([0, 1, 2, 8, 16, 24], 0.0)] * 2
 
 
-def test_a_refused_state_makes_all_ranks_compare_notes_again() -> None:
+def test_a_refused_state_makes_all_ranks_check_their_agreement_again() -> None:
     def rank_main(rank: int):
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=6))
         models.train(model, optimizer, state, rank, range(3))
