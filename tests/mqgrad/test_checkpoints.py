@@ -37,7 +37,7 @@ def test_interrupted_run_continues_with_the_same_bytes(
 
 
 def test_a_resumed_run_counts_what_a_decision_has_cost_before_it_was_saved() -> None:
-    """Sent besides: the ranks check that they agree in the first iterations after loading, 40 bytes to one other rank."""
+    """Sent besides: checks of agreement in the first iterations after loading, 40 bytes to one other rank."""
 
     def rank_main(rank: int) -> tuple[float, float]:
         model, optimizer, state = models.new_run(Scripted([32]))
