@@ -71,6 +71,7 @@ def test_references_are_chosen_in_hindsight() -> None:
         "fp16": "fp16",
         "PowerSGD": "powersgd:rank=1",  # rank 4 is faster where it gets there, and misses one
         "oracle": "fixed:4",
+        "goodput": "goodput",  # which has no time here
         "ideal": "none",
     }
     ideal = group.references["ideal"].timing
@@ -100,6 +101,17 @@ def test_pytorchs_own_hooks_are_chosen_where_they_are_faster_and_the_ideal_sends
     crashed = [dataclasses.replace(row, outcome="crashed") for row in rows]
     (group,) = summarize(config, ROWS + crashed)
     assert group.references["fp16"].system == "fp16"
+
+
+def test_the_faster_of_two_goodput_rules_is_the_reference() -> None:
+    config = small_config(systems=("fixed:32", "goodput", "goodput:widths=2+4", "goodput on qsgd"))
+    steps = {"fixed:32": 1.0, "goodput": 0.5, "goodput:widths=2+4": 0.25, "goodput on qsgd": 0.01}
+    rows = [result(name, seed, [1.0], step=step) for name, step in steps.items() for seed in (1, 2)]
+    (group,) = summarize(config, rows)
+    assert group.references["goodput"].system == "goodput:widths=2+4"
+    ratios = {summary.system: summary.ratios["goodput"] for summary in group.systems}
+    assert ratios["goodput"] is not None
+    assert ratios["goodput"].value == pytest.approx(2.0)
 
 
 def test_the_fastest_stand_first_and_of_many_the_best_of_each_kind_are_drawn() -> None:
@@ -204,6 +216,7 @@ def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
         "fp16": ("fp16", 0),
         "PowerSGD": ("powersgd:rank=4", 0),  # misses a target, but finishes
         "oracle": ("fixed:4", 0),
+        "goodput": ("goodput", 2),
         "ideal": ("none", 0),
     }
     ideal = group.references["ideal"].timing
