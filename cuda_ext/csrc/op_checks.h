@@ -94,7 +94,10 @@ inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buck
   return static_cast<const int64_t*>(ids->const_data_ptr());
 }
 
+// Neither rows nor columns are negative.
 inline int64_t minmax_bytes(Matrix shape, int64_t bits) {
+  STD_TORCH_CHECK(shape.columns == 0 || shape.rows <= (int64_t{1} << 56) / shape.columns,
+                  "mqgrad: rows * columns must be at most 2^56, got ", shape.rows, " * ", shape.columns);
   const Layout codes = checked_layout(shape.rows * shape.columns, bits, 1);
   return codes.numel == 0 ? 0 : 8 * shape.columns + codes.payload_bytes() - codes.scale_bytes();
 }

@@ -68,6 +68,7 @@ LONGS = torch.zeros(20, dtype=torch.int64)
         # Modulo 2^64, the payload of so many elements has 4 bytes.
         ("reduce_encode", (PAYLOAD[:4].repeat(1, 1), None, (2**64 + 4) // 5, 8, 1, False, 0, 0.0, 0.0)),
         ("decode", (PAYLOAD[:4], (2**64 + 4) // 5, 8, 1)),
+        ("decode_minmax", (PAYLOAD[:0], 2**32, 2**32, 3)),  # modulo 2^64, that is an empty matrix
         ("encode", (X, 9, 16, False, 0)),
         ("encode", (X, 3, 0, False, 0)),
         ("encode", (X[::2], 3, 16, False, 0)),
