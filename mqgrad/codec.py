@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 from mqgrad import cuda_ext
+from mqgrad.cuda_ext import checks
 
 from .vector_codec import VectorCodec, placed
 from .widths import Width, check_width
@@ -108,7 +109,8 @@ class Codec(VectorCodec):
         """Decode a uint8 payload to float32 [numel].
 
         Raises:
-            ValueError: if the payload does not have exactly the length of ``numel`` elements.
+            TypeError: the payload is not uint8.
+            ValueError: it is not a vector of exactly the length of ``numel`` elements.
         """
         if check_width(bits) < 1:
             return cuda_ext.sparse_decode(payload, numel, _elements_per_bit(bits))
@@ -192,9 +194,6 @@ def _send_floats(x: torch.Tensor, residual: torch.Tensor, alpha: float, beta: fl
 
 
 def _floats(payload: torch.Tensor, numel: int) -> torch.Tensor:
-    if payload.dtype != torch.uint8 or payload.numel() != 4 * numel:
-        raise ValueError(
-            f"payload of {payload.numel()} {payload.dtype} elements does not hold {numel} values at 32 bits"
-        )
+    checks.require_payload(payload, 4 * numel)
     aligned = payload if payload.storage_offset() % 4 == 0 else payload.clone()  # as part of a message
     return aligned.view(torch.float32)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mqgrad.cuda_ext import reference
+from mqgrad.cuda_ext import checks, reference
 
 from .widths import Width
 
@@ -66,7 +66,13 @@ class VectorCodec(abc.ABC):
         out.copy_(self.decode(payload, out.numel(), bits))
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        """Mean of payloads [W, P], float32 [numel]."""
+        """Mean of payloads [W, P], float32 [numel].
+
+        Raises:
+            TypeError: the payloads are not uint8.
+            ValueError: there are none, or they do not have the length of ``numel`` elements.
+        """
+        checks.require_payloads(payloads, self.payload_bytes(numel, bits))
         return reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits))
 
     def encode_mean(
