@@ -1,4 +1,4 @@
-"""The bytes of a payload: their layout and number, and what happens when they are wrong."""
+"""The bytes of a payload: their layout and number, and what any bytes decode to."""
 
 import struct
 
@@ -94,15 +94,3 @@ def test_a_payload_may_lie_anywhere_in_a_message(offset: int) -> None:
         message = torch.zeros(len(payload) + offset, dtype=torch.uint8)
         message[offset:] = payload
         assert torch.equal(decode(message[offset:]), decode(payload))
-
-
-@pytest.mark.parametrize("wrong_by", [-4, -1, 1])
-def test_wrong_length_payloads_are_refused(wrong_by: int) -> None:
-    length = cuda_ext.payload_bytes(100, 4, 32)
-    payload = torch.zeros(length + wrong_by, dtype=torch.uint8)
-    with pytest.raises(ValueError, match=rf"\({length},\), got \({length + wrong_by},\)"):
-        cuda_ext.decode(payload, 100, 4, 32)
-    with pytest.raises(ValueError, match=rf"\({length},\)"):
-        cuda_ext.decode_add_(torch.zeros(100), payload, 4, 32)
-    with pytest.raises(ValueError, match="payload must have shape"):
-        cuda_ext.decode_minmax(payload, 10, 10, 4)
