@@ -1,6 +1,7 @@
 """Top-k, DGC and Sketched SGD against their formulas, on two real ranks."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import averages
 import models
@@ -9,7 +10,12 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.compressors import TopK
+from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.compressors.sketched_sgd import CountSketch
+from mqgrad.costs import Costs
+from mqgrad.layout import Layout
+from mqgrad.trainers.in_process import Exchange, InProcessTransport
 
 WIDTH = 1200
 
@@ -102,6 +108,36 @@ def test_an_overflow_is_seen_by_all_and_remembered_by_none(spec: str) -> None:
     results = applied(spec, 4, bad)
     finite = [[bool(g.isfinite().all()) for g in rank] for rank in results]
     assert finite == [[True, False, True, True]] * 2
+
+
+@pytest.mark.parametrize("index", [-1, 1024, 2**31 - 1, -(2**31)])
+def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    layout = Layout(
+        keys=(0,),
+        numels=(1024,),
+        offsets=(0,),
+        numel=1024,
+        shard_numel=512,
+        bucket_ids=torch.arange(2),
+        padding=none,
+        padded_with=none,
+    )
+    compressor = TopK(ratio=2 / 1024)
+    memory = compressor.memory.flat(layout).fill_(0.25)
+    gradient = torch.linspace(-1, 1, 1024)
+    exchange = Exchange(2, timeout_seconds=60)
+    step = Step(InProcessTransport(exchange, 0), 32, 0, 7, Costs(), measure=False)
+    hostile = torch.cat(
+        [torch.ones(2).view(torch.uint8), torch.tensor([3, index], dtype=torch.int32).view(torch.uint8)]
+    )
+    with ThreadPoolExecutor(1) as threads:
+        peer = threads.submit(InProcessTransport(exchange, 1).all_gather, hostile)
+        with pytest.raises(IndexError, match="out of range"):
+            compressor.average_(BucketWork(gradient, [gradient], layout), step)
+        peer.result()
+    assert torch.equal(gradient, torch.linspace(-1, 1, 1024))
+    assert bool((memory == 0.25).all())
 
 
 def test_a_count_sketch_is_linear_and_finds_heavy_hitters() -> None:
