@@ -117,7 +117,7 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
         Section(
             "Other references than fp32",
             [
-                "Times to target ÷ those of fp32, fp16, PowerSGD, the oracle and the ideal.",
+                "Times to target ÷ those of fp32, fp16, PowerSGD, the oracle, the goodput rule and the ideal.",
                 *_against_references(overall),
             ],
         ),
