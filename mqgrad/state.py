@@ -206,7 +206,8 @@ class CompressionState:
         """This rank's state as tensors and plain types; every rank must save its own.
 
         Call it between ``step`` and the next backward. It holds the residuals, the position in the interval, the
-        controller and the totals: a run that loads it goes on with the same gradients, bit by bit.
+        controller and the totals: a run that loads it goes on with the same gradients: bit by bit from 1 bit on,
+        at 32 bits with two ranks.
         """
         self._thread.run(stopwatch.settle)  # the next iteration may be opening
         return {
