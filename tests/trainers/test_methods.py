@@ -170,15 +170,16 @@ def test_fewer_averages_are_fewer_bytes_and_the_link_is_paced(cluster: Distribut
     link = LinkEmulation(mbit_per_s=20, latency_ms=0)
     cluster.reset(seed=0, method="post-local-sgd:warmup=2", link=link)
     synchronous = cluster.run(2)
-    assert synchronous.wire_seconds >= 8 * synchronous.wire_bytes / 20e6
+    assert synchronous.wire_seconds >= 0.98 * 8 * synchronous.wire_bytes / 20e6
     assert synchronous.compute_seconds < synchronous.step_seconds - 0.5 * synchronous.wire_seconds
     wire = {}
     for period in (2, 8):
         cluster.reset(seed=0, method=f"local-sgd:period={period}", link=link)
         wire[period] = cluster.run(16)
     assert wire[2].wire_bytes == pytest.approx(4 * wire[8].wire_bytes)
-    # 8 bits a byte at 20 Mbit/s: an emulated link takes at least that long.
-    assert wire[2].wire_seconds >= 8 * wire[2].wire_bytes / 20e6
+    # 8 bits a byte at 20 Mbit/s: an emulated link takes at least that long, but for the microseconds in which the
+    # caller is between starting and waiting.
+    assert wire[2].wire_seconds >= 0.98 * 8 * wire[2].wire_bytes / 20e6
     assert math.isclose(wire[2].bits, 32)
 
 

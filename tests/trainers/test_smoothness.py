@@ -143,7 +143,8 @@ def test_through_the_hook_ranks_agree_bytes_are_counted_and_a_resumed_run_goes_o
         SmoothQuantizer(WORKLOAD.smoothness_matrix(r, 2), BUDGET, "varying", 2).payload_bytes
         for r in range(2)
     )
-    assert [wire_bytes for *_, wire_bytes in results] == [averages.AGREEMENT_BYTES + longest] * 2
+    agreement = averages.AGREEMENT_BYTES / 2  # in the first three of six iterations
+    assert [wire_bytes for *_, wire_bytes in results] == [agreement + longest] * 2
 
 
 def test_diana_reaches_the_optimum_that_dcgd_stays_away_from() -> None:
