@@ -1,6 +1,7 @@
 // MQ_CLONES compiles a function for the baseline, for AVX2 and for AVX-512 (x86-64-v4; g++ knows it from 12 on), chosen
 // when the library loads. Where the attribute does not exist, on other processors, with other C libraries or with clang, it
-// does nothing. setup.py forbids contraction to fused multiply-adds, so all versions give the same bytes.
+// does nothing. setup.py forbids contraction to fused multiply-adds, so all versions give the same bytes. AArch64 needs
+// none for its 128-bit vectors: they are in its baseline.
 #pragma once
 
 #include <cstdint>  // defines __GLIBC__ where there is one; the choice needs its loader

@@ -1,4 +1,4 @@
-"""Every kernel writes the same bytes whichever of its clones the loader chooses."""
+"""Every kernel writes the same bytes whichever of its clones the loader chooses, and on an emulated ARM."""
 
 import subprocess
 from pathlib import Path
@@ -17,9 +17,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.skip(str(reason))
 
 
-def digests(program: Path) -> tuple[str, list[str]]:
+def digests(*command: str | Path) -> tuple[str, list[str]]:
     """The instruction set that was chosen, and one line a kernel and its settings."""
-    result = subprocess.run([program], check=True, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     chosen, *lines = result.stdout.splitlines()
     return chosen, lines
 
@@ -33,3 +33,13 @@ def test_same_bytes_as_with_the_best_of_this_processor(programs: dict[str, Path]
     assert chosen == told
     assert len(lines) > 700
     assert lines == expected
+
+
+def test_same_bytes_on_an_emulated_arm(programs: dict[str, Path], tmp_path: Path) -> None:
+    try:
+        command = instruction_sets.build_for_arm("kernel_bytes", tmp_path)
+    except instruction_sets.Unavailable as reason:
+        pytest.skip(str(reason))
+    chosen, lines = digests(*command)
+    assert chosen == "AArch64"
+    assert lines == digests(programs["best"])[1]

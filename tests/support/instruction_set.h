@@ -13,6 +13,8 @@
 __attribute__((target("default"))) inline const char* instruction_set() { return "baseline"; }
 __attribute__((target("avx2"))) inline const char* instruction_set() { return "AVX2"; }
 __attribute__((target("arch=x86-64-v4"))) inline const char* instruction_set() { return "AVX-512"; }
+#elif defined(__aarch64__)
+inline const char* instruction_set() { return "AArch64"; }
 #endif
 
 namespace mqgrad {

@@ -1,7 +1,8 @@
-"""Build programs that run the kernels with the instructions of a lesser processor than this one.
+"""Build programs that run the kernels with the instructions of another processor than this one.
 
 The kernels are compiled once, as for the extension. Each program is linked three times: as it is, and with a
 chosen_instructions.cpp that hides AVX-512, or AVX2 as well, from the loader, which chooses among the kernels' clones.
+For ARM they are cross-compiled and emulated.
 
 Run as a program, it prints how fast they are with each: ``python tests/support/instruction_sets.py [rounds]``.
 """
@@ -25,7 +26,7 @@ FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
 
 
 class Unavailable(Exception):
-    """This machine cannot choose among clones; the message says why."""
+    """This machine cannot build or run it; the message says why."""
 
 
 def build(name: str, folder: Path) -> dict[str, Path]:
@@ -51,6 +52,22 @@ def build(name: str, folder: Path) -> dict[str, Path]:
         chosen = [choices[told]] if told in choices else []
         _run([compiler, *map(str, [*objects, *chosen]), "-o", str(program)])
     return programs
+
+
+def build_for_arm(name: str, folder: Path) -> list[str]:
+    """Cross-compile the kernels and ``name``.cpp for AArch64, and return the command that emulates the program.
+
+    Raises:
+        Unavailable: there is no cross compiler or no emulator (Debian: g++-aarch64-linux-gnu, qemu-user-static).
+    """
+    compiler, program = "aarch64-linux-gnu-g++", folder / f"{name}-aarch64"
+    emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if shutil.which(compiler) is None or emulator is None:
+        raise Unavailable(f"there is no {compiler}, or no qemu-aarch64")
+    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), FOLDER / f"{name}.cpp"]
+    includes = (f"-isystem{path}" for path in include_paths())
+    _run([compiler, *FLAGS, *includes, "-static", *map(str, sources), "-o", str(program)])
+    return [emulator, str(program)]
 
 
 def _run(command: list[str]) -> None:

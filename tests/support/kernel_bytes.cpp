@@ -1,4 +1,6 @@
-// Prints a digest of what each kernel writes, for all widths, types and sizes: equal for every instruction set.
+// Prints a digest of what each kernel writes, for all widths, types and sizes: equal for every instruction set and
+// processor, but for the signs of NaNs in decoded floats, which are left out.
+#include <cmath>
 #include <cstdio>
 #include <string>
 
@@ -28,10 +30,11 @@ constexpr int64_t kPayloads = 3;  // of a mean
 
 class Digest {
  public:
-  template <typename T>
-  void add(const std::vector<T>& values) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
-    for (size_t i = 0; i < sizeof(T) * values.size(); ++i) sum_ = mix64(sum_ + bytes[i] + 1);
+  void add(const Bytes& bytes) {
+    for (uint8_t byte : bytes) sum_ = mix64(sum_ + byte + 1);
+  }
+  void add(const Floats& values) {
+    for (float value : values) sum_ = mix64(sum_ + (std::isnan(value) ? kNanBits : float_bits(value)) + 1);
   }
   void print(const std::string& name) const {
     std::printf("%016llx %s\n", static_cast<unsigned long long>(sum_), name.c_str());
@@ -57,6 +60,13 @@ Bytes input_of(int type, int64_t n, bool special) {
   return bytes;
 }
 
+// Bytes as from anyone: scales of any size, not all of them finite.
+Bytes hostile(int64_t n) {
+  Bytes bytes(n);
+  for (int64_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(mix64(~i));
+  return bytes;
+}
+
 Floats residual_of(int64_t n) {
   Floats residual = heavy_tailed(n);
   for (float& r : residual) r *= 0.3f;
@@ -67,7 +77,8 @@ std::string text(const char* kernel, int type, bool feedback, const std::string&
   return std::string(kernel) + " " + kTypeNames[type] + (feedback ? " feedback " : " ") + more;
 }
 
-// Encodes x, decodes it both ways, and encodes the mean of a few payloads, each with feedback or without. `Encode` is
+// Encodes x, decodes it both ways, and encodes the mean of a few payloads, each with feedback or without; decodes and
+// averages payloads of random bytes as well. `Encode` is
 // called with (x, or nullptr; payloads, or nullptr; residual, or nullptr; where to write), `Decode` with (payload,
 // add, out).
 template <typename Encode, typename Decode>
@@ -86,6 +97,12 @@ Digest digest_of(const Bytes& x, int64_t numel, int64_t payload_bytes, bool feed
   decode(payload.data(), true, out.data());
   digest.add(out);
   decode(payload.data(), false, out.data());
+  digest.add(out);
+  encode(nullptr, payloads.data(), owed, mean.data());
+  digest.add(mean);
+  digest.add(residual);
+  payloads = hostile(kPayloads * payload_bytes);
+  decode(payloads.data(), true, out.data());
   digest.add(out);
   encode(nullptr, payloads.data(), owed, mean.data());
   digest.add(mean);
