@@ -6,13 +6,14 @@ from pathlib import Path
 import instruction_sets
 import pytest
 
+KERNEL_BYTES = [instruction_sets.FOLDER / "kernel_bytes.cpp"]
 ASCENDING = ["baseline", "AVX2", "AVX-512"]
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     try:
-        return instruction_sets.build("kernel_bytes", tmp_path_factory.mktemp("programs"))
+        return instruction_sets.build(KERNEL_BYTES, tmp_path_factory.mktemp("programs"))
     except instruction_sets.Unavailable as reason:
         pytest.skip(str(reason))
 
@@ -37,7 +38,7 @@ def test_same_bytes_as_with_the_best_of_this_processor(programs: dict[str, Path]
 
 def test_same_bytes_on_an_emulated_arm(programs: dict[str, Path], tmp_path: Path) -> None:
     try:
-        command = instruction_sets.build_for_arm("kernel_bytes", tmp_path)
+        command = instruction_sets.build_for_arm(KERNEL_BYTES, tmp_path)
     except instruction_sets.Unavailable as reason:
         pytest.skip(str(reason))
     chosen, lines = digests(*command)

@@ -1,8 +1,7 @@
-// Runs the CPU kernels on bytes from anywhere. Every buffer has exactly the size that the checks of op_checks.h demand,
-// on the heap, so that AddressSanitizer sees the first byte read or written beyond it.
+// Runs the CPU kernels on bytes from anywhere. Every buffer has exactly the size that the checks of op_checks.h demand:
+// touching a byte behind it ends the program (exact_array.h).
 //
-// `make fuzz` links this to libFuzzer; `make sanitize` compiles it with MQGRAD_RANDOM_INPUTS and any compiler, and feeds
-// it inputs from a generator.
+// `make fuzz` links this to libFuzzer, `make sanitize` to random_inputs.cpp.
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/core/ScalarType.h>
 
@@ -11,9 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "bfloat16.h"
+#include "fuzz_input.h"
 #include "kernels.h"
 #include "rotation_kernels.h"
 #include "sparse.h"
@@ -31,66 +30,11 @@ extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t
 
 namespace {
 
+using Bytes = ExactArray<uint8_t>;
+
 constexpr int64_t kMaxElements = 6000;  // a few chunks
 constexpr ScalarType kTypes[] = {ScalarType::Float, ScalarType::Double, ScalarType::Half, ScalarType::BFloat16};
 constexpr int64_t kTypeBytes[] = {4, 8, 2, 2};
-
-// Memory that begins at any multiple of its unit, as slices of a tensor do; its last byte is the allocation's.
-class Bytes {
- public:
-  Bytes(int64_t count, int64_t offset) : memory_(new uint8_t[offset + count]()), offset_(offset) {}
-  uint8_t* get() const { return memory_.get() + offset_; }
-
- private:
-  std::unique_ptr<uint8_t[]> memory_;
-  int64_t offset_;
-};
-
-// Takes an input apart; zeros come after its end.
-class Input {
- public:
-  Input(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-
-  template <typename T>
-  T take() {
-    T value{};
-    fill(&value, sizeof(T));
-    return value;
-  }
-
-  // In [low, high].
-  int64_t take_in(int64_t low, int64_t high) {
-    return low + static_cast<int64_t>(take<uint16_t>()) % (high - low + 1);
-  }
-
-  template <typename T>
-  std::unique_ptr<T[]> take_array(int64_t count) {
-    std::unique_ptr<T[]> values(new T[count]());
-    fill(values.get(), count * sizeof(T));
-    return values;
-  }
-
-  // Room for bytes that begin at a multiple of `unit`.
-  Bytes take_room(int64_t count, int64_t unit = 1) { return {count, unit * take_in(0, 7)}; }
-
-  Bytes take_bytes(int64_t count, int64_t unit = 1) {
-    Bytes bytes = take_room(count, unit);
-    fill(bytes.get(), count);
-    return bytes;
-  }
-
- private:
-  void fill(void* target, size_t bytes) {
-    const size_t count = std::min(bytes, size_);
-    if (count == 0) return;
-    std::memcpy(target, data_, count);
-    data_ += count;
-    size_ -= count;
-  }
-
-  const uint8_t* data_;
-  size_t size_;
-};
 
 void require(bool condition, const char* what) {
   if (condition) return;
@@ -126,7 +70,7 @@ void fuzz_decode(Input& input) {
   const Layout layout = take_layout(input);
   const bool add = input.take_in(0, 1);
   const Bytes payload = input.take_bytes(layout.payload_bytes());
-  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const ExactArray<float> out(layout.numel);
   const int64_t middle = input.take_in(0, layout.numel) / 8 * 8;
   decode_range(payload.get(), layout, 0, middle, add, out.get());
   decode_range(payload.get(), layout, middle, layout.numel, add, out.get() + middle);
@@ -155,7 +99,7 @@ void fuzz_encode(Input& input, bool from_payloads) {
     arguments.x = bytes.get();
   }
   const Bytes payload = input.take_room(layout.payload_bytes());
-  const std::unique_ptr<int64_t[]> ids = input.take_array<int64_t>(layout.buckets());
+  const auto ids = input.take_array<int64_t>(layout.buckets());
   if (input.take_in(0, 1)) arguments.bucket_ids = ids.get();
   const int64_t per_unit = buckets_per_unit(layout), units = (layout.buckets() + per_unit - 1) / per_unit;
   const int64_t middle = input.take_in(0, units);
@@ -172,7 +116,7 @@ void fuzz_minmax(Input& input) {
   const auto minimums = input.take_array<float>(shape.columns);
   const auto ranges = input.take_array<float>(shape.columns);
   const Bytes packed = input.take_bytes(codes.payload_bytes() - codes.scale_bytes());
-  const std::unique_ptr<float[]> out(new float[codes.numel]());
+  const ExactArray<float> out(codes.numel);
   const int64_t chunks = (codes.numel + kChunk - 1) / kChunk;
   decode_minmax_chunks(packed.get(), shape, bits, 0, chunks, minimums.get(), ranges.get(), out.get());
   minmax_columns(x.get(), kTypes[type], shape, 0, shape.columns, minimums.get(), ranges.get());
@@ -193,7 +137,7 @@ SparseLayout take_sparse_layout(Input& input) {
 void fuzz_sparse_decode(Input& input) {
   const SparseLayout layout = take_sparse_layout(input);
   const Bytes payload = input.take_bytes(layout.payload_bytes());
-  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const ExactArray<float> out(layout.numel);
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "a sparse payload decodes to numbers, or to NaN throughout");
 }
@@ -205,24 +149,25 @@ void fuzz_sparse_encode(Input& input) {
   const double coefficient = input.take_in(0, 1) ? 1.0 : 0.9;
   const Bytes x = input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
-  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]);
+  const Bytes payload(layout.payload_bytes());
   encode_sparse({x.get(), kTypes[type], layout, feedback ? residual.get() : nullptr, coefficient, coefficient},
                 payload.get());
-  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const ExactArray<float> out(layout.numel);
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "what was encoded decodes to numbers, or to NaN throughout");
 }
 
 RotationLayout take_rotation_layout(Input& input) {
-  const int64_t numel = input.take_in(0, kMaxElements);
-  return {numel, static_cast<int>(input.take_in(1, kMaxRotationBits)), int64_t{8} << input.take_in(0, 8)};
+  const int64_t bucket_size = int64_t{8} << input.take_in(0, 13);  // as large as they come
+  const int64_t numel = input.take_in(0, std::max(kMaxElements, bucket_size + 70));
+  return {numel, static_cast<int>(input.take_in(1, kMaxRotationBits)), bucket_size};
 }
 
 void fuzz_rotation_decode(Input& input) {
   const RotationLayout layout = take_rotation_layout(input);
   const bool add = input.take_in(0, 1);
   const Bytes payload = input.take_bytes(layout.payload_bytes());
-  const std::unique_ptr<float[]> out(new float[layout.numel]());
+  const ExactArray<float> out(layout.numel);
   const int64_t middle = input.take_in(0, layout.buckets());
   decode_rotated_buckets(payload.get(), layout, 0, middle, add, out.get());
   decode_rotated_buckets(payload.get(), layout, middle, layout.buckets(), add, out.get());
@@ -239,7 +184,7 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   const Bytes bytes = from_payloads ? input.take_bytes(count * layout.payload_bytes())
                                     : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
-  const std::unique_ptr<float[]> before(new float[layout.numel]);
+  const ExactArray<float> before(layout.numel);
   std::copy_n(residual.get(), layout.numel, before.get());
   if (feedback) arguments.residual = residual.get();
   if (from_payloads) {
@@ -248,7 +193,7 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   } else {
     arguments.x = bytes.get();
   }
-  const std::unique_ptr<uint8_t[]> payload(new uint8_t[layout.payload_bytes()]());
+  const Bytes payload(layout.payload_bytes());
   const int64_t middle = input.take_in(0, layout.buckets());
   encode_rotated_buckets(arguments, 0, middle, payload.get());
   encode_rotated_buckets(arguments, middle, layout.buckets(), payload.get());
@@ -270,9 +215,9 @@ void fuzz_bfloat16(Input& input) {
     arguments.payloads = x.get();
     arguments.count = count;
   }
-  const std::unique_ptr<uint8_t[]> payload(new uint8_t[2 * numel]);
+  const Bytes payload(2 * numel);
   const Bytes received = input.take_bytes(2 * numel);
-  const std::unique_ptr<float[]> out(new float[numel]());
+  const ExactArray<float> out(numel);
   const int64_t middle = input.take_in(0, numel);
   encode_bfloat16_range(arguments, 0, middle, payload.get());
   encode_bfloat16_range(arguments, middle, numel, payload.get());
@@ -299,23 +244,3 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
-
-#ifdef MQGRAD_RANDOM_INPUTS
-#include <random>
-#include <vector>
-
-int main(int argc, char** argv) {
-  const int inputs = argc > 1 ? std::atoi(argv[1]) : 5000;
-  std::mt19937_64 generator(1);
-  std::vector<uint8_t> data(60000);
-  for (int i = 0; i < inputs; ++i) {
-    const size_t size = generator() % data.size();
-    for (size_t k = 0; k + 8 <= size; k += 8) {
-      const uint64_t word = generator();
-      std::memcpy(&data[k], &word, 8);
-    }
-    LLVMFuzzerTestOneInput(data.data(), size);
-  }
-  std::printf("%d inputs\n", inputs);
-}
-#endif

@@ -15,6 +15,8 @@ __attribute__((target("avx2"))) inline const char* instruction_set() { return "A
 __attribute__((target("arch=x86-64-v4"))) inline const char* instruction_set() { return "AVX-512"; }
 #elif defined(__aarch64__)
 inline const char* instruction_set() { return "AArch64"; }
+#else
+inline const char* instruction_set() { return "one version"; }
 #endif
 
 namespace mqgrad {

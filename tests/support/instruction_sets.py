@@ -12,13 +12,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fuzz_kernels import KERNELS
 from torch.utils.cpp_extension import include_paths
 
 FOLDER = Path(__file__).parent
+KERNELS = FOLDER.parents[1] / "cuda_ext" / "csrc"
 FEATURES = {"best": None, "AVX2": 1 << 10, "baseline": 0}
 """What the loader is told of the processor, in libgcc's bits; None: the truth."""
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # setup.py's
@@ -29,16 +30,16 @@ class Unavailable(Exception):
     """This machine cannot build or run it; the message says why."""
 
 
-def build(name: str, folder: Path) -> dict[str, Path]:
-    """Compile the kernels and ``name``.cpp, and return the programs, one for each entry of :data:`FEATURES`.
+def build(harness: list[Path], folder: Path, defines: Sequence[str] = ()) -> dict[str, Path]:
+    """Compile the kernels and what runs them, and return the programs, one for each entry of :data:`FEATURES`.
 
     Raises:
         Unavailable: there is no g++ 12 or later for x86-64 and glibc, so that kernels have no clones.
     """
     compiler = os.environ.get("CXX", "g++")
     _require_clones(compiler)
-    command = [compiler, *FLAGS, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
-    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), FOLDER / f"{name}.cpp"]
+    command = [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
+    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), *harness]
     jobs = {folder / f"{source.stem}.o": [str(source)] for source in sources}
     objects, choices = list(jobs), {}
     for told, bits in FEATURES.items():
@@ -47,26 +48,26 @@ def build(name: str, folder: Path) -> dict[str, Path]:
             jobs[choices[told]] = [str(FOLDER / "chosen_instructions.cpp"), f"-DMQ_FEATURES={bits}"]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda made: _run([*command, str(made), *jobs[made]]), jobs))
-    programs = {told: folder / f"{name}-{told}" for told in FEATURES}
+    programs = {told: folder / f"{harness[0].stem}-{told}" for told in FEATURES}
     for told, program in programs.items():
         chosen = [choices[told]] if told in choices else []
         _run([compiler, *map(str, [*objects, *chosen]), "-o", str(program)])
     return programs
 
 
-def build_for_arm(name: str, folder: Path) -> list[str]:
-    """Cross-compile the kernels and ``name``.cpp for AArch64, and return the command that emulates the program.
+def build_for_arm(harness: list[Path], folder: Path, defines: Sequence[str] = ()) -> list[str]:
+    """Cross-compile the kernels and what runs them for AArch64, and return the command that emulates the program.
 
     Raises:
         Unavailable: there is no cross compiler or no emulator (Debian: g++-aarch64-linux-gnu, qemu-user-static).
     """
-    compiler, program = "aarch64-linux-gnu-g++", folder / f"{name}-aarch64"
+    compiler, program = "aarch64-linux-gnu-g++", folder / f"{harness[0].stem}-aarch64"
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if shutil.which(compiler) is None or emulator is None:
         raise Unavailable(f"there is no {compiler}, or no qemu-aarch64")
-    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), FOLDER / f"{name}.cpp"]
+    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), *harness]
     includes = (f"-isystem{path}" for path in include_paths())
-    _run([compiler, *FLAGS, *includes, "-static", *map(str, sources), "-o", str(program)])
+    _run([compiler, *FLAGS, *defines, *includes, "-static", *map(str, sources), "-o", str(program)])
     return [emulator, str(program)]
 
 
@@ -85,5 +86,5 @@ def _require_clones(compiler: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
-        for program in build("kernel_speed", Path(scratch)).values():
+        for program in build([FOLDER / "kernel_speed.cpp"], Path(scratch)).values():
             subprocess.run([program, *sys.argv[1:]], check=True, timeout=600)
