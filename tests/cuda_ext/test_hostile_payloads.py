@@ -1,29 +1,21 @@
-"""Payloads come from outside: wrong ones are refused and change nothing, any others decode as in the reference.
+"""Payloads come from outside: wrong ones are refused and change nothing.
 
-Any bytes at widths 1-8 and below 1 are in test_parity.py and test_sparse.py.
+What any bytes decode to is in test_any_payload.py.
 """
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from mqgrad import cuda_ext
 from mqgrad.codec import Codec
 from mqgrad.compressors.minmax import _decode as decode_blocks
 from mqgrad.compressors.rotated import RotationCodec
-from mqgrad.cuda_ext import reference, reference_bfloat16, reference_rotation
 from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import Width
-
-needs_extension = pytest.mark.skipif(
-    cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"
-)
 
 NUMEL = 4000
 ROWS, COLUMNS = 50, 80
@@ -129,42 +121,3 @@ def test_a_wrong_size_of_a_matrix_is_refused(receive: str, wrong: str) -> None:
 def test_other_types_than_bytes_are_refused_as_a_matrix(receive: str) -> None:
     with pytest.raises(TypeError, match=r"must be a uint8 tensor, got torch\.int8"):
         RECEIVE_MATRIX[receive](torch.zeros(minmax_size(NUMEL, 4), dtype=torch.int8))
-
-
-def drawn_payload(data: Any, size: int) -> Tensor:
-    return torch.tensor(list(data.draw(st.binary(min_size=size, max_size=size))), dtype=torch.uint8)
-
-
-def assert_same_bits(ours: Tensor, expected: Tensor) -> None:
-    """Signs of zeros included; any NaN is as good as another."""
-    ours, expected = (x.masked_fill(x.isnan(), torch.nan) for x in (ours, expected))
-    assert torch.equal(ours.view(torch.int32), expected.view(torch.int32))
-
-
-@needs_extension
-@given(st.data(), st.integers(0, 300), st.integers(1, 4), st.sampled_from([8, 32, 256]))
-def test_any_bytes_of_a_rotated_payload(data: Any, numel: int, bits: int, bucket_size: int) -> None:
-    payload = drawn_payload(data, cuda_ext.rotated_bytes(numel, bits, bucket_size))
-    assert_same_bits(
-        cuda_ext.decode_rotated(payload, numel, bits, bucket_size),
-        reference_rotation.decode_rotated(payload, numel, bits, bucket_size),
-    )
-
-
-@needs_extension
-@given(st.data(), st.integers(0, 12), st.integers(0, 12), st.integers(1, 8))
-def test_any_bytes_of_a_minmax_payload(data: Any, rows: int, columns: int, bits: int) -> None:
-    payload = drawn_payload(data, cuda_ext.minmax_bytes(rows, columns, bits))
-    assert_same_bits(
-        cuda_ext.decode_minmax(payload, rows, columns, bits),
-        reference.decode_minmax(payload, rows, columns, bits),
-    )
-
-
-@needs_extension
-@given(st.data(), st.integers(0, 100))
-def test_any_bytes_of_a_bfloat16_payload(data: Any, numel: int) -> None:
-    payload = drawn_payload(data, 2 * numel)
-    assert_same_bits(
-        cuda_ext.decode_bfloat16(payload, numel), reference_bfloat16.decode_bfloat16(payload, numel)
-    )

@@ -124,16 +124,6 @@ def test_any_floats(values: object, bits: int, bucket_size: int, stochastic: boo
     )
 
 
-@given(st.binary(max_size=64), st.integers(1, 8), st.integers(1, 20))
-def test_any_bytes(data: bytes, bits: int, bucket_size: int) -> None:
-    numel = max(n for n in range(66) if cuda_ext.payload_bytes(n, bits, bucket_size) <= len(data))
-    payload = torch.tensor(list(data[: cuda_ext.payload_bytes(numel, bits, bucket_size)]), dtype=torch.uint8)
-    assert_same(
-        cuda_ext.decode(payload, numel, bits, bucket_size),
-        reference.decode(payload, numel, bits, bucket_size),
-    )
-
-
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_a_bucket_that_is_not_finite_or_zero_does_not_change_the_next(bits: int, stochastic: bool) -> None:

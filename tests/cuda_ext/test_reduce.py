@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -54,18 +52,6 @@ def test_reduce_encode_updates_the_residual(bits: int, stochastic: bool, alpha: 
         settings = (bits, bucket_size, stochastic, 9, alpha, beta)
         assert torch.equal(payload, reference.encode_with_feedback(mean, expected, *settings))
         assert torch.equal(ours, expected)
-
-
-@given(st.integers(1, 3), st.integers(0, 70), st.integers(1, 8), st.integers(1, 20), st.data())
-def test_reduce_encode_of_any_bytes(
-    world_size: int, numel: int, bits: int, bucket_size: int, data: st.DataObject
-) -> None:
-    size = world_size * cuda_ext.payload_bytes(numel, bits, bucket_size)
-    raw = data.draw(st.binary(min_size=size, max_size=size))
-    payloads_WP = torch.tensor(list(raw), dtype=torch.uint8).view(world_size, -1)
-    ours = cuda_ext.reduce_encode(payloads_WP, numel, bits, bucket_size, True, 0)
-    mean = mean_of(payloads_WP, numel, bits, bucket_size)
-    assert torch.equal(ours, reference.encode(mean, bits, bucket_size, True, 0))
 
 
 def test_reduce_encode_does_not_depend_on_threads() -> None:

@@ -157,18 +157,6 @@ def test_reduction_is_decode_sum_divide_encode(
     assert_same(residual, expected)
 
 
-@given(st.integers(1, 3), st.integers(0, 70), st.integers(1, 4), st.sampled_from([8, 32]), st.data())
-def test_reduction_of_any_bytes(
-    world_size: int, numel: int, bits: int, bucket_size: int, data: st.DataObject
-) -> None:
-    size = world_size * cuda_ext.rotated_bytes(numel, bits, bucket_size)
-    raw = data.draw(st.binary(min_size=size, max_size=size))
-    payloads = torch.tensor(list(raw), dtype=torch.uint8).view(world_size, -1)
-    mean = mean_in_steps(payloads, numel, bits, bucket_size)
-    ours = cuda_ext.reduce_encode_rotated(payloads, numel, bits, bucket_size, True, 0)
-    assert torch.equal(ours, reference_rotation.encode_rotated(mean, bits, bucket_size, True, 0))
-
-
 def test_same_bytes_on_any_number_of_threads() -> None:
     x, before = gradient(200_003), torch.get_num_threads()
     results = []
