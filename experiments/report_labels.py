@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.trainers.methods import DEFAULT_METHOD
+from mqgrad.trainers.methods import has_width
 
 from .report_groups import GroupSummary
 from .sweep_grid import FP32, HOOKED_FP32, SILENT, System
@@ -93,7 +93,7 @@ def kind_of(system: str) -> str:
     controller, compressor, method, _ = parsed
     if system in (FP32, HOOKED_FP32, *SILENT) or is_policy(controller or ""):
         return system
-    if method != DEFAULT_METHOD:
+    if not has_width(method):
         return parsed.torch_hook or "method"
     if controller is not None and not controller.startswith("fixed:"):
         return "rule"

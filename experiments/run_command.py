@@ -10,7 +10,7 @@ from rich.table import Table
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
-from mqgrad.trainers.methods import DEFAULT_METHOD, make_method, method_names
+from mqgrad.trainers.methods import DEFAULT_METHOD, has_width, make_method, method_names
 
 from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
 from .settings import parse_settings
@@ -70,9 +70,9 @@ def run(
     make_compressor(compressor)
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
-    if trials and method != DEFAULT_METHOD:
+    if trials and not has_width(method):
         raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
-    if method == DEFAULT_METHOD and not trials:
+    if has_width(method) and not trials:
         controller = chosen = controller or default_controller(compressor)
         read_once(lambda: make_controller(chosen).initial_bits)
     with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
@@ -117,7 +117,7 @@ def _run_table(result: "RunRecord", title: str) -> Table:
     table = Table(title=title, show_header=False)
     rows = {
         "method": result.method,
-        "compressor": result.compressor if result.method == DEFAULT_METHOD else "",
+        "compressor": result.compressor if has_width(result.method) else "",
         "controller": result.controller,
         "outcome": result.outcome,
         "iterations": result.final.iteration,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import make_controller
-from mqgrad.trainers.methods import DEFAULT_METHOD, PlainDDP, make_method, method_names
+from mqgrad.trainers.methods import DEFAULT_METHOD, PlainDDP, has_width, make_method, method_names
 from mqgrad.widths import check_width
 
 from .netlab_link import LinkRates, parse_link_rates
@@ -70,7 +70,7 @@ class System(NamedTuple):
     """What is compared: a compressor with a controller that sets its width, or another way of training than DDP.
 
     ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
-    with, ``goodput on qsgd`` names both, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0``
+    with, ``goodput on qsgd`` names both, ``goodput on qsgd every 8`` averages what parameters have moved every 8 iterations, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0``
     changes a setting of the workload for this system alone.
     """
 
@@ -91,6 +91,9 @@ class System(NamedTuple):
 
     @classmethod
     def _parse(cls, name: str) -> "System":
+        system, every, period = name.rpartition(" every ")
+        if every:
+            return cls._parse(system)._replace(method=f"ddp:period={period}")
         controller, on, compressor = name.partition(" on ")
         if on:
             return cls(controller.strip(), compressor.strip())
@@ -104,7 +107,7 @@ class System(NamedTuple):
     @property
     def kind(self) -> str:
         """The option of ``mqgrad compare`` that it is named in."""
-        if self.method != DEFAULT_METHOD:
+        if not has_width(self.method):
             return "methods"
         return "compressors" if self.controller is None else "controllers"
 
@@ -131,7 +134,7 @@ class System(NamedTuple):
     @property
     def has_width(self) -> bool:
         """Whether there is a width to choose; so it is taken to be of compressors that only other versions know."""
-        if self.method != DEFAULT_METHOD:
+        if not has_width(self.method):
             return False
         with contextlib.suppress(ValueError):
             return len(make_compressor(self.compressor).widths) > 1
@@ -150,7 +153,7 @@ class System(NamedTuple):
 
     def controller_of_run(self) -> str | None:
         """The controller, or the one that keeps the compressor at its own width; None where there is no width."""
-        if self.method != DEFAULT_METHOD:
+        if not has_width(self.method):
             return None
         return self.controller or default_controller(self.compressor)
 

@@ -33,7 +33,8 @@ class IterationClock:
         if start is None:
             return None
         self.seconds = self._start - start
-        return Costs(step_seconds=self.seconds, compute_seconds=max(self.seconds - self._waited, 0.0))
+        waited, self._waited = self._waited, 0.0  # in a local iteration nothing will be waited for
+        return Costs(step_seconds=self.seconds, compute_seconds=max(self.seconds - waited, 0.0))
 
     def begin_wait(self, device: torch.device) -> None:
         """The last bucket's gradients are there, on the current stream of ``device``."""

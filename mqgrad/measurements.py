@@ -14,10 +14,14 @@ from .widths import Width
 class Measurements:
     """Costs and losses on one rank.
 
-    Communication adds to ``open_costs``, which count in the interval and in the totals when the iteration is closed.
+    Where ranks average every ``period`` iterations only, such a round counts as one iteration here, but for
+    ``totals``. Communication adds to ``open_costs``, which count in the interval and in the totals when the iteration is closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, period: int = 1) -> None:
+        self._period = period
+        self._round: list[tuple[torch.Tensor | float, Costs | None]] = []
+        """Losses and seconds of the round under way."""
         self.totals = Totals()
         self.statistics = RankStatistics()
         """Of the interval under way, but for its losses."""
@@ -33,8 +37,14 @@ class Measurements:
 
         One without them counts as long as the next one, or not at all: ``keep_untimed`` says which.
         """
+        self._round.append((loss.detach() if isinstance(loss, torch.Tensor) else float(loss), costs))
+        if len(self._round) == self._period:
+            self._report_round(*_combined(self._round), keep_untimed=keep_untimed)
+            self._round = []
+
+    def _report_round(self, loss: torch.Tensor | float, costs: Costs | None, *, keep_untimed: bool) -> None:
         if costs is not None or keep_untimed:
-            self.losses.append(loss.detach() if isinstance(loss, torch.Tensor) else float(loss))
+            self.losses.append(loss)
         if costs is None:  # only the bytes of such an iteration are known
             self.statistics = RankStatistics(wire_bytes=self.statistics.wire_bytes if self.losses else 0.0)
             return
@@ -48,8 +58,8 @@ class Measurements:
         self._count(self.open_costs)
         self.open_costs.clear()  # what is not settled yet will be added to it
         self.iterations_closed += 1
-        self.totals.iterations += 1
-        self.totals.bit_iterations += bits
+        self.totals.iterations += self._period
+        self.totals.bit_iterations += self._period * bits
 
     def take(self) -> RankStatistics:
         """Return the statistics of the interval, and begin another."""
@@ -68,6 +78,7 @@ class Measurements:
             "statistics": dataclasses.asdict(self.statistics),
             "open_costs": dataclasses.asdict(self.open_costs),
             "losses": [float(loss) for loss in self.losses],
+            "round": [(float(loss), costs and dataclasses.asdict(costs)) for loss, costs in self._round],
             "iterations_closed": self.iterations_closed,
             "totals": dataclasses.asdict(self.totals),
         }
@@ -77,5 +88,17 @@ class Measurements:
         self.statistics = restored(RankStatistics, state["statistics"])
         self.open_costs = restored(Costs, state["open_costs"])
         self.losses = list(state["losses"])
+        self._round = [(loss, costs and restored(Costs, costs)) for loss, costs in state["round"]]
         self.iterations_closed = state["iterations_closed"]
         self.totals = restored(Totals, state["totals"])
+
+
+def _combined(iterations: list[tuple[torch.Tensor | float, Costs | None]]) -> tuple[torch.Tensor | float, Costs | None]:
+    """Mean loss and all seconds of a round; None if those of an iteration are not known."""
+    losses, costs = zip(*iterations, strict=True)
+    total = Costs()
+    for part in costs:
+        if part is None:
+            return sum(losses) / len(losses), None
+        total.add(part)
+    return sum(losses) / len(losses), total

@@ -16,6 +16,7 @@ from .costs import Totals
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
+from .local_rounds import LocalRounds
 from .measurements import Measurements
 from .paced_link import Link
 from .process_group import ProcessGroupTransport, own_group
@@ -24,7 +25,7 @@ from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport
 from .widths import Width
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
@@ -54,6 +55,11 @@ class CompressionState:
             The default quantizes with error feedback, which costs two fp32 copies of the model.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
+        period: iterations between two averages. 1 averages gradients. More let every rank step with its own gradients
+            and average, at the end of each such round, what the parameters have moved
+            (:class:`mqgrad.local_rounds.LocalRounds`): less to wait for, and less like one large batch. Then "iteration"
+            above and in a controller's interval means a round.
+        slow_momentum: β of those averages, see there.
         link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -72,6 +78,8 @@ class CompressionState:
         compressor: Compressor | str = DEFAULT_COMPRESSOR,
         seed: int = 0,
         interval: int = 10,
+        period: int = 1,
+        slow_momentum: float = 0.0,
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
@@ -80,9 +88,10 @@ class CompressionState:
         check_compatible(controller, self.compressor)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
-        self._config = f"{self.compressor}, seed={seed}, world_size={world_size}"
+        self._config = f"{self.compressor}, {seed=}, {world_size=}, {period=}, {slow_momentum=}"
         self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
-        self._measured = Measurements()
+        self._rounds = LocalRounds(period, slow_momentum, self._layouts)
+        self._measured = Measurements(period)
         self._clock = IterationClock()
         self._iteration = Iteration(
             self._transport,
@@ -118,6 +127,11 @@ class CompressionState:
         self._iteration.interval = iterations
 
     @property
+    def period(self) -> int:
+        """Iterations between two averages."""
+        return self._rounds.period
+
+    @property
     def bits(self) -> Width:
         """Width of the last iteration that is complete; before there is one, of the first.
 
@@ -137,14 +151,29 @@ class CompressionState:
         return tuple(self._layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
-        """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks.
+        """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks, but where
+        a round of local iterations ends: then it averages parameters.
 
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
+        if self._rounds.period > 1:
+            self._end_local_iteration()
         self._measured.report(loss, self._clock.lap(), keep_untimed=self.interval > 1)
-        if self.controller is not None and self._iteration.is_check_due:
+        if self.replicas_are_equal and self.controller is not None and self._iteration.is_check_due:
             self._thread.post(self._iteration.open)  # during forward
+
+    def _end_local_iteration(self) -> None:
+        works = self._rounds.end_iteration()
+        averages = [self._average(work, is_last=work is works[-1]) for work in works]
+        for work, average in zip(works, averages, strict=True):
+            average.wait()
+            self._rounds.apply(work)
+
+    @property
+    def replicas_are_equal(self) -> bool:
+        """Whether the last :meth:`step` ended a round, so that all ranks have the same parameters; see ``period``."""
+        return self._rounds.iterations == 0
 
     def mark(self) -> None:
         """Start the clock here: call after a pause such as an evaluation, so that it is not taken for training.
@@ -196,8 +225,11 @@ class CompressionState:
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread; the body of the comm hook."""
         layout, gradients = self._layouts.of(bucket)
-        work = BucketWork(bucket.buffer(), gradients, layout)
-        is_last = bucket.is_last()
+        if self._rounds.period > 1:
+            return self._rounds.pass_on(bucket, layout)
+        return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
+
+    def _average(self, work: BucketWork, is_last: bool) -> torch.futures.Future[torch.Tensor]:
         if is_last:
             self._clock.begin_wait(work.buffer.device)
         return self._thread.submit(lambda: self._iteration.start_average(work, is_last), work.buffer)
@@ -217,6 +249,7 @@ class CompressionState:
             **self._measured.state_dict(),
             "compressor": self.compressor.state_dict(),
             "controller": self.controller.state_dict() if self.controller is not None else None,
+            "rounds": self._rounds.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -249,6 +282,7 @@ class CompressionState:
 
     def _load(self, state: dict[str, Any]) -> None:
         self._measured.load_state_dict(state)
+        self._rounds.load_state_dict(state["rounds"])
         self._iteration.load_state_dict(state)
         self._thread.run(lambda: self.compressor.load_state_dict(state["compressor"]))
         if self.controller is not None:

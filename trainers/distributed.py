@@ -14,7 +14,7 @@ from .cluster import ControllerSpec
 from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
-from .methods import DEFAULT_METHOD, NoSync, RankInterval, make_method
+from .methods import DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
 from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
 from .smooth import compressor_for
@@ -159,7 +159,7 @@ class Distributed:
         code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
         check_compatible(make_controller(controller) if isinstance(controller, str) else controller, code)
         self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
-        if method != DEFAULT_METHOD and controller is not None:
+        if controller is not None and not has_width(method):
             raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
         if controller is not None and self._clock is not None:
             raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
@@ -174,7 +174,7 @@ class Distributed:
         self._ranks.call(
             "reset", seed=seed, link=paced_link, controller=controller, compressor=compressor, method=method
         )
-        self._caller_decides = controller is None and method == DEFAULT_METHOD
+        self._caller_decides = controller is None and has_width(method)
 
     def run(self, iterations: int, bits: Width | None = None) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
@@ -198,7 +198,7 @@ class Distributed:
         if bits is not None:
             check_width(bits)
         intervals: list[RankInterval] = self._ranks.call("run", iterations=iterations, bits=bits)
-        statistics = combine(intervals, iterations)
+        statistics = combine(intervals)
         return self._run_clock.apply(statistics) if self._run_clock else statistics
 
     def evaluate(self) -> dict[str, float]:

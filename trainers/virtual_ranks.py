@@ -82,7 +82,7 @@ class SimulatedRun:
             rank.interval.begin(iterations, bits)
         for _ in range(iterations):
             self._train_step()
-        return self._clock.apply(combine([rank.interval.end() for rank in self.ranks], iterations))
+        return self._clock.apply(combine([rank.interval.end() for rank in self.ranks]))
 
     def close(self) -> None:
         """Stop the ranks' communication threads."""

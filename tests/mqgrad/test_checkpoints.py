@@ -82,7 +82,7 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
         return told
 
     expected = [
-        "rank 0 has no format version, and format version 3 is expected",
+        "rank 0 has no format version, and format version 4 is expected",
         "rank 0 has format version 99",
         "rank 0 lacks open_costs",
         "rank 0 also has colour",

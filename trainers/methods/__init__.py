@@ -3,7 +3,7 @@
 from .averaging import NoSync
 from .base import RankInterval, Setup, TrainingMethod
 from .plain_ddp import PlainDDP
-from .registry import DEFAULT_METHOD, make_method, method_names
+from .registry import DEFAULT_METHOD, has_width, make_method, method_names
 
 __all__ = [
     "DEFAULT_METHOD",
@@ -12,6 +12,7 @@ __all__ = [
     "RankInterval",
     "Setup",
     "TrainingMethod",
+    "has_width",
     "make_method",
     "method_names",
 ]

@@ -9,14 +9,22 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 from mqgrad.widths import Width
 
+from ..settings import check_positive_ints
 from .base import RankInterval, Setup
 from .interval import CompressedInterval
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class DDP:
-    """``DistributedDataParallel`` with ``mqgrad.compression_hook``."""
+    """``DistributedDataParallel`` with ``mqgrad.compression_hook``.
 
+    Raises:
+        ValueError: for a setting that is not positive.
+    """
+
+    period: int = 1
+    """Iterations between two averages; see :class:`mqgrad.CompressionState`."""
+    slow_momentum: float = 0.0
     _setup: Setup = dataclasses.field(init=False, repr=False)
     _compression: mqgrad.CompressionState = dataclasses.field(init=False, repr=False)
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
@@ -26,7 +34,10 @@ class DDP:
         return True
 
     def next_exchange(self, iteration: int) -> int:
-        return iteration
+        return iteration + -iteration % self.period
+
+    def __post_init__(self) -> None:
+        check_positive_ints(period=self.period)
 
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
@@ -36,6 +47,8 @@ class DDP:
             process_group=setup.group,
             compressor=setup.compressor,
             seed=setup.seed,
+            period=self.period,
+            slow_momentum=self.slow_momentum,
             link=setup.link,
             timeout_seconds=setup.timeout_seconds,
         )

@@ -25,7 +25,7 @@ class CompressedInterval:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
         if bits is not None:
             self._compression.set_width(bits)
-            self._compression.interval = iterations  # gradient figures are taken at its last iteration
+            self._compression.interval = iterations // self._compression.period  # gradient figures are taken at its last iteration
         self._before = dataclasses.replace(self._compression.totals)
         self._losses = []
         self._compression.mark()
@@ -56,10 +56,11 @@ class CompressedInterval:
         return RankStatistics(losses=[float(loss) for loss in self._losses], **costs)
 
 
-def combine(intervals: list[RankInterval], iterations: int) -> IntervalStatistics:
+def combine(intervals: list[RankInterval]) -> IntervalStatistics:
     """The ranks' parts of an interval, by rank, as one."""
+    reported = max(len(interval.statistics.losses) for interval in intervals)
     statistics = IntervalStatistics.from_rows(
-        torch.stack([interval.statistics.to_row(iterations) for interval in intervals]),
+        torch.stack([interval.statistics.to_row(reported) for interval in intervals]),
         iteration=intervals[0].iteration,
         bits=intervals[0].bits,
         rotated=intervals[0].rotated,

@@ -31,8 +31,13 @@ def method_names() -> tuple[str, ...]:
     return tuple(_METHODS)
 
 
+def has_width(method: str) -> bool:
+    """Whether gradients go through our hook, at a width that a controller or the caller of an interval decides."""
+    return isinstance(make_method(method), DDP)
+
+
 def make_method(spec: str = DEFAULT_METHOD) -> TrainingMethod:
-    """Build a training method from its name and arguments: ``ddp``, ``local-sgd:period=8``, ``slowmo:beta=0.7``.
+    """Build a training method from its name and arguments: ``ddp:period=4``, ``local-sgd:period=8``, ``slowmo:beta=0.7``.
 
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value.

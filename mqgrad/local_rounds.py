@@ -1,0 +1,120 @@
+"""Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .compressors.base import BucketWork
+from .layout import Layout, LayoutTable
+from .saved_state import check_keys
+
+
+class LocalRounds:
+    """What this rank remembers of its rounds. With z the parameters that all ranks have when a round begins:
+
+    1. In each of ``period`` iterations rank r steps with its own gradient, from z to x_r.
+    2. How far it has moved, d_r ← z − x_r, is averaged over the ranks in place of a gradient: through the same codes,
+       error feedback and statistics.
+    3. u ← β·u + mean d, z ← z − u, and all ranks go on from x_r ← z.
+
+    Local SGD (Stich, ICLR 2019) for β = 0, otherwise SlowMo (Wang et al., ICLR 2020, algorithm 1 with α = 1 and a
+    learning rate that is constant); quantized with error feedback as in Qsparse-local-SGD (Basu et al., NeurIPS 2019).
+    The optimizer's own state stays with each rank.
+
+    Args:
+        period: τ, iterations of a round; at 1 gradients are averaged, and nothing here is used.
+        momentum: β.
+        layouts: knows the parameters.
+
+    Raises:
+        ValueError: for a period that is no positive integer, or a momentum outside [0, 1).
+    """
+
+    def __init__(self, period: int, momentum: float, layouts: LayoutTable) -> None:
+        if type(period) is not int or period < 1:
+            raise ValueError(f"period {period!r} must be a whole number of iterations, at least 1")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"slow_momentum {momentum!r} must be at least 0 and below 1")
+        self.period = period
+        self.iterations = 0
+        """Complete iterations of the round under way."""
+        self._momentum = momentum
+        self._layouts = layouts
+        self._arriving: list[Layout] = []
+        self._buckets: list[Layout] = []
+        """Of the last backward that went through the hook: not all need to, as under ``no_sync()``."""
+        self._anchors: dict[int, torch.Tensor] = {}
+        """By parameter: z, in fp32 at least."""
+        self._velocities: dict[int, torch.Tensor] = {}
+        """By parameter: u; empty without momentum."""
+
+    def pass_on(self, bucket: dist.GradBucket, layout: Layout) -> torch.futures.Future[torch.Tensor]:
+        """The comm hook of a local iteration: the gradients as they are."""
+        self._arriving.append(layout)
+        if bucket.is_last():
+            self._buckets, self._arriving = self._arriving, []
+        for key in layout.keys:
+            if key not in self._anchors:  # the run begins: no rank has stepped yet
+                self._anchors[key] = self._value(key).clone()
+        buffer = bucket.buffer()
+        devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+        future.set_result(buffer)
+        return future
+
+    def end_iteration(self) -> list[BucketWork]:
+        """Count an iteration; where a round ends, return what is to be averaged, bucket by bucket.
+
+        Raises:
+            RuntimeError: no gradient of the model has come through the hook.
+        """
+        self.iterations = (self.iterations + 1) % self.period
+        if self.iterations:
+            return []
+        if not self._buckets:
+            raise RuntimeError(
+                "step() without a backward through the hook: call ddp.register_comm_hook(state, "
+                "mqgrad.compression_hook), and let at least the first iteration run outside no_sync()"
+            )
+        return [self._moved(layout) for layout in self._buckets]
+
+    def _moved(self, layout: Layout) -> BucketWork:
+        moved = [(self._stored(key) - self._value(key)).reshape(-1) for key in layout.keys]
+        buffer = torch.cat(moved)
+        return BucketWork(buffer, list(buffer.split(layout.numels)), layout)
+
+    def _value(self, key: int) -> torch.Tensor:
+        parameter = self._layouts.parameters[key].detach()
+        return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
+
+    def _stored(self, key: int) -> torch.Tensor:
+        """The anchor, as the parameter holds it: what 16 bits round off is no move."""
+        anchor = self._anchors[key]
+        return anchor.to(self._layouts.parameters[key].dtype).to(anchor.dtype)
+
+    @torch.no_grad()
+    def apply(self, work: BucketWork) -> None:
+        """Move the anchors of a bucket by the mean that it holds now, and the parameters to them."""
+        for key, mean in zip(work.layout.keys, work.gradients, strict=True):
+            anchor = self._anchors[key]
+            step = mean.view_as(anchor)
+            if self._momentum:
+                velocity = self._velocities.setdefault(key, torch.zeros_like(anchor))
+                step = velocity.mul_(self._momentum).add_(step)
+            self._layouts.parameters[key].copy_(anchor.sub_(step))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as tensors and plain types."""
+        return {
+            "iterations": self.iterations,
+            "anchors": {key: anchor.clone() for key, anchor in self._anchors.items()},
+            "velocities": {key: velocity.clone() for key, velocity in self._velocities.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned on this rank."""
+        check_keys(state, self.state_dict(), "rounds of local iterations")
+        self.iterations = state["iterations"]
+        self._anchors = {key: anchor.clone() for key, anchor in state["anchors"].items()}
+        self._velocities = {key: velocity.clone() for key, velocity in state["velocities"].items()}

@@ -1,0 +1,204 @@
+"""Rounds of local iterations: parameters are averaged through the codes, instead of gradients."""
+
+import copy
+
+import averages
+import models
+import pytest
+import torch
+from models import batch
+from ranks import run_ranks
+from scripted import Scripted
+from torch import nn
+
+import mqgrad
+
+
+def parameters_of(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().double() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_at_32_bits_it_is_local_sgd_with_slow_momentum(momentum: float) -> None:
+    period, rounds, world_size = 3, 4, 2
+
+    def rank_main(rank: int) -> torch.Tensor:
+        run = models.new_run(mqgrad.FixedBits(32), period=period, slow_momentum=momentum)
+        models.train(*run, rank, range(period * rounds))
+        run[2].close()
+        return parameters_of(run[0])
+
+    anchor, velocity = parameters_of(models.small_model()), 0.0
+    replicas = [copy.deepcopy(models.small_model()) for _ in range(world_size)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in replicas]
+    for iteration in range(period * rounds):
+        for rank, (model, optimizer) in enumerate(zip(replicas, optimizers, strict=True)):
+            optimizer.zero_grad()
+            models.backward(model, rank, iteration)
+            optimizer.step()
+        if (iteration + 1) % period == 0:
+            mean = torch.stack([parameters_of(model) for model in replicas]).mean(0)
+            velocity = momentum * velocity + (anchor - mean)
+            anchor = anchor - velocity
+            for model in replicas:
+                nn.utils.vector_to_parameters(anchor.float(), model.parameters())
+    for parameters in run_ranks(rank_main, world_size):
+        torch.testing.assert_close(parameters, anchor, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("bits", [0.25, 1, 4, 16, 32])
+def test_replicas_are_equal_where_a_round_has_ended_and_only_there(bits: float) -> None:
+    def rank_main(rank: int) -> list[tuple[bool, bytes]]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), period=4)
+        seen = []
+        for iteration in range(12):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            seen.append((state.replicas_are_equal, parameters_of(model).numpy().tobytes()))
+        state.close()
+        return seen
+
+    for iteration, by_rank in enumerate(zip(*run_ranks(rank_main, 3), strict=True)):
+        ends, values = zip(*by_rank, strict=True)
+        assert set(ends) == {(iteration + 1) % 4 == 0}
+        assert (len(set(values)) == 1) == ends[0]
+
+
+def test_a_round_sends_what_an_iteration_would() -> None:
+    """After three of them, in which ranks check that they agree, and DDP regroups its buckets."""
+
+    def rank_main(rank: int, period: int) -> tuple[float, int, float]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=period)
+        models.train(model, optimizer, state, rank, range(3 * period))
+        before = state.totals.wire_bytes
+        models.train(model, optimizer, state, rank, range(3 * period, 5 * period))
+        state.close()
+        return state.totals.wire_bytes - before, state.totals.iterations, state.totals.mean_bits
+
+    every, seldom = (run_ranks(lambda rank, p=period: rank_main(rank, p))[0] for period in (1, 6))
+    assert every == (seldom[0], 5, 4)
+    assert seldom[1:] == (30, 4)
+
+
+def test_a_controller_counts_rounds_and_sees_their_mean_loss_and_what_they_moved() -> None:
+    period = 5
+
+    def rank_main(rank: int) -> tuple[list[float], list[tuple[float, ...]], list[float], int]:
+        controller = Scripted([4, 8, 2], interval=2)
+        model, optimizer, state = models.new_run(controller, period=period)
+        state.mark()
+        bits, losses = [], []
+        for iteration in range(6 * period):
+            optimizer.zero_grad()
+            loss = models.backward(model, rank, iteration)
+            optimizer.step()
+            state.step(loss)
+            losses.append(float(loss))
+            bits.append(state.bits)
+        state.close()
+        means = torch.tensor(losses).view(-1, period).mean(1).tolist()
+        seen = [(*s.losses, s.step_seconds, s.gradient_signal + s.gradient_noise) for s in controller.seen]
+        return bits[period - 1 :: period], seen, means, len(controller.seen)
+
+    (bits, seen, means, decisions), (_, _, other_means, _) = run_ranks(rank_main)
+    assert bits == [4, 4, 8, 8, 2, 2]
+    assert decisions == 3
+    expected = [(a + b) / 2 for a, b in zip(means, other_means, strict=True)]
+    for k, (*losses, seconds, moved) in enumerate(seen):
+        assert losses == pytest.approx(expected[2 * k : 2 * k + 2], rel=1e-5)
+        assert seconds > 0
+        assert moved > 0
+
+
+@pytest.mark.parametrize("before", [3, 6, 8])
+def test_an_interrupted_run_goes_on_with_the_same_bytes(before: int) -> None:
+    """In the first round, between two, and in the middle of one."""
+
+    def rank_main(rank: int):
+        return averages.straight_and_resumed(
+            lambda: models.new_run(Scripted([2, 4, 1, 16]), period=6, slow_momentum=0.3), rank, before, after=16
+        )
+
+    assert all(straight == resumed for straight, resumed in run_ranks(rank_main))
+
+
+def test_local_iterations_may_run_without_the_hook() -> None:
+    """``no_sync()`` spares DDP's own work; the gradients of the round's first iteration show what there is."""
+
+    def rank_main(rank: int, skip: bool) -> bytes:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=3)
+        for iteration in range(9):
+            optimizer.zero_grad()
+            if skip and iteration % 3:
+                with model.no_sync():
+                    loss = models.backward(model, rank, iteration)
+            else:
+                loss = models.backward(model, rank, iteration)
+            optimizer.step()
+            state.step(loss)
+        state.close()
+        return parameters_of(model).numpy().tobytes()
+
+    through, beside = (run_ranks(lambda rank, s=skip: rank_main(rank, s)) for skip in (False, True))
+    assert len({*through, *beside}) == 1
+
+
+def test_without_the_hook_it_says_what_to_do() -> None:
+    def rank_main(rank: int) -> None:
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=2)
+        state.step(1.0)
+        with pytest.raises(RuntimeError, match="register_comm_hook"):
+            state.step(1.0)
+        state.close()
+
+    run_ranks(rank_main, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes_lose_nothing_that_they_can_hold(dtype: torch.dtype) -> None:
+    """What bfloat16 rounds off must not be taken for a move, or averages would undo small steps."""
+
+    def rank_main(rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.dtype]:
+        model = models.small_model().to(dtype)
+        first = parameters_of(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), period=2)
+        ddp = models.compressed_ddp(model, state)
+        for iteration in range(4):
+            optimizer.zero_grad()
+            x, y = batch(rank, iteration)
+            loss = nn.functional.cross_entropy(ddp(x.to(dtype)), y)
+            loss.backward()
+            optimizer.step()
+            state.step(loss)
+        state.close()
+        return first, parameters_of(model), next(model.parameters()).dtype
+
+    for first, last, kept in run_ranks(rank_main):
+        assert kept == dtype
+        assert torch.equal(first, last)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"period": 0}, "period 0 must be"),
+        ({"period": 2.0}, r"period 2\.0 must be"),
+        ({"slow_momentum": 1.0}, r"slow_momentum 1\.0 must be"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, float], message: str) -> None:
+    def rank_main(rank: int) -> None:
+        with pytest.raises(ValueError, match=message):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), **arguments)
+
+    run_ranks(rank_main, 1)
+
+
+def test_ranks_with_different_periods_are_told_so() -> None:
+    def rank_main(rank: int) -> str:
+        run = models.new_run(mqgrad.FixedBits(4), period=2 + rank, timeout_seconds=10)
+        with pytest.raises(RuntimeError, match="disagree about the configuration"):
+            models.train(*run, rank, range(6))
+        return ""
+
+    run_ranks(rank_main)
