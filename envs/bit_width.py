@@ -101,6 +101,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective |
     | `interval`            | **int**                        | `5`                | iterations per step |
     | `opening`             | **int**                        | `2`                | iterations before the first step |
+    | `period`              | **int**                        | `1`                | iterations between two averages; above 1, `interval` and `opening` count rounds of so many, and "per iteration" is per round |
     | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
     | `max_steps`           | **int**                        | `None`             | steps per episode at most |
     | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |

@@ -9,6 +9,7 @@ from mqgrad.trainers.cluster import Cluster
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.errors import WorkerError
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.trainers.simulated import Simulated
 from mqgrad.widths import Width
 
@@ -49,17 +50,21 @@ class RecoveringCluster:
             WorkerError: a worker died or hangs.
         """
         cluster = self._ready()
-        self._guard(lambda: cluster.reset(seed, link=link, compressor=self._settings.compressor))
+        period = self._settings.period
+        method = f"ddp:period={period}" if period > 1 else DEFAULT_METHOD
+        self._guard(
+            lambda: cluster.reset(seed, link=link, compressor=self._settings.compressor, method=method)
+        )
 
-    def run(self, iterations: int, bits: Width) -> IntervalStatistics:
-        """Train at a width.
+    def run(self, rounds: int, bits: Width) -> IntervalStatistics:
+        """Train at a width, for rounds of ``period`` iterations.
 
         Raises:
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
         """
         cluster = self.cluster
         assert cluster is not None, "reset() comes first"
-        return self._guard(lambda: cluster.run(iterations, bits=bits))
+        return self._guard(lambda: cluster.run(rounds * self._settings.period, bits=bits))
 
     def close(self) -> None:
         """Stop the workers, unless they are the caller's."""

@@ -36,6 +36,9 @@ class BitWidthSettings:
     """Training iterations per step."""
     opening: int = 2
     """Training iterations before the first action, at ``initial_bits``."""
+    period: int = 1
+    """Training iterations between two averages, see :class:`mqgrad.CompressionState`; above 1, ``interval`` and
+    ``opening`` count rounds of so many."""
     budget_seconds: float | None = 5.0
     """Seconds of training in an episode, the opening interval included; None needs ``max_steps``."""
     max_steps: int | None = None
@@ -78,7 +81,7 @@ class BitWidthSettings:
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
-        for name in ("num_workers", "interval", "opening", "max_steps"):
+        for name in ("num_workers", "interval", "opening", "period", "max_steps"):
             _check_count(name, getattr(self, name))
         for name in ("budget_seconds", "timeout_seconds"):
             _check_number(name, getattr(self, name), above=0.0)
@@ -90,6 +93,8 @@ class BitWidthSettings:
             raise ValueError(
                 "simulated=True needs a clock: a ModelClock, such as mqgrad.trainers.calibrate measures"
             )
+        if self.period > 1 and self.clock is not None:
+            raise ValueError(f"period {self.period} needs measured seconds: a clock models single iterations")
         _check_number("discount_per_second", self.discount_per_second, above=0.0, most=1.0)
         if self.budget_seconds is None and self.max_steps is None:
             raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")

@@ -36,11 +36,10 @@ def system_label(system: str) -> str:
         return f"fp32 ({system})"
     if system in SILENT:
         return f"{system} (sends no gradient)"
-    controller, compressor, *_ = System.parse(system)
+    controller = System.parse(system).controller
     if controller is None or not is_policy(controller):
         return system
-    on = "" if compressor == DEFAULT_COMPRESSOR else f" on {compressor}"
-    return f"policy {Path(controller).stem}{on}"
+    return system.replace(controller, f"policy {Path(controller).stem}", 1)
 
 
 def short_label(system: str) -> str:

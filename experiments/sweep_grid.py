@@ -70,8 +70,9 @@ class System(NamedTuple):
     """What is compared: a compressor with a controller that sets its width, or another way of training than DDP.
 
     ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
-    with, ``goodput on qsgd`` names both, ``goodput on qsgd every 8`` averages what parameters have moved every 8 iterations, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0``
-    changes a setting of the workload for this system alone.
+    with, ``goodput on qsgd`` names both, ``goodput on qsgd every 8`` averages what parameters have moved every 8
+    iterations, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0`` changes a setting of the
+    workload for this system alone.
     """
 
     controller: str | None

@@ -41,6 +41,10 @@ def train(
     link_mbit_per_s: Rate = None,
     link_latency_ms: Latency = 0.0,
     interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
+    period: Annotated[
+        int | None,
+        typer.Option(help="Average every so many iterations; above 1, --interval counts such rounds.", min=1),
+    ] = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
     widths: Annotated[
         str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
@@ -73,6 +77,7 @@ def train(
         "link_mbit_per_s": parse_rate(link_mbit_per_s),
         "link_latency_ms": link_latency_ms,
         "interval": interval,
+        "period": period,
         "budget_seconds": budget_seconds,
         "widths": parse_widths(widths),
         "preset": preset,

@@ -18,9 +18,9 @@ class LocalRounds:
        error feedback and statistics.
     3. u ← β·u + mean d, z ← z − u, and all ranks go on from x_r ← z.
 
-    Local SGD (Stich, ICLR 2019) for β = 0, otherwise SlowMo (Wang et al., ICLR 2020, algorithm 1 with α = 1 and a
-    learning rate that is constant); quantized with error feedback as in Qsparse-local-SGD (Basu et al., NeurIPS 2019).
-    The optimizer's own state stays with each rank.
+    Local SGD (Stich, ICLR 2019) for β = 0, otherwise SlowMo (Wang et al., ICLR 2020, algorithm 1, with α = 1 and a
+    learning rate that stays); coded with error feedback as Qsparse-local-SGD is (Basu et al., NeurIPS 2019). The
+    optimizer's own state stays with each rank.
 
     Args:
         period: τ, iterations of a round; at 1 gradients are averaged, and nothing here is used.

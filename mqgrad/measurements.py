@@ -14,8 +14,8 @@ from .widths import Width
 class Measurements:
     """Costs and losses on one rank.
 
-    Where ranks average every ``period`` iterations only, such a round counts as one iteration here, but for
-    ``totals``. Communication adds to ``open_costs``, which count in the interval and in the totals when the iteration is closed.
+    Where ranks average every ``period`` iterations, such a round counts as one iteration here, except in ``totals``.
+    Communication adds to ``open_costs``, which count in the interval and in the totals when the iteration is closed.
     """
 
     def __init__(self, period: int = 1) -> None:
@@ -93,7 +93,9 @@ class Measurements:
         self.totals = restored(Totals, state["totals"])
 
 
-def _combined(iterations: list[tuple[torch.Tensor | float, Costs | None]]) -> tuple[torch.Tensor | float, Costs | None]:
+def _combined(
+    iterations: list[tuple[torch.Tensor | float, Costs | None]],
+) -> tuple[torch.Tensor | float, Costs | None]:
     """Mean loss and all seconds of a round; None if those of an iteration are not known."""
     losses, costs = zip(*iterations, strict=True)
     total = Costs()

@@ -21,6 +21,19 @@ def check_version(found: object, expected: int, owner: str) -> None:
         )
 
 
+def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> None:
+    """Raise ``ValueError`` unless the run whose state is ``own`` can go on from a saved one."""
+    check_version(saved.get("format_version"), own["format_version"], owner)
+    check_keys(saved, own, owner)
+    if saved["config"] != own["config"]:
+        raise ValueError(
+            f"{owner}: the state was saved with [{saved['config']}] and cannot be loaded into [{own['config']}]; "
+            "construct CompressionState with the saved arguments"
+        )
+    if (saved["controller"] is None) != (own["controller"] is None):
+        raise ValueError("the state was saved with a controller and is loaded without one, or the reverse")
+
+
 def check_keys(saved: Mapping[Any, Any], expected: Iterable[str], owner: str) -> None:
     """Raise ``ValueError``, naming them, if a saved state lacks entries or has others."""
     wanted = set(expected)

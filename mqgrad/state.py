@@ -20,7 +20,7 @@ from .local_rounds import LocalRounds
 from .measurements import Measurements
 from .paced_link import Link
 from .process_group import ProcessGroupTransport, own_group
-from .saved_state import check_keys, check_version
+from .saved_state import check_run
 from .statistics import IntervalStatistics, RankStatistics
 from .transport import Transport
 from .widths import Width
@@ -55,11 +55,11 @@ class CompressionState:
             The default quantizes with error feedback, which costs two fp32 copies of the model.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
-        period: iterations between two averages. 1 averages gradients. More let every rank step with its own gradients
-            and average, at the end of each such round, what the parameters have moved
-            (:class:`mqgrad.local_rounds.LocalRounds`): less to wait for, and less like one large batch. Then "iteration"
-            above and in a controller's interval means a round.
-        slow_momentum: β of those averages, see there.
+        period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
+            parameters have moved is averaged where the round ends, see :class:`mqgrad.local_rounds.LocalRounds`. There
+            is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
+            above, in a controller's interval and statistics, and in ``interval``.
+        slow_momentum: β of those averages.
         link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -259,19 +259,9 @@ class CompressionState:
             ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
                 states look otherwise.
         """
-        owner, own = f"rank {self._transport.rank}", self.state_dict()
+        own = self.state_dict()
         self._iteration.recheck()
-        check_version(state.get("format_version"), FORMAT_VERSION, owner)
-        check_keys(state, own, owner)
-        if state["config"] != self._config:
-            raise ValueError(
-                f"rank {self._transport.rank}: the state was saved with [{state['config']}] and cannot be loaded "
-                f"into [{self._config}]; construct CompressionState with the saved arguments"
-            )
-        if (state["controller"] is None) != (self.controller is None):
-            raise ValueError(
-                "the state was saved with a controller and is loaded without one, or the reverse"
-            )
+        check_run(state, own, f"rank {self._transport.rank}")
         try:
             self._load(state)
         except Exception:

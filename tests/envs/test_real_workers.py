@@ -52,6 +52,13 @@ def test_real_cluster_passes_both_checkers(cluster: Distributed) -> None:
     sb3_check(env)
 
 
+def test_a_step_may_be_rounds_of_local_iterations() -> None:
+    with BitWidthEnv(workload="digits-mlp", period=3, interval=4, opening=2, max_steps=3) as env:
+        _, infos = play(env, 2, steps=3, seed=0)
+    assert [info["iteration"] for info in infos] == [6, 18, 30, 42]
+    assert infos[-1]["loss"] < infos[0]["loss"]
+
+
 def test_own_workers_measured_seconds_and_a_killed_worker() -> None:
     with BitWidthEnv(workload="digits-mlp", link_mbit_per_s=50.0, budget_seconds=1.0) as env:
         _, infos = play(env, 4, seed=0)

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from toy_cluster import ToyCluster
+from toy_cluster import CLOCK, ToyCluster
 
 from mqgrad.envs import BitWidthEnv
 
@@ -25,6 +25,8 @@ from mqgrad.envs import BitWidthEnv
         ({"num_workers": 0}, "num_workers 0"),
         ({"interval": 2.5}, r"interval 2\.5"),
         ({"opening": 0}, "opening 0"),
+        ({"period": 0}, "period 0"),
+        ({"period": 2, "clock": CLOCK}, "period 2 needs measured seconds"),
         ({"budget_seconds": -1}, "budget_seconds -1"),
         ({"budget_seconds": None}, "max_steps"),
         ({"link_mbit_per_s": 0}, "link_mbit_per_s 0"),

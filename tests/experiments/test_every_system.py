@@ -84,10 +84,11 @@ def test_the_oracle_and_the_default_policy(two: Distributed) -> None:
 
 
 @pytest.mark.parametrize("compressor", compressor_names())
-def test_every_compressor(two: Distributed, four: Distributed, compressor: str) -> None:
+@pytest.mark.parametrize("method", [DEFAULT_METHOD, "ddp:period=2"])
+def test_every_compressor(two: Distributed, four: Distributed, compressor: str, method: str) -> None:
     cluster = four if compressor == "smoothness" else two
     compressor = spec(compressor, ARGUMENTS)
-    checked(cluster, f"{default_controller(compressor)},interval=2", compressor, DEFAULT_METHOD)
+    checked(cluster, f"{default_controller(compressor)},interval=2", compressor, method)
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != DEFAULT_METHOD])

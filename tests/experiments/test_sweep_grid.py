@@ -35,6 +35,12 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert System.parse("qsgd:bucket_size=128")[:3] == (None, "qsgd:bucket_size=128", "ddp")
     assert System.parse("goodput on qsgd")[:3] == ("goodput", "qsgd", "ddp")
     assert System.parse("local-sgd:period=4")[:3] == (None, "quantized", "local-sgd:period=4")
+    every = System.parse("fixed:2 on qsgd every 8 with momentum=0")
+    assert every == ("fixed:2", "qsgd", "ddp:period=8", ("momentum=0",))
+    assert System.parse("powersgd:rank=2 every 8") == (None, "powersgd:rank=2", "ddp:period=8", ())
+    assert System.parse("default every 8").kind == "controllers"
+    assert System.parse("default every 8").has_width
+    assert system_name("controllers", "default every 8") == "default every 8"
     assert System.parse("gravac").kind == "compressors"  # which is a controller, too
     assert system_name("controllers", "gravac") == "gravac on quantized"
     assert system_name("compressors", "gravac") == "gravac"

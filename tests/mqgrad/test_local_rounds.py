@@ -115,7 +115,10 @@ def test_an_interrupted_run_goes_on_with_the_same_bytes(before: int) -> None:
 
     def rank_main(rank: int):
         return averages.straight_and_resumed(
-            lambda: models.new_run(Scripted([2, 4, 1, 16]), period=6, slow_momentum=0.3), rank, before, after=16
+            lambda: models.new_run(Scripted([2, 4, 1, 16]), period=6, slow_momentum=0.3),
+            rank,
+            before,
+            after=16,
         )
 
     assert all(straight == resumed for straight, resumed in run_ranks(rank_main))

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock
+from mqgrad.trainers.errors import ReplicaMismatchError
 from mqgrad.widths import WIDTHS
 
 
@@ -89,6 +90,27 @@ def test_a_controller_decides(cluster: Distributed) -> None:
     assert statistics.seconds > 0
     cluster.reset(seed=0)
     assert cluster.run(12, bits=4).losses == statistics.losses
+
+
+def test_rounds_of_local_iterations(cluster: Distributed) -> None:
+    """At 32 bits as local SGD, whose parameters travel themselves; a round counts where the caller decides."""
+    cluster.reset(seed=0, method="local-sgd:period=4")
+    apart = cluster.run(12)
+    cluster.reset(seed=0, controller="fixed:32", method="ddp:period=4")
+    together = cluster.run(12)
+    assert together.losses == pytest.approx(apart.losses, rel=1e-4)
+    assert together.iteration == 12
+    assert together.wire_bytes == pytest.approx(apart.wire_bytes, rel=0.02)
+    cluster.verify_replicas()
+    cluster.reset(seed=0, method="ddp:period=4")
+    rounds = cluster.run(12, bits=32)
+    means = [sum(apart.losses[k : k + 4]) / 4 for k in (0, 4, 8)]
+    assert rounds.losses == pytest.approx(means, rel=1e-4)
+    assert (rounds.iteration, rounds.bits) == (12, 32)
+    assert rounds.wire_bytes == pytest.approx(4 * apart.wire_bytes, rel=0.02)
+    cluster.run(3, bits=4)
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
 
 
 def test_mean_bits_counts_every_iteration(cluster: Distributed) -> None:

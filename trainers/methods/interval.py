@@ -25,7 +25,9 @@ class CompressedInterval:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
         if bits is not None:
             self._compression.set_width(bits)
-            self._compression.interval = iterations // self._compression.period  # gradient figures are taken at its last iteration
+            self._compression.interval = (
+                iterations // self._compression.period
+            )  # gradient figures are taken at its last iteration
         self._before = dataclasses.replace(self._compression.totals)
         self._losses = []
         self._compression.mark()

@@ -37,7 +37,7 @@ def has_width(method: str) -> bool:
 
 
 def make_method(spec: str = DEFAULT_METHOD) -> TrainingMethod:
-    """Build a training method from its name and arguments: ``ddp:period=4``, ``local-sgd:period=8``, ``slowmo:beta=0.7``.
+    """Build a training method from its name and arguments: ``ddp:period=4``, ``local-sgd``, ``slowmo:beta=0.7``.
 
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value.
