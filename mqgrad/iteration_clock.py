@@ -27,13 +27,17 @@ class IterationClock:
         self.start()
         self.seconds = self._waited = 0.0
 
-    def lap(self) -> Costs | None:
-        """End the iteration and begin the next one; return its seconds, or None if its start is not known."""
+    def lap(self, communicated: bool = True) -> Costs | None:
+        """End the iteration and begin the next one; return its seconds, or None if its start is not known.
+
+        Args:
+            communicated: whether there was anything to wait for.
+        """
         start, self._start = self._start, time.perf_counter()
         if start is None:
             return None
         self.seconds = self._start - start
-        waited, self._waited = self._waited, 0.0  # in a local iteration nothing will be waited for
+        waited = self._waited if communicated else 0.0
         return Costs(step_seconds=self.seconds, compute_seconds=max(self.seconds - waited, 0.0))
 
     def begin_wait(self, device: torch.device) -> None:

@@ -43,7 +43,7 @@ class LocalRounds:
         self._layouts = layouts
         self._arriving: list[Layout] = []
         self._buckets: list[Layout] = []
-        """Of the last backward that went through the hook: not all need to, as under ``no_sync()``."""
+        """Of the last backward that went through the hook. One does: others may run under ``no_sync()``."""
         self._anchors: dict[int, torch.Tensor] = {}
         """By parameter: z, in fp32 at least."""
         self._velocities: dict[int, torch.Tensor] = {}

@@ -56,7 +56,7 @@ class CompressionState:
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
-            parameters have moved is averaged where the round ends, see :class:`mqgrad.local_rounds.LocalRounds`. There
+            parameters have moved is averaged where the round ends (:class:`mqgrad.local_rounds.LocalRounds`). There
             is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
             above, in a controller's interval and statistics, and in ``interval``.
         slow_momentum: β of those averages.
@@ -159,7 +159,7 @@ class CompressionState:
         """
         if self._rounds.period > 1:
             self._end_local_iteration()
-        self._measured.report(loss, self._clock.lap(), keep_untimed=self.interval > 1)
+        self._measured.report(loss, self._clock.lap(self.replicas_are_equal), keep_untimed=self.interval > 1)
         if self.replicas_are_equal and self.controller is not None and self._iteration.is_check_due:
             self._thread.post(self._iteration.open)  # during forward
 

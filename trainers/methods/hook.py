@@ -1,5 +1,6 @@
 """Synchronous data-parallel training through the compression hook: the default method."""
 
+import contextlib
 import dataclasses
 
 import torch
@@ -26,6 +27,10 @@ class DDP:
     """Iterations between two averages; see :class:`mqgrad.CompressionState`."""
     slow_momentum: float = 0.0
     _setup: Setup = dataclasses.field(init=False, repr=False)
+    _ddp: DistributedDataParallel = dataclasses.field(init=False, repr=False)
+    _unsynchronized: contextlib.ExitStack = dataclasses.field(
+        init=False, repr=False, default_factory=contextlib.ExitStack
+    )
     _compression: mqgrad.CompressionState = dataclasses.field(init=False, repr=False)
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
 
@@ -41,7 +46,7 @@ class DDP:
 
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
-        ddp = DistributedDataParallel(setup.model, process_group=setup.group)
+        self._ddp = ddp = DistributedDataParallel(setup.model, process_group=setup.group)
         self._compression = mqgrad.CompressionState(
             setup.controller,
             process_group=setup.group,
@@ -62,9 +67,12 @@ class DDP:
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
         self._interval.step(loss)
+        if self.period > 1 and self._ddp.require_backward_grad_sync:
+            self._unsynchronized.enter_context(self._ddp.no_sync())  # the hook has seen DDP's buckets: enough
 
     def end_interval(self) -> RankInterval:
         return self._interval.end()
 
     def close(self) -> None:
+        self._unsynchronized.close()
         self._compression.close()
