@@ -2,12 +2,12 @@
 
     python experiments/benchmarks/rate_distortion.py experiments/results/2026-11-22-rate-distortion
 
-Writes ``rate_distortion.json`` and ``.png`` into the folder, and prints what size of scale bucket and what precision
-of its scale cost. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖², of one encoding without error feedback; bits are 8 × payload
-bytes / elements, with scales, indices, headers and padding. Our codes go through the layout of the hook, shard by
-shard; the peers get each parameter as one tensor. Most of what our codes send of logreg's 65 elements is padding: a
-scale bucket for each of four ranks. Nothing is timed, and all but pi-quant's stochastic rounding, which takes no
-seed, repeats exactly. It takes two minutes; peers: ``bench_peers.py``.
+Writes ``rate_distortion.json`` and ``.png`` into the folder. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖², of one encoding
+without error feedback; bits are 8 × payload bytes / elements, with scales, indices, headers and padding. Our codes go
+through the layout of the hook, shard by shard; the peers get each parameter as one tensor. Most of what our codes
+send of logreg's 65 elements is padding: a scale bucket for each of four ranks. Nothing is timed, and all but
+pi-quant's stochastic rounding, which takes no seed, repeats exactly. It takes two minutes; peers: ``bench_peers.py``,
+the size of a scale bucket: ``scale_choices.py``.
 """
 
 import json
@@ -24,16 +24,14 @@ from rate_plot import plot
 from mqgrad import cuda_ext
 from mqgrad.codec import Codec
 from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
+from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench_peers import find_peers
 from mqgrad.experiments.provenance import provenance
-from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
 
 SEED = 1
 WORKLOADS = ("digits-cnn", "bytes-gpt", "bytes-lstm", "logreg")
 BUCKET_SIZE = 512  # the default
-BUCKET_SIZES = (128, 256, 512, 1024, 4096)
-BUCKET_WIDTHS = (1, 2, 4, 8)
 
 
 class Sent(NamedTuple):
@@ -69,22 +67,24 @@ class Point(NamedTuple):
 
 
 def send_coded(
-    source: Source, codec: VectorCodec, bits: Width, bucket_size: int, bf16_scales: bool = False
+    source: Source, codec: Codec | RotationCodec, bits: Width, scales: torch.dtype = torch.float32
 ) -> Sent:
-    """As the collective's push does. bf16 scales are rounded in the payload and counted as two bytes each."""
+    """As the collective's push does. Scales of another type are rounded in the payload and counted as such."""
+    bucket_size = codec.bucket_size
     layout = source.layout(bucket_size)
     flat = layout.pack(source.gradients)
     decoded, wire_bytes, shard = torch.empty_like(flat), 0, layout.shard_numel
     for start in range(0, layout.numel, shard):
         ids = layout.bucket_ids[start // bucket_size : (start + shard) // bucket_size]
         payload = codec.encode(flat[start : start + shard], bits, SEED, ids)
-        if bf16_scales:
-            scales = payload[: 4 * len(ids)].view(torch.float32)
-            scales.copy_(scales.bfloat16())
-            wire_bytes -= 2 * len(ids)
+        if scales != torch.float32:
+            begin = SEED_BYTES if isinstance(codec, RotationCodec) else 0
+            scales_B = payload[begin : begin + 4 * len(ids)].view(torch.float32)
+            scales_B.copy_(scales_B.to(scales))
+            wire_bytes -= (4 - scales.itemsize) * len(ids)
         wire_bytes += payload.numel()
         decoded[start : start + shard] = codec.decode(payload, shard, bits)
-    return _sent(source.gradients, layout.views(decoded), wire_bytes)
+    return sent_as(source.gradients, layout.views(decoded), wire_bytes)
 
 
 def send_minmax(source: Source, bits: Width) -> Sent:
@@ -95,7 +95,7 @@ def send_minmax(source: Source, bits: Width) -> Sent:
         cuda_ext.decode_minmax(payload, *matrix.shape, int(bits))
         for payload, matrix in zip(payloads, matrices, strict=True)
     ]
-    return _sent(matrices, decoded, sum(payload.numel() for payload in payloads))
+    return sent_as(matrices, decoded, sum(payload.numel() for payload in payloads))
 
 
 def send_by_peer(source: Source, index: int) -> Sent:
@@ -110,10 +110,10 @@ def send_by_peer(source: Source, index: int) -> Sent:
             -(-gradient.numel() // 512) if coder.name == "bitsandbytes" else 2
         )  # pi-quant: scale, zero point
         wire_bytes += -(-gradient.numel() * int(coder.bits) // 8) + 4 * scales
-    return _sent(source.gradients, decoded, wire_bytes)
+    return sent_as(source.gradients, decoded, wire_bytes)
 
 
-def _sent(gradients: Sequence[torch.Tensor], decoded: Sequence[torch.Tensor], wire_bytes: int) -> Sent:
+def sent_as(gradients: Sequence[torch.Tensor], decoded: Sequence[torch.Tensor], wire_bytes: int) -> Sent:
     pairs = [
         (x.double().reshape(-1), y.double().reshape(-1)) for x, y in zip(gradients, decoded, strict=True)
     ]
@@ -151,8 +151,8 @@ def all_codes() -> tuple[list[Code], list[str]]:
     return codes, [f"{name}: {reason}" for name, reason in skipped]
 
 
-def _coded(family: str, codec: VectorCodec, widths: Sequence[Width]) -> list[Code]:
-    return [Code(family, b, lambda s, b=b: send_coded(s, codec, b, BUCKET_SIZE)) for b in widths]
+def _coded(family: str, codec: Codec | RotationCodec, widths: Sequence[Width]) -> list[Code]:
+    return [Code(family, b, lambda s, b=b: send_coded(s, codec, b)) for b in widths]
 
 
 def measure(source: Source, code: Code) -> Point:
@@ -161,56 +161,12 @@ def measure(source: Source, code: Code) -> Point:
     return Point(source.name, code.family, code.bits, wire_bits, sent.error_sq / sent.norm_sq)
 
 
-def scale_codes() -> list[tuple[int, str, Code]]:
-    """Nearest rounding by bucket size and precision of the scales."""
-    return [
-        (
-            size,
-            "bf16" if bf16 else "fp32",
-            Code("", b, lambda s, n=size, b=b, h=bf16: _send_nearest(s, n, b, h)),
-        )
-        for b in BUCKET_WIDTHS
-        for size in BUCKET_SIZES
-        for bf16 in (False, True)
-    ]
-
-
-def _send_nearest(source: Source, bucket_size: int, bits: Width, bf16_scales: bool) -> Sent:
-    return send_coded(source, Codec(bucket_size=bucket_size), bits, bucket_size, bf16_scales)
-
-
-def measure_scales(sources: Sequence[Source]) -> list[dict[str, float | str]]:
-    """NMSE and wire bits of every choice on every source."""
-    return [
-        {
-            "bucket_size": size,
-            "scales": scales,
-            **(p := measure(source, code))._asdict(),
-            "excess_bits": p.excess_bits,
-        }
-        for size, scales, code in scale_codes()
-        for source in sources
-    ]
-
-
-def print_scales(rows: Sequence[dict[str, float | str]]) -> None:
-    """NMSE @ wire bits: bits beyond the limit for a Gaussian of that error; less is better."""
-    sources = list(dict.fromkeys(row["source"] for row in rows))
-    print(f"{'bits':>4} {'bucket':>6} {'scales':>6} " + "".join(f"{name:>28}" for name in sources))
-    keys = dict.fromkeys((row["bits"], row["bucket_size"], row["scales"]) for row in rows)
-    for bits, size, scales in keys:
-        chosen = [r for r in rows if (r["bits"], r["bucket_size"], r["scales"]) == (bits, size, scales)]
-        cells = (f"{r['nmse']:.3g} @ {r['wire_bits']:.3f}: {r['excess_bits']:+.3f}" for r in chosen)
-        print(f"{bits:>4} {size:>6} {scales:>6} " + "".join(f"{cell:>28}" for cell in cells))
-
-
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the same sums everywhere
     sources = [*synthetic(), *(source for name in WORKLOADS for source in recorded(name))]
     codes, skipped = all_codes()
     points = [measure(source, code) for source in sources for code in codes]
-    scales = measure_scales(sources)
     report = {
         "command": f"python experiments/benchmarks/rate_distortion.py {folder}",
         **provenance(),
@@ -219,14 +175,12 @@ def main(folder: Path) -> None:
         "elements": {source.name: source.numel for source in sources},
         "skipped": skipped,
         "points": [point._asdict() for point in points],
-        "scales": scales,
     }
     (folder / "rate_distortion.json").write_text(json.dumps(report, indent=1) + "\n")
     plot(report["points"], folder / "rate_distortion.png")
     for point in points:
         figures = f"{point.wire_bits:7.3f} bits  NMSE {point.nmse:.3e}  {point.excess_bits:+.3f} beyond"
         print(f"{point.source:28s} {point.family:26s} {format_width(point.bits):>4s} {figures}")
-    print_scales(scales)
 
 
 if __name__ == "__main__":
