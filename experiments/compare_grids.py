@@ -68,15 +68,24 @@ _MORE_CODES = (
 )
 # What the packaged policy has not been trained on: another model size, batch size and learning rate.
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
-_MAIN_RULES = ("fixed:1/2", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "dq-sgd:interval=5,keep=0.9")
+_ROUNDS = ("fixed:1 every 8", "fixed:4 every 8", f"{WIDE_GOODPUT} every 8", "default every 8")
+_MAIN_RULES = (
+    "fixed:1",
+    "fixed:4",
+    "fixed:32",
+    WIDE_GOODPUT,
+    "default",
+    "dq-sgd:interval=5,keep=0.9",
+    *_ROUNDS,
+)
 _IN_TURN = "100mbit/1gbit@0.75s"
 _MAIN_PEERS = ("fp16", "powersgd:rank=4")
-_MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync")
+_MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync", "local-sgd")
 
 GRIDS: dict[str, dict[str, Any]] = {
-    # About 6 minutes: 60 runs.
+    # About 7 minutes: 72 runs.
     "quick": {
-        "controllers": ("default", "fixed:4", "fixed:32", "goodput"),
+        "controllers": ("default", "default every 8", "fixed:4", "fixed:32", "goodput"),
         "compressors": ("fp16", "powersgd:rank=4"),
         "methods": _MAIN_METHODS,
         "workloads": ("digits-cnn",),
@@ -109,7 +118,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "3.5",
         "settings": _UNSEEN,
     },
-    # About 30 minutes: the main systems on all links, so that one report tells how they do on the whole; 300 runs.
+    # About 45 minutes: the main systems on all links, so that one report tells how they do on the whole; 460 runs.
     "links": {
         "controllers": (
             *("fixed:1/2", "fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default"),
@@ -118,9 +127,11 @@ GRIDS: dict[str, dict[str, Any]] = {
                 "linear-ramp:interval=5,decisions=20",
                 "mqgrad-authors on minmax",
             ),
+            *_ROUNDS,
+            *("fixed:1 every 16", "fixed:32 every 8"),
         ),
         "compressors": ("powersgd:rank=4",),
-        "methods": (*_MAIN_METHODS, "slowmo"),
+        "methods": (*_MAIN_METHODS, "slowmo", "overlap-local-sgd"),
         "workloads": ("digits-cnn",),
         "links": ("100mbit", "1gbit", _IN_TURN, "none"),
         "seeds": 5,
@@ -128,7 +139,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4",
         "settings": _UNSEEN,
     },
-    # About 3.5 hours: the main systems on other workloads, with Adam, 480 runs.
+    # About 5 hours: the main systems on other workloads, with Adam, 680 runs.
     "workloads": {
         "controllers": _MAIN_RULES,
         "compressors": _MAIN_PEERS,
@@ -145,7 +156,7 @@ GRIDS: dict[str, dict[str, Any]] = {
             "bytes-gpt-large:evaluation_bytes=2048",
         ),
     },
-    # About 20 minutes: the same on a convex problem, and the codes that know its smoothness; 320 runs.
+    # About 27 minutes: the same on a convex problem, and the codes that know its smoothness; 420 runs.
     "logreg": {
         "controllers": _MAIN_RULES,
         "compressors": (

@@ -1,7 +1,10 @@
 """A plain DDP training script that compresses its gradients under a frozen policy.
 
 torchrun --nproc-per-node 2 experiments/examples/ddp_digits.py fixed:4
-torchrun --nproc-per-node 2 experiments/examples/ddp_digits.py policy.mqg
+torchrun --nproc-per-node 2 experiments/examples/ddp_digits.py policy.mqg 8
+
+The number is the period: every 8 iterations the ranks average what their parameters have moved. 1, the default,
+averages gradients in each iteration.
 """
 
 import sys
@@ -15,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 
 
-def main(controller_name: str) -> None:
+def main(controller_name: str, period: int) -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)  # the same initial weights everywhere
@@ -28,7 +31,7 @@ def main(controller_name: str) -> None:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
 
     controller = mqgrad.make_controller(controller_name, budget_seconds=2.0)  # about how long this run takes
-    state = mqgrad.CompressionState(controller)  # 1: the state,
+    state = mqgrad.CompressionState(controller, period=period)  # 1: the state,
     ddp.register_comm_hook(state, mqgrad.compression_hook)  # and the hook
 
     generator = torch.Generator().manual_seed(rank)
@@ -50,4 +53,4 @@ def main(controller_name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "fixed:4")
+    main(sys.argv[1] if len(sys.argv) > 1 else "fixed:4", int(sys.argv[2]) if len(sys.argv) > 2 else 1)

@@ -190,11 +190,12 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     assert any(logs.iterdir())
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    deployed = command(*torchrun, str(EXAMPLE), policy)
-    assert deployed.returncode == 0, deployed.stderr
-    losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
-    assert len(losses) == 10
-    assert losses[-1] < losses[0]
+    for period in ("1", "8"):
+        deployed = command(*torchrun, str(EXAMPLE), policy, period)
+        assert deployed.returncode == 0, deployed.stderr
+        losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
+        assert len(losses) == 10
+        assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize(
