@@ -94,9 +94,9 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 35 minutes: every system on one workload and a slow link, 305 runs.
+    # About 37 minutes: every system on one workload and a slow link, 325 runs.
     "systems": {
-        "controllers": (*_FIXED, "default", *_RULES, *_MORE_RULES),
+        "controllers": (*_FIXED, "default", *_RULES, *_MORE_RULES, *_ROUNDS),
         "compressors": (*_CODES, *_PEERS, *_MORE_CODES),
         "methods": _METHODS,
         "workloads": ("digits-cnn",),
@@ -106,9 +106,9 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4.5",
         "settings": _UNSEEN,
     },
-    # About 65 minutes: the same on faster links, one setting a system, 735 runs.
+    # About 70 minutes: the same on faster links, one setting a system, 795 runs.
     "fast-links": {
-        "controllers": (*_FIXED, "default", *_RULES),
+        "controllers": (*_FIXED, "default", *_RULES, *_ROUNDS),
         "compressors": (*_CODES, *_PEERS),
         "methods": _METHODS,
         "workloads": ("digits-cnn",),

@@ -119,7 +119,7 @@ def run_training(
 
     A point of the record, with an evaluation, is taken after every 5 iterations; in a run with a budget, after as
     many as take 3 % of it at the run's slowest pace so far, the first iteration apart. Methods that average replicas
-    every some iterations are looked at where they have just done so.
+    every some iterations are looked at, and end, where they have just done so.
 
     Args:
         controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
@@ -165,7 +165,7 @@ def _points(
     parts = dict.fromkeys(PARTS, 0.0)
     chunk, done = _CHUNK if budget_seconds is None else 1, 0
     while done < iterations:
-        count = int(min(next_exchange(done + chunk), iterations)) - done
+        count = next_exchange(int(min(done + chunk, iterations))) - done
         statistics = cluster.run(count)
         done += count
         if budget_seconds is not None and done > 1:

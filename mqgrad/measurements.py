@@ -38,6 +38,8 @@ class Measurements:
         One without them counts as long as the next one, or not at all: ``keep_untimed`` says which.
         """
         self._round.append((loss.detach() if isinstance(loss, torch.Tensor) else float(loss), costs))
+        if costs is not None:
+            self.totals.add(costs)
         if len(self._round) == self._period:
             self._report_round(*_combined(self._round), keep_untimed=keep_untimed)
             self._round = []
@@ -49,13 +51,14 @@ class Measurements:
             self.statistics = RankStatistics(wire_bytes=self.statistics.wire_bytes if self.losses else 0.0)
             return
         follows_untimed = len(self.losses) == 2 and self.statistics.step_seconds == 0
-        self._count(costs)
+        self.statistics.add(costs)
         if follows_untimed:
             self.statistics.double_seconds()
 
     def close_iteration(self, bits: Width) -> None:
         """Count what an iteration has cost, at a width of ``bits``."""
-        self._count(self.open_costs)
+        self.statistics.add(self.open_costs)
+        self.totals.add(self.open_costs)
         self.open_costs.clear()  # what is not settled yet will be added to it
         self.iterations_closed += 1
         self.totals.iterations += self._period
@@ -67,10 +70,6 @@ class Measurements:
         taken.losses = [float(loss) for loss in self.losses]
         self.losses, self.iterations_closed = [], 0
         return taken
-
-    def _count(self, costs: Costs) -> None:
-        self.statistics.add(costs)
-        self.totals.add(costs)
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""

@@ -87,12 +87,14 @@ def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
     [
         ("ddp", [1, 2, 3, 4, 5, 6, 7]),
         ("local-sgd:period=3", [3, 6, 9]),
+        ("ddp:period=3", [3, 6, 9]),
         ("post-local-sgd:warmup=3,period=2", [1, 2, 3, 4, 6, 8]),  # averages after 4, 6 and 8
     ],
 )
 def test_a_run_is_looked_at_where_replicas_have_just_met(method: str, looked_at: list[int]) -> None:
     record = run_training(TinyCluster(), None, 0, method=method, budget_seconds=7)
     assert [point.iteration for point in record.points] == looked_at
+    assert run_training(TinyCluster(), None, 0, method=method, iterations=7).final.iteration == looked_at[-1]
 
 
 def test_a_run_without_an_end_is_refused() -> None:

@@ -109,6 +109,22 @@ def test_a_controller_counts_rounds_and_sees_their_mean_loss_and_what_they_moved
         assert moved > 0
 
 
+def test_seconds_count_as_they_pass_and_iterations_where_a_round_ends() -> None:
+    def rank_main(rank: int) -> list[tuple[bool, int]]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=3)
+        state.mark()
+        seen, before = [], 0.0
+        for iteration in range(6):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            seen.append((state.totals.step_seconds > before, state.totals.iterations))
+            before = state.totals.step_seconds
+        state.close()
+        return seen
+
+    iterations = [0, 0, 3, 3, 3, 6]
+    assert run_ranks(rank_main, 1) == [[(True, n) for n in iterations]]
+
+
 @pytest.mark.parametrize("before", [3, 6, 8])
 def test_an_interrupted_run_goes_on_with_the_same_bytes(before: int) -> None:
     """In the first round, between two, and in the middle of one."""
