@@ -1,6 +1,6 @@
-// Decode on CUDA: a warp per piece, Note [Piece] in cuda_warp.h.
+// Decode on CUDA: a warp per piece, Note [Piece] in cuda_piece.h.
 #include "cuda_kernels.h"
-#include "cuda_warp.h"
+#include "cuda_piece.h"
 
 namespace mqgrad::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Encode on CUDA where a few warps hold a whole scale bucket in registers: the input is read once.
 #include "cuda_encode_any.h"
 #include "cuda_kernels.h"
-#include "cuda_warp.h"
+#include "cuda_piece.h"
 #include "feedback.h"
 #include "rounding.h"
 

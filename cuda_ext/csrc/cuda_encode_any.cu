@@ -1,6 +1,6 @@
 #include "cuda_encode_any.h"
 
-#include "cuda_warp.h"
+#include "cuda_piece.h"
 #include "feedback.h"
 #include "rounding.h"
 

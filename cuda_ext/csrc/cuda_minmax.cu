@@ -1,6 +1,6 @@
 // MQGrad's per-column min-max quantizer on CUDA.
 #include "cuda_kernels.h"
-#include "cuda_warp.h"
+#include "cuda_piece.h"
 #include "minmax_math.h"
 
 namespace mqgrad::cuda {

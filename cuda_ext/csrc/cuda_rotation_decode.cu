@@ -1,6 +1,7 @@
 // Decodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
 #include "cuda_rotation.h"
 #include "cuda_rotation_bucket.h"
+#include "payload.h"
 
 namespace mqgrad::cuda {
 namespace {
