@@ -9,6 +9,8 @@ from .compressors.base import BucketWork
 from .layout import Layout, LayoutTable
 from .saved_state import check_keys
 
+_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first iteration must run without no_sync()"
+
 
 class LocalRounds:
     """What this rank remembers of its rounds. With z the parameters that all ranks have when a round begins:
@@ -54,14 +56,21 @@ class LocalRounds:
         self._arriving.append(layout)
         if bucket.is_last():
             self._buckets, self._arriving = self._arriving, []
-        for key in layout.keys:
-            if key not in self._anchors:  # the run begins: no rank has stepped yet
-                self._anchors[key] = self._value(key).clone()
+        self._drop_anchors(layout)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         future.set_result(buffer)
         return future
+
+    def _drop_anchors(self, layout: Layout) -> None:
+        """Where the run begins: no rank has stepped yet."""
+        new = [key for key in layout.keys if key not in self._anchors]
+        if new and self.iterations > 0:
+            raise RuntimeError(
+                f"{len(new)} parameters first come through the hook after {self.iterations} steps: {_REMEDY}"
+            )
+        self._anchors |= {key: self._value(key).clone() for key in new}
 
     def end_iteration(self) -> list[BucketWork]:
         """Count an iteration; where a round ends, return what is to be averaged, bucket by bucket.
@@ -73,10 +82,7 @@ class LocalRounds:
         if self.iterations:
             return []
         if not self._buckets:
-            raise RuntimeError(
-                "step() without a backward through the hook: call ddp.register_comm_hook(state, "
-                "mqgrad.compression_hook), and let at least the first iteration run outside no_sync()"
-            )
+            raise RuntimeError(f"{self.period} steps and no backward through the hook: {_REMEDY}")
         return [self._moved(layout) for layout in self._buckets]
 
     def _moved(self, layout: Layout) -> BucketWork:

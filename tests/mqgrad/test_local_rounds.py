@@ -165,8 +165,13 @@ def test_without_the_hook_it_says_what_to_do() -> None:
     def rank_main(rank: int) -> None:
         state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=2)
         state.step(1.0)
-        with pytest.raises(RuntimeError, match="register_comm_hook"):
+        with pytest.raises(RuntimeError, match=r"2 steps and no backward.*register_comm_hook"):
             state.step(1.0)
+        state.close()
+        model, _, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        state.step(1.0)
+        with pytest.raises(RuntimeError, match=r"after 1 steps.*without no_sync"):
+            models.backward(model, rank, 0)
         state.close()
 
     run_ranks(rank_main, 1)
