@@ -9,7 +9,7 @@ from .compressors.base import BucketWork
 from .layout import Layout, LayoutTable
 from .saved_state import check_keys
 
-_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first iteration must run without no_sync()"
+_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must not be under no_sync()"
 
 
 class LocalRounds:

@@ -170,7 +170,7 @@ def test_without_the_hook_it_says_what_to_do() -> None:
         state.close()
         model, _, state = models.new_run(mqgrad.FixedBits(4), period=2)
         state.step(1.0)
-        with pytest.raises(RuntimeError, match=r"after 1 steps.*without no_sync"):
+        with pytest.raises(RuntimeError, match=r"after 1 steps.*not be under no_sync"):
             models.backward(model, rank, 0)
         state.close()
 
