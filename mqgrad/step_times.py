@@ -13,10 +13,10 @@ from .widths import Width
 UNCODED = 32
 """The width at which gradients travel as they are."""
 
-_FIXED_DRIFT, _SLOPE_DRIFT = 0.05, 0.3  # relative standard deviations, per interval
+_FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.3, 0.2  # relative standard deviations, per interval
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
 _OPTIMISM, _LEAST_SLOPE = 1.5, 0.2  # standard deviations, and relative to the mean
-_MOST_CODING = 0.5  # relative to what does not depend on the width
+_CODING_OPTIMISM, _MOST_CODING = 0.25, 0.5  # standard deviations, and relative to what no width changes
 _SECONDS = (1e-9, 1e9)
 
 FloatArray = npt.NDArray[np.float64]
@@ -32,7 +32,8 @@ class StepTimes:
     1. The first interval gives a + c·b + d: a what was not waited for and the measured latency, d what encoding and
        decoding took, c·b the rest, though how much of that belongs to a is uncertain. d is uncertain by its own size.
        (A run that begins at 32 bits begins d with its first codes.)
-    2. a and c drift from interval to interval, c more than a: a link's rate changes.
+    2. All three drift from interval to interval, c more than a: a link's rate changes. d, of which a run that stays
+       on one side of 32 bits learns nothing, drifts until it is as uncertain as it is large again.
     3. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
        error of 0.7/n: beyond chance, the first ones of a run take longer than the rest.
     4. What is then expected of other widths is :func:`optimistic_seconds`.
@@ -63,8 +64,9 @@ class StepTimes:
 
     @property
     def coding_seconds(self) -> float:
-        """The most that d may well be, its mean and a standard deviation; at most half of the fixed seconds."""
-        return min(float(self._mean[2]) + self._deviation(2), _MOST_CODING * self.fixed_seconds)
+        """What d may well be, its mean and a quarter of its deviation; at most half of the fixed seconds."""
+        seconds = float(self._mean[2]) + _CODING_OPTIMISM * self._deviation(2)
+        return min(seconds, _MOST_CODING * self.fixed_seconds)
 
     def _deviation(self, index: int) -> float:
         return math.sqrt(max(float(self._covariance[index, index]), 0.0))
@@ -83,15 +85,15 @@ class StepTimes:
         seconds, computed, overhead, coding = map(_held, known)
         bits, least = statistics.mean_bits, min(computed, seconds)
         begins_coding = _coded(bits) and self._covariance[2, 2] == 0
-        coding = min(coding, seconds - least) if begins_coding else 0.0
+        first_coding = min(coding, seconds - least) if begins_coding else 0.0
         if self._bits > 0:
             self._drift()
         else:
-            self._begin(seconds - coding, least, overhead, statistics)
+            self._begin(seconds - first_coding, least, overhead, statistics)
         if begins_coding:
-            self._begin_coding(coding)
+            self._begin_coding(first_coding)
         self._correct(seconds, len(statistics.losses), bits)
-        self._bound(least, bits)
+        self._bound(least, bits, coding)
         self._bits = bits
 
     def _begin(
@@ -110,9 +112,11 @@ class StepTimes:
         self._covariance += seconds**2 * np.outer(direction, direction)
 
     def _drift(self) -> None:
-        fixed, slope, _ = self._mean
-        slope_scale = max(slope, fixed / 32)  # a slope of 0 can become one that matters
-        self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope_scale) ** 2, 0])
+        fixed, slope, coding = self._mean
+        slope, coding = np.maximum((slope, coding), fixed / 32)  # what is 0 can become more, and matter
+        known = float(self._covariance[2, 2])  # 0 before the first codes
+        forgotten = _CODING_DRIFT**2 * max(coding**2 - known, 0.0) if known > 0 else 0.0
+        self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope) ** 2, forgotten])
 
     def _correct(self, seconds: float, iterations: int, bits: float) -> None:
         row = np.array([1.0, bits, _coded(bits)])
@@ -121,15 +125,17 @@ class StepTimes:
         self._mean = self._mean + gain * (seconds - expected)
         self._covariance = self._covariance - np.outer(gain, seen)
 
-    def _bound(self, least: float, bits: float) -> None:
+    def _bound(self, least: float, bits: float, coding: float) -> None:
         """No seconds below ``least``, none that fall with the width, no gain by coding, the same sum at ``bits``."""
         coded = float(_coded(bits))
         total = max(float(self._mean @ (1.0, bits, coded)), least)
         slope = min(max(float(self._mean[1]), 0.0), (total - least) / bits)
-        coding = max(float(self._mean[2]), 0.0)
+        mean = max(float(self._mean[2]), 0.0)
         if coded:
-            coding = min(coding, total - least - slope * bits)
-        self._mean = np.array([total - slope * bits - coded * coding, slope, coding])
+            # Buckets are coded beside backward, on cores or a GPU that both share: what was not waited for holds some
+            # coding too. So it bounds a + d, and a only less what coding took, which is the most that it can delay.
+            mean = min(mean, total - slope * bits - max(least - coding, 0.0))
+        self._mean = np.array([total - slope * bits - coded * mean, slope, mean])
 
     def state_dict(self) -> dict[str, list[float]]:
         """State as plain types."""

@@ -92,6 +92,58 @@ def test_a_run_that_begins_uncoded_learns_what_coding_costs_from_its_first_codes
     assert 0.02 <= times.coding_seconds <= 0.05
 
 
+def test_what_coding_costs_is_learned_anew_late_in_a_run() -> None:
+    rng, times = random.Random(0), StepTimes()
+
+    def learned(coding: float, intervals: int) -> float:
+        for k in range(intervals):
+            bits = (2, 8, 32)[k % 3]
+            seconds = 0.05 + 0.0002 * bits + (coding if bits < 32 else 0.0)
+            times.observe(interval(bits, seconds * rng.gauss(1.0, 0.03)))
+        return times.coding_seconds
+
+    assert learned(0.01, 300) == pytest.approx(0.01, abs=0.006)
+    assert learned(0.03, 60) == pytest.approx(0.03, abs=0.006)
+    assert learned(0.002, 120) < 0.01
+
+
+def test_an_uncertain_cost_of_coding_stays_in_proportion() -> None:
+    def coded(bits: Width) -> IntervalStatistics:
+        return dataclasses.replace(interval(bits, 0.06), encode_seconds=0.004, decode_seconds=0.0)
+
+    times = after(*map(coded, (4, 2, 8, 2)))
+    before = times.coding_seconds
+    for _ in range(500):  # which do not tell it from the rest
+        times.observe(coded(2))
+    assert times.coding_seconds == pytest.approx(before, rel=0.3)
+
+
+def test_coding_beside_backward_counts_as_coding() -> None:
+    coded = {"encode_seconds": 0.006, "decode_seconds": 0.004}
+
+    def beside(bits: Width) -> IntervalStatistics:
+        """Half of 10 ms of coding holds backward up, half is waited for; computing alone takes 50 ms."""
+        if bits == 32:
+            return dataclasses.replace(interval(32, 0.05), compute_seconds=0.05)
+        return dataclasses.replace(interval(bits, 0.06), compute_seconds=0.055, **coded)
+
+    fixed, _, coding = after(*(beside((4, 2, 32)[k % 3]) for k in range(59))).state_dict()["mean"]
+    assert fixed == pytest.approx(0.05, rel=0.03)
+    assert coding == pytest.approx(0.01, rel=0.2)
+
+
+def test_computing_is_at_least_what_was_not_waited_for_less_coding() -> None:
+    coded = {"encode_seconds": 0.02, "decode_seconds": 0.01, "compute_seconds": 0.09}
+    times = after(
+        dataclasses.replace(interval(32, 0.05), compute_seconds=0.04),
+        *(dataclasses.replace(interval(4, 0.1), **coded) for _ in range(3)),
+    )
+    fixed, _, coding = times.state_dict()["mean"]
+    assert 0.06 - 1e-9 <= fixed < 0.09 <= fixed + coding
+    times.observe(dataclasses.replace(interval(32, 0.1), compute_seconds=0.09))
+    assert times.state_dict()["mean"][0] >= 0.09
+
+
 def test_a_link_that_slows_down_is_noticed() -> None:
     times = after(*(interval(bits, 0.01 + 0.0001 * bits) for bits in (4, 16, 16, 16)))
     for _ in range(2):

