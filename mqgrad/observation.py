@@ -18,7 +18,7 @@ from .statistics import IntervalStatistics
 from .step_times import StepTimes
 from .widths import Width, check_width, check_widths
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 KINDS = ("full", "loss", "authors")
 
 _LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
@@ -68,8 +68,8 @@ class ObservationSchema:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
-        known = (SCHEMA_VERSION,) if self.kind == "full" else (1, 2, SCHEMA_VERSION)  # only full has changed
-        if type(self.version) is not int or self.version not in known:
+        oldest = SCHEMA_VERSION if self.kind == "full" else 1  # the others have not changed
+        if type(self.version) is not int or not oldest <= self.version <= SCHEMA_VERSION:
             raise ValueError(
                 f"observation schema version is {self.version!r}, and {SCHEMA_VERSION} is needed; "
                 "train and export the policy again"

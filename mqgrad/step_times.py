@@ -15,6 +15,7 @@ UNCODED = 32
 
 _FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.3, 0.2  # relative standard deviations, per interval
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
+_MOST_OVERHEAD = 0.25  # relative to what the first interval waited for
 _OPTIMISM, _LEAST_SLOPE = 1.5, 0.2  # standard deviations, and relative to the mean
 _CODING_OPTIMISM, _MOST_CODING = 0.25, 0.5  # standard deviations, and relative to what no width changes
 _SECONDS = (1e-9, 1e9)
@@ -31,7 +32,9 @@ class StepTimes:
 
     1. The first interval gives a + c·b + d: a what was not waited for and the measured latency, d what encoding and
        decoding took, c·b the rest, though how much of that belongs to a is uncertain. d is uncertain by its own size.
-       (A run that begins at 32 bits begins d with its first codes.)
+       (A run that begins at 32 bits begins d with its first codes.) Latency counts up to a quarter of the waiting:
+       the first small collectives, by which it is measured, wait for the slowest rank as well. Where a then is too
+       small, fewer bits are tried, which costs little and shows it; where it is too large, they are not.
     2. All three drift from interval to interval, c more than a: a link's rate changes. d, of which a run that stays
        on one side of 32 bits learns nothing, drifts until it is as uncertain as it is large again.
     3. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
@@ -100,7 +103,7 @@ class StepTimes:
         self, seconds: float, computed: float, overhead: float, statistics: IntervalStatistics
     ) -> None:
         bits, waited = statistics.mean_bits, seconds - computed
-        fixed = computed + min(overhead, waited)
+        fixed = computed + min(overhead, _MOST_OVERHEAD * waited)
         self._mean[:2] = fixed, (seconds - fixed) / bits
         self._covariance[:2, :2] = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
         self._covariance[0, 0] += (fixed / len(statistics.losses)) ** 2
@@ -167,7 +170,7 @@ def optimistic_seconds(
     fifths; and ``coding`` less at 32 bits where codes are in use, more at codes where 32 bits are.
 
     So more bits, when they have long not been tried, seem less and less slow until they are tried: optimism in the
-    face of uncertainty. Fewer bits need none: a begins at the least that it can be. Arrays of float64 that broadcast.
+    face of uncertainty. Fewer bits need none: a begins near the least that it can be. Float64 arrays that broadcast.
     """
     optimistic = np.maximum(slope - _OPTIMISM * deviation, _LEAST_SLOPE * slope)
     by_width = slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)

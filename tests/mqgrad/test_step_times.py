@@ -69,6 +69,22 @@ def test_overheads_that_overlap_with_computing_do_not_hide_the_slope() -> None:
     assert times.seconds_per_bit == pytest.approx(0.01, rel=0.3)
 
 
+def test_latency_measured_while_ranks_were_late_does_not_hide_the_slope() -> None:
+    costs = {"compute_seconds": 0.015, "encode_seconds": 0.001, "decode_seconds": 0.001}
+    opening = dataclasses.replace(interval(4, 0.045, iterations=2), **costs)
+    for latency in (0.025, 0.03, 1.0):
+        times = after(dataclasses.replace(opening, fixed_wire_seconds=latency))
+        assert times.seconds(1) < 0.7 * times.seconds(4)
+        assert times.seconds_per_bit > times.slope_deviation
+
+
+def test_latency_that_was_real_shows_when_fewer_bits_are_tried() -> None:
+    costs = {"fixed_wire_seconds": 0.04, "encode_seconds": 0.001, "decode_seconds": 0.001}
+    opening = dataclasses.replace(interval(4, 0.045, iterations=2), **costs)
+    times = after(opening, *(interval(bits, 0.042 + 0.0001 * bits) for bits in (1, 4, 1)))
+    assert times.seconds(1) > 0.9 * times.seconds(4)
+
+
 def test_finds_out_that_codes_cost_more_than_they_save() -> None:
     rng, times = random.Random(0), StepTimes()
     for bits in (4, 2, 8, 16, 32, 4, 32, 32):
