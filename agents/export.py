@@ -29,7 +29,15 @@ from .sarsa import SarsaPolicy
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
-_ENVIRONMENT = ("workload", "num_workers", "link_mbit_per_s", "link_latency_ms", "compressor", "reward")
+_ENVIRONMENT = (
+    "workload",
+    "num_workers",
+    "link_mbit_per_s",
+    "link_latency_ms",
+    "compressor",
+    "period",
+    "reward",
+)
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
 

@@ -70,7 +70,9 @@ def system_name(kind: str, name: str) -> str:
     """What an option of this kind names: a controller whose name a compressor has too says what it is on."""
     from .sweep_grid import System
 
-    return f"{name} on {DEFAULT_COMPRESSOR}" if kind == "controllers" != System.parse(name).kind else name
+    if kind != "controllers" or System.parse(name).kind == kind:
+        return name
+    return re.sub(r"(?= every | with |$)", f" on {DEFAULT_COMPRESSOR}", name, count=1)
 
 
 def split_list(text: str) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.trainers.methods import has_width
+from mqgrad.trainers.methods import DEFAULT_METHOD, has_width
 
 from .report_groups import GroupSummary
 from .sweep_grid import FP32, HOOKED_FP32, SILENT, System
@@ -25,6 +25,7 @@ _FAMILIES = {
     "rule": "rules that set the width",
     "powersgd": "other codes",
     "compressor": "other codes",
+    "rounds": "codes in rounds of local iterations",
     "method": "other methods of training",
 }
 _REFERENCES = "policy, fp32, fp16"
@@ -94,6 +95,8 @@ def kind_of(system: str) -> str:
         return system
     if not has_width(method):
         return parsed.torch_hook or "method"
+    if method != DEFAULT_METHOD:
+        return "rounds"
     if controller is not None and not controller.startswith("fixed:"):
         return "rule"
     if compressor != DEFAULT_COMPRESSOR:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from .estimates import Timing
 from .sweep_grid import SILENT, System
@@ -28,7 +29,7 @@ def references(
 
     - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
     - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
-    - ``oracle``: the best of the compared fixed widths, whatever their period;
+    - ``oracle``: the best of the compared fixed widths, of averages in every iteration;
     - ``goodput``: the rule that learned policies begin as an imitation of, the best of those compared, likewise;
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
       sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
@@ -78,14 +79,18 @@ def _is_peer(name: str, peer: str) -> bool:
     """Whether it is PyTorch's own hook of that name, or our compressor."""
     system = System.parse(name)
     return system.torch_hook == peer or (
-        system.controller is None and system.compressor.partition(":")[0] == peer
+        system.controller is None
+        and system.compressor.partition(":")[0] == peer
+        and system.method == DEFAULT_METHOD
     )
 
 
 def _is_on_our_code(name: str, controller: str) -> bool:
     system = System.parse(name)
     return (
-        system.compressor == DEFAULT_COMPRESSOR and (system.controller or "").partition(":")[0] == controller
+        system.compressor == DEFAULT_COMPRESSOR
+        and (system.controller or "").partition(":")[0] == controller
+        and system.method == DEFAULT_METHOD
     )
 
 

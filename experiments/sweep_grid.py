@@ -94,7 +94,12 @@ class System(NamedTuple):
     def _parse(cls, name: str) -> "System":
         system, every, period = name.rpartition(" every ")
         if every:
-            return cls._parse(system)._replace(method=f"ddp:period={period}")
+            parsed = cls._parse(system)
+            if parsed.method != DEFAULT_METHOD:
+                raise ValueError(
+                    f"system {name!r}: {system} is a method, and its period an argument of its own"
+                )
+            return parsed._replace(method=f"{DEFAULT_METHOD}:period={period}")
         controller, on, compressor = name.partition(" on ")
         if on:
             return cls(controller.strip(), compressor.strip())

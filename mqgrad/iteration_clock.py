@@ -13,7 +13,8 @@ class IterationClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """Of the last iteration; 0 if not known."""
+        """Of the last iteration that communicated, and of those before it that did not; 0 if not known."""
+        self._local = 0.0
         self._start: float | None = None
         self._last_bucket: stopwatch.Mark = 0.0
         self._waited = 0.0
@@ -25,7 +26,7 @@ class IterationClock:
     def restart(self) -> None:
         """Begin an iteration here, with nothing known of the one before."""
         self.start()
-        self.seconds = self._waited = 0.0
+        self.seconds = self._local = self._waited = 0.0
 
     def lap(self, communicated: bool = True) -> Costs | None:
         """End the iteration and begin the next one; return its seconds, or None if its start is not known.
@@ -36,9 +37,12 @@ class IterationClock:
         start, self._start = self._start, time.perf_counter()
         if start is None:
             return None
-        self.seconds = self._start - start
-        waited = self._waited if communicated else 0.0
-        return Costs(step_seconds=self.seconds, compute_seconds=max(self.seconds - waited, 0.0))
+        seconds = self._start - start
+        self._local += seconds
+        if not communicated:
+            return Costs(step_seconds=seconds, compute_seconds=seconds)
+        self.seconds, self._local = self._local, 0.0
+        return Costs(step_seconds=seconds, compute_seconds=max(seconds - self._waited, 0.0))
 
     def begin_wait(self, device: torch.device) -> None:
         """The last bucket's gradients are there, on the current stream of ``device``."""

@@ -9,7 +9,19 @@ from .compressors.base import BucketWork
 from .layout import Layout, LayoutTable
 from .saved_state import check_keys
 
-_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must not be under no_sync()"
+_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
+
+
+def check_rounds(period: object, momentum: float) -> None:
+    """Raise ``ValueError`` for a period that is no positive integer, a momentum outside [0, 1) or without rounds."""
+    if type(period) is not int or period < 1:
+        raise ValueError(f"period {period!r} must be a whole number of iterations, at least 1")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"slow_momentum {momentum!r} must be at least 0 and below 1")
+    if period == 1 and momentum > 0:
+        raise ValueError(
+            f"slow_momentum {momentum!r} needs rounds of local iterations: give a period above 1"
+        )
 
 
 class LocalRounds:
@@ -28,16 +40,9 @@ class LocalRounds:
         period: τ, iterations of a round; at 1 gradients are averaged, and nothing here is used.
         momentum: β.
         layouts: knows the parameters.
-
-    Raises:
-        ValueError: for a period that is no positive integer, or a momentum outside [0, 1).
     """
 
     def __init__(self, period: int, momentum: float, layouts: LayoutTable) -> None:
-        if type(period) is not int or period < 1:
-            raise ValueError(f"period {period!r} must be a whole number of iterations, at least 1")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"slow_momentum {momentum!r} must be at least 0 and below 1")
         self.period = period
         self.iterations = 0
         """Complete iterations of the round under way."""
@@ -52,25 +57,34 @@ class LocalRounds:
         """By parameter: u; empty without momentum."""
 
     def pass_on(self, bucket: dist.GradBucket, layout: Layout) -> torch.futures.Future[torch.Tensor]:
-        """The comm hook of a local iteration: the gradients as they are."""
+        """The comm hook of a local iteration: the gradients as they are.
+
+        Raises:
+            RuntimeError: parameters first come through the hook after a step, when the ranks have parted.
+        """
+        if bucket.index() == 0:
+            self._arriving = []
         self._arriving.append(layout)
         if bucket.is_last():
-            self._buckets, self._arriving = self._arriving, []
-        self._drop_anchors(layout)
+            self._buckets = self._arriving
+        self._know(layout)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         future.set_result(buffer)
         return future
 
-    def _drop_anchors(self, layout: Layout) -> None:
-        """Where the run begins: no rank has stepped yet."""
-        new = [key for key in layout.keys if key not in self._anchors]
-        if new and self.iterations > 0:
-            raise RuntimeError(
-                f"{len(new)} parameters first come through the hook after {self.iterations} steps: {_REMEDY}"
-            )
-        self._anchors |= {key: self._value(key).clone() for key in new}
+    def _know(self, layout: Layout) -> None:
+        """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
+        for key in layout.keys:
+            value, loaded = self._value(key), self._anchors.get(key)
+            if loaded is None:
+                if self.iterations > 0:
+                    raise RuntimeError(f"no gradient before step {self.iterations} of a round: {_REMEDY}")
+                self._anchors[key] = value.clone()
+            elif loaded.device != value.device:
+                for tensors in (self._anchors, self._velocities):
+                    tensors |= {key: tensors[key].to(value.device)} if key in tensors else {}
 
     def end_iteration(self) -> list[BucketWork]:
         """Count an iteration; where a round ends, return what is to be averaged, bucket by bucket.
@@ -78,12 +92,10 @@ class LocalRounds:
         Raises:
             RuntimeError: no gradient of the model has come through the hook.
         """
-        self.iterations = (self.iterations + 1) % self.period
-        if self.iterations:
-            return []
-        if not self._buckets:
-            raise RuntimeError(f"{self.period} steps and no backward through the hook: {_REMEDY}")
-        return [self._moved(layout) for layout in self._buckets]
+        if not self._anchors or (self.iterations + 1 == self.period and not self._buckets):
+            raise RuntimeError(f"step() without a backward through the hook: {_REMEDY}")
+        self.iterations += 1
+        return [self._moved(layout) for layout in self._buckets] if self.iterations == self.period else []
 
     def _moved(self, layout: Layout) -> BucketWork:
         moved = [(self._stored(key) - self._value(key)).reshape(-1) for key in layout.keys]
@@ -100,15 +112,20 @@ class LocalRounds:
         return anchor.to(self._layouts.parameters[key].dtype).to(anchor.dtype)
 
     @torch.no_grad()
-    def apply(self, work: BucketWork) -> None:
-        """Move the anchors of a bucket by the mean that it holds now, and the parameters to them."""
-        for key, mean in zip(work.layout.keys, work.gradients, strict=True):
-            anchor = self._anchors[key]
-            step = mean.view_as(anchor)
-            if self._momentum:
-                velocity = self._velocities.setdefault(key, torch.zeros_like(anchor))
-                step = velocity.mul_(self._momentum).add_(step)
-            self._layouts.parameters[key].copy_(anchor.sub_(step))
+    def apply(self, works: list[BucketWork]) -> None:
+        """End the round: move the anchors by the means that the buckets hold now, and the parameters to them."""
+        for work in works:
+            for key, mean in zip(work.layout.keys, work.gradients, strict=True):
+                self._layouts.parameters[key].copy_(self._anchors[key].sub_(self._slow_step(key, mean)))
+        self.iterations = 0
+
+    def _slow_step(self, key: int, mean: torch.Tensor) -> torch.Tensor:
+        step = mean.view_as(self._anchors[key])
+        if not self._momentum:
+            return step
+        if key not in self._velocities:
+            self._velocities[key] = torch.zeros_like(step)
+        return self._velocities[key].mul_(self._momentum).add_(step)
 
     def state_dict(self) -> dict[str, Any]:
         """State as tensors and plain types."""
@@ -120,7 +137,7 @@ class LocalRounds:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned on this rank."""
-        check_keys(state, self.state_dict(), "rounds of local iterations")
+        check_keys(state, ("iterations", "anchors", "velocities"), "rounds of local iterations")
         self.iterations = state["iterations"]
         self._anchors = {key: anchor.clone() for key, anchor in state["anchors"].items()}
         self._velocities = {key: velocity.clone() for key, velocity in state["velocities"].items()}

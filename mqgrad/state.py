@@ -16,7 +16,7 @@ from .costs import Totals
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
-from .local_rounds import LocalRounds
+from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
 from .paced_link import Link
 from .process_group import ProcessGroupTransport, own_group
@@ -58,7 +58,8 @@ class CompressionState:
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
             parameters have moved is averaged where the round ends (:class:`mqgrad.local_rounds.LocalRounds`). There
             is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
-            above, in a controller's interval and statistics, and in ``interval``.
+            above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
+            object's: change them by hand only before the first iteration.
         slow_momentum: β of those averages.
         link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
@@ -66,7 +67,7 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
-            the compressor lacks.
+            the compressor lacks; a wrong period or slow momentum.
     """
 
     def __init__(
@@ -83,12 +84,15 @@ class CompressionState:
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
+        check_rounds(period, slow_momentum)
         self.controller = controller
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         check_compatible(controller, self.compressor)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
-        self._config = f"{self.compressor}, {seed=}, {world_size=}, {period=}, {slow_momentum=}"
+        self._config = (
+            f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}"
+        )
         self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
         self._rounds = LocalRounds(period, slow_momentum, self._layouts)
         self._measured = Measurements(period)
@@ -166,9 +170,10 @@ class CompressionState:
     def _end_local_iteration(self) -> None:
         works = self._rounds.end_iteration()
         averages = [self._average(work, is_last=work is works[-1]) for work in works]
-        for work, average in zip(works, averages, strict=True):
+        for average in averages:
             average.wait()
-            self._rounds.apply(work)
+        if works:
+            self._rounds.apply(works)  # all or nothing: what fails leaves every rank with its own parameters
 
     @property
     def replicas_are_equal(self) -> bool:

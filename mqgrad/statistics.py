@@ -93,7 +93,11 @@ class ParameterStatistics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class IntervalStatistics:
-    """An interval of iterations over all ranks. Seconds and bytes are means per iteration."""
+    """An interval of iterations over all ranks. Seconds and bytes are means per iteration.
+
+    Where ranks average at the end of rounds (``CompressionState(period=…)``), each iteration here is a round, and its
+    gradient what the parameters have moved; only ``iteration`` counts single ones.
+    """
 
     iteration: int
     """Iterations completed since the run began, at the end of this interval."""

@@ -14,7 +14,7 @@ from .cluster import ControllerSpec
 from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
-from .methods import DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
+from .methods import DDP, DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
 from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
 from .smooth import compressor_for
@@ -161,6 +161,11 @@ class Distributed:
         self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
         if controller is not None and not has_width(method):
             raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
+        self._period = way.period if isinstance(way, DDP) else 1
+        if self._period > 1 and self._clock is not None:
+            raise ValueError(
+                f"method {method!r} needs clock='measured': a model of seconds is of single iterations"
+            )
         if controller is not None and self._clock is not None:
             raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
         link = link or self._link
@@ -179,11 +184,12 @@ class Distributed:
     def run(self, iterations: int, bits: Width | None = None) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`.
 
+        Where the caller decides and iterations come in rounds (``ddp:period=8``), statistics are those of rounds.
         With a controller, gradient figures are those it saw last, 0 before its first decision, and ``bits`` is the
         width of the last iteration: run ``controller.interval`` iterations at a time for one width per call.
 
         Raises:
-            ValueError: an unknown width, or both or neither of a width and a controller.
+            ValueError: an unknown width, or both or neither of a width and a controller; a part of a round.
             WorkerError: a rank died, hung or raised.
         """
         check_positive_ints(iterations=iterations)
@@ -197,9 +203,14 @@ class Distributed:
             )
         if bits is not None:
             check_width(bits)
+            self._check_rounds(iterations)
         intervals: list[RankInterval] = self._ranks.call("run", iterations=iterations, bits=bits)
         statistics = combine(intervals)
         return self._run_clock.apply(statistics) if self._run_clock else statistics
+
+    def _check_rounds(self, iterations: int) -> None:
+        if iterations % self._period:
+            raise ValueError(f"{iterations} iterations are no whole number of rounds of {self._period}")
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures of the current model; takes no training time."""

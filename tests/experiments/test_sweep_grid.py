@@ -41,6 +41,9 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert System.parse("default every 8").kind == "controllers"
     assert System.parse("default every 8").has_width
     assert system_name("controllers", "default every 8") == "default every 8"
+    assert system_name("controllers", "gravac every 8") == "gravac on quantized every 8"
+    with pytest.raises(ValueError, match="local-sgd is a method"):
+        System.parse("local-sgd every 8")
     assert System.parse("gravac").kind == "compressors"  # which is a controller, too
     assert system_name("controllers", "gravac") == "gravac on quantized"
     assert system_name("compressors", "gravac") == "gravac"

@@ -163,15 +163,15 @@ def test_local_iterations_may_run_without_the_hook() -> None:
 
 def test_without_the_hook_it_says_what_to_do() -> None:
     def rank_main(rank: int) -> None:
-        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=2)
-        state.step(1.0)
-        with pytest.raises(RuntimeError, match=r"2 steps and no backward.*register_comm_hook"):
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=3)
+        with pytest.raises(RuntimeError, match=r"without a backward.*register_comm_hook"):
             state.step(1.0)
         state.close()
-        model, _, state = models.new_run(mqgrad.FixedBits(4), period=2)
-        state.step(1.0)
-        with pytest.raises(RuntimeError, match=r"after 1 steps.*not be under no_sync"):
-            models.backward(model, rank, 0)
+        model, _, state = models.new_run(mqgrad.FixedBits(4), period=3)
+        with model.no_sync():
+            loss = models.backward(model, rank, 0)
+        with pytest.raises(RuntimeError, match="the first backward must go through it"):
+            state.step(loss)  # replicas would part, each with anchors of its own
         state.close()
 
     run_ranks(rank_main, 1)
@@ -207,7 +207,8 @@ def test_other_dtypes_lose_nothing_that_they_can_hold(dtype: torch.dtype) -> Non
     [
         ({"period": 0}, "period 0 must be"),
         ({"period": 2.0}, r"period 2\.0 must be"),
-        ({"slow_momentum": 1.0}, r"slow_momentum 1\.0 must be"),
+        ({"period": 2, "slow_momentum": 1.0}, r"slow_momentum 1\.0 must be"),
+        ({"slow_momentum": 0.5}, r"slow_momentum 0\.5 needs rounds"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, float], message: str) -> None:
@@ -216,6 +217,42 @@ def test_wrong_arguments_are_named(arguments: dict[str, float], message: str) ->
             mqgrad.CompressionState(mqgrad.FixedBits(4), **arguments)
 
     run_ranks(rank_main, 1)
+
+
+def test_a_rank_that_dies_between_averages_is_noticed_and_changes_nothing() -> None:
+    """In buckets, of which none is applied before all have arrived."""
+
+    def rank_main(rank: int) -> tuple[bool, bool]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=3, timeout_seconds=3)
+        models.train(model, optimizer, state, rank, range(5))
+        if rank == 1:
+            return False, True
+        optimizer.zero_grad()
+        loss = models.backward(model, rank, 5)
+        optimizer.step()
+        before = parameters_of(model)
+        with pytest.raises(RuntimeError):
+            state.step(loss)
+        return state.replicas_are_equal, torch.equal(before, parameters_of(model))
+
+    assert run_ranks(rank_main) == [(False, True)] * 2
+
+
+def test_a_refused_state_leaves_the_round_as_it_was() -> None:
+    def rank_main(rank: int) -> list[bytes]:
+        runs = []
+        for other in (None, {"rounds": {}}, {"rounds": {"iterations": 0, "anchors": {}}}, {"config": "?"}):
+            model, optimizer, state = models.new_run(Scripted([2, 4]), period=4)
+            models.train(model, optimizer, state, rank, range(6))
+            if other is not None:
+                with pytest.raises(ValueError, match="saved"):
+                    state.load_state_dict(state.state_dict() | other)
+            models.train(model, optimizer, state, rank, range(6, 12))
+            state.close()
+            runs.append(parameters_of(model).numpy().tobytes())
+        return runs
+
+    assert len({run for runs in run_ranks(rank_main) for run in runs}) == 1
 
 
 def test_ranks_with_different_periods_are_told_so() -> None:

@@ -106,9 +106,14 @@ def test_rounds_of_local_iterations(cluster: Distributed) -> None:
     rounds = cluster.run(12, bits=32)
     means = [sum(apart.losses[k : k + 4]) / 4 for k in (0, 4, 8)]
     assert rounds.losses == pytest.approx(means, rel=1e-4)
-    assert (rounds.iteration, rounds.bits) == (12, 32)
+    assert (rounds.iteration, rounds.bits, rounds.mean_bits) == (12, 32, 32)
     assert rounds.wire_bytes == pytest.approx(4 * apart.wire_bytes, rel=0.02)
-    cluster.run(3, bits=4)
+    with pytest.raises(ValueError, match="3 iterations are no whole number of rounds of 4"):
+        cluster.run(3, bits=4)
+    cluster.reset(seed=0, controller="fixed:4", method="ddp:period=4")
+    part = cluster.run(3)
+    assert (part.iteration, part.wire_bytes) == (0, 0)
+    assert part.seconds > 0
     with pytest.raises(ReplicaMismatchError):
         cluster.verify_replicas()
 
@@ -172,6 +177,8 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         assert runs[0][0].step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e5)
         cluster.reset(seed=5, link=LinkEmulation(mbit_per_s=1))
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
+        with pytest.raises(ValueError, match="clock='measured'"):
+            cluster.reset(seed=5, method="ddp:period=2")
 
 
 def _run_in_daemon(results: "multiprocessing.SimpleQueue[int]") -> None:

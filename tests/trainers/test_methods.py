@@ -117,6 +117,7 @@ def test_methods_tell_which_iterations_end_with_an_exchange() -> None:
     for method, expected in (
         ("ddp", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
         ("plain-ddp", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        ("ddp:period=3", [3, 3, 3, 6, 6, 6, 9, 9, 9, 12, 12]),
         ("slowmo:period=3", [3, 3, 3, 6, 6, 6, 9, 9, 9, 12, 12]),
         ("post-local-sgd:warmup=6,period=3", [1, 2, 3, 4, 5, 6, 7, 10, 10, 10, 13]),
     ):

@@ -2,10 +2,12 @@
 
 from .averaging import NoSync
 from .base import RankInterval, Setup, TrainingMethod
+from .hook import DDP
 from .plain_ddp import PlainDDP
 from .registry import DEFAULT_METHOD, has_width, make_method, method_names
 
 __all__ = [
+    "DDP",
     "DEFAULT_METHOD",
     "NoSync",
     "PlainDDP",

@@ -8,11 +8,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
+from mqgrad.local_rounds import check_rounds
 from mqgrad.widths import Width
 
-from ..settings import check_positive_ints
 from .base import RankInterval, Setup
 from .interval import CompressedInterval
+
+_REGROUPED = 2
+"""Iterations after which DDP keeps its buckets as they are."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -20,7 +23,7 @@ class DDP:
     """``DistributedDataParallel`` with ``mqgrad.compression_hook``.
 
     Raises:
-        ValueError: for a setting that is not positive.
+        ValueError: for a wrong period or slow momentum.
     """
 
     period: int = 1
@@ -33,6 +36,7 @@ class DDP:
     )
     _compression: mqgrad.CompressionState = dataclasses.field(init=False, repr=False)
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
+    _steps: int = dataclasses.field(init=False, repr=False, default=0)
 
     @property
     def can_be_paced(self) -> bool:
@@ -42,7 +46,7 @@ class DDP:
         return iteration + -iteration % self.period
 
     def __post_init__(self) -> None:
-        check_positive_ints(period=self.period)
+        check_rounds(self.period, self.slow_momentum)
 
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
@@ -67,8 +71,9 @@ class DDP:
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
         self._interval.step(loss)
-        if self.period > 1 and self._ddp.require_backward_grad_sync:
-            self._unsynchronized.enter_context(self._ddp.no_sync())  # the hook has seen DDP's buckets: enough
+        self._steps += 1
+        if self.period > 1 and self._steps == _REGROUPED:
+            self._unsynchronized.enter_context(self._ddp.no_sync())  # the hook has seen all that it has to
 
     def end_interval(self) -> RankInterval:
         return self._interval.end()

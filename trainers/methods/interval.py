@@ -25,9 +25,8 @@ class CompressedInterval:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
         if bits is not None:
             self._compression.set_width(bits)
-            self._compression.interval = (
-                iterations // self._compression.period
-            )  # gradient figures are taken at its last iteration
+            # gradient figures are taken at the last iteration of an interval
+            self._compression.interval = iterations // self._compression.period
         self._before = dataclasses.replace(self._compression.totals)
         self._losses = []
         self._compression.mark()
@@ -39,12 +38,15 @@ class CompressedInterval:
 
     def end(self) -> RankInterval:
         """What the iterations since :meth:`begin` cost and showed."""
+        decides = self._compression.controller is not None
         self._compression.drain()  # else it is chance whether the last iteration's decision is seen; not timed
         return RankInterval(
             statistics=self._statistics(),
             bits=self._compression.bits,
             iteration=self._compression.totals.iterations,
-            bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations,
+            bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations
+            if decides
+            else None,
             rotated=self._compression.compressor.rotates_few_bits,
             figures=self._compression.compressor.figures(),
             decided_on=self._compression.last_statistics,

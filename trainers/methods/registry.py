@@ -33,7 +33,7 @@ def method_names() -> tuple[str, ...]:
 
 def has_width(method: str) -> bool:
     """Whether gradients go through our hook, at a width that a controller or the caller of an interval decides."""
-    return isinstance(make_method(method), DDP)
+    return method.partition(":")[0] == DEFAULT_METHOD
 
 
 def make_method(spec: str = DEFAULT_METHOD) -> TrainingMethod:
