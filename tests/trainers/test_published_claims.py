@@ -154,7 +154,7 @@ def test_slowmo_is_ahead_of_local_sgd_with_the_same_bytes() -> None:
 
 
 def test_codes_in_rounds_of_local_steps_cost_little() -> None:
-    """Basu et al. 2019: one bit, every eight iterations, has about the loss of fp32 in each, for 1/100 of the bytes."""
+    """Basu et al. 2019: one bit every eight iterations has about the loss of fp32 in each, for 1/100 of the bytes."""
     figures = {}
     with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
         for controller, method in (("fixed:32", "ddp"), ("fixed:1", "ddp:period=8")):

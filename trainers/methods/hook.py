@@ -38,15 +38,15 @@ class DDP:
     _interval: CompressedInterval = dataclasses.field(init=False, repr=False)
     _steps: int = dataclasses.field(init=False, repr=False, default=0)
 
+    def __post_init__(self) -> None:
+        check_rounds(self.period, self.slow_momentum)
+
     @property
     def can_be_paced(self) -> bool:
         return True
 
     def next_exchange(self, iteration: int) -> int:
         return iteration + -iteration % self.period
-
-    def __post_init__(self) -> None:
-        check_rounds(self.period, self.slow_momentum)
 
     def start(self, setup: Setup) -> nn.Module:
         self._setup = setup
