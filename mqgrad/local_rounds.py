@@ -84,7 +84,8 @@ class LocalRounds:
                 self._anchors[key] = value.clone()
             elif loaded.device != value.device:
                 for tensors in (self._anchors, self._velocities):
-                    tensors |= {key: tensors[key].to(value.device)} if key in tensors else {}
+                    if key in tensors:
+                        tensors[key] = tensors[key].to(value.device)
 
     def end_iteration(self) -> list[BucketWork]:
         """Count an iteration; where a round ends, return what is to be averaged, bucket by bucket.
