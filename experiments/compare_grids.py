@@ -45,17 +45,9 @@ _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learni
 _ROUNDS = ("fixed:1 every 8", "fixed:4 every 8", f"{WIDE_GOODPUT} every 8", "default every 8")
 _DELAY_RATIO = "fixed:1,interval=5 every 8,period_rule=delay-ratio"
 _ADACOMM = "fixed:1,interval=2 every 16,period_rule=adacomm:0.25"
-_MAIN_RULES = (
-    "fixed:1",
-    "fixed:4",
-    "fixed:32",
-    WIDE_GOODPUT,
-    "default",
-    "dq-sgd:interval=5,keep=0.9",
-    *_ROUNDS,
-)
 _LINKS = ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none")
-_MAIN_PEERS = ("fp16", "powersgd:rank=4")
+_LEARNED_AND_RULE = ("default", WIDE_GOODPUT)
+_USUAL = ("plain-ddp", "plain-ddp:hook=fp16", "local-sgd")
 _MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync", "local-sgd")
 
 GRIDS: dict[str, dict[str, Any]] = {
@@ -174,34 +166,37 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "5",
         "settings": (*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
     },
-    # About 5 hours: the main systems on other workloads, with Adam, 680 runs.
+    # About 53 minutes: other models and data, with Adam; 180 runs.
     "workloads": {
-        "controllers": _MAIN_RULES,
-        "compressors": _MAIN_PEERS,
-        "methods": _MAIN_METHODS,
-        "workloads": ("bytes-gpt", "bytes-gpt-large", "bytes-lstm", "digits-cnn"),
+        "controllers": ("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
+        "compressors": ("powersgd:rank=4",),
+        "methods": _USUAL,
+        "workloads": ("bytes-gpt", "bytes-lstm"),
         "optimizers": ("adam",),
         "links": ("100mbit", "1gbit"),
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "digits-cnn=4.5,bytes-gpt=12,bytes-lstm=10,bytes-gpt-large=60",
-        "settings": (
-            "bytes-gpt:evaluation_bytes=4096",
-            "bytes-lstm:evaluation_bytes=4096",
-            "bytes-gpt-large:evaluation_bytes=2048",
-        ),
+        "budget_seconds": "bytes-gpt=12,bytes-lstm=10",
+        "settings": ("bytes-gpt:evaluation_bytes=4096", "bytes-lstm:evaluation_bytes=4096"),
     },
-    # About 27 minutes: the same on a convex problem, and the codes that know its smoothness; 420 runs.
+    # About 32 minutes: a model that the bandwidth binds, 6.4 M parameters; 20 runs.
+    "large-model": {
+        "controllers": ("default", "default every 8"),
+        "compressors": ("powersgd:rank=4",),
+        "methods": ("plain-ddp",),
+        "workloads": ("bytes-gpt-large",),
+        "optimizers": ("adam",),
+        "links": ("100mbit",),
+        "seeds": 5,
+        "hosts": 4,
+        "budget_seconds": "60",
+        "settings": ("bytes-gpt-large:evaluation_bytes=2048",),
+    },
+    # About 14 minutes: a convex problem that fits into a packet, and the codes that know its smoothness; 240 runs.
     "logreg": {
-        "controllers": _MAIN_RULES,
-        "compressors": (
-            *_MAIN_PEERS,
-            "qsgd",
-            "smoothness",
-            "smoothness:shift=false",
-            "smoothness:steps=uniform,blocks=4",
-        ),
-        "methods": _MAIN_METHODS,
+        "controllers": ("fixed:1", "fixed:32", *_LEARNED_AND_RULE, "default every 8"),
+        "compressors": ("powersgd:rank=4", "qsgd", "smoothness", "smoothness:steps=uniform,blocks=4"),
+        "methods": _USUAL,
         "workloads": ("logreg",),
         "links": _LINKS,
         "seeds": 5,
