@@ -15,10 +15,10 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Widths 1, 2 and 4: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn into
-// vector code. (Of width 8 they would make calls of memcpy, which are slower here than groups.)
+// Widths 2 and 4: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn into vector
+// code. (Of width 8 they would make calls of memcpy, which are slower here than groups.)
 template <int BITS>
-using ByteCodes = std::conditional_t<BITS == 1, uint64_t, std::conditional_t<BITS == 2, uint32_t, uint16_t>>;
+using ByteCodes = std::conditional_t<BITS == 2, uint32_t, uint16_t>;
 
 template <int BITS>
 MQ_INLINE void pack_bytes(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
@@ -42,6 +42,35 @@ MQ_INLINE void unpack_bytes(const uint8_t* __restrict packed, int64_t n, uint8_t
     for (int shift = (8 - BITS) * kPerByte / 2; shift >= 8 - BITS; shift /= 2) spread |= spread << shift;
     spread &= kMask;
     std::memcpy(codes + i * kPerByte, &spread, kPerByte);
+  }
+}
+
+// Width 1: as pairs, which are codes of width 2. Loops over the 64-bit integers that eight codes are do not become vector
+// code.
+constexpr int64_t kPairs = 256;
+
+MQ_INLINE void pack_bits(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
+  uint8_t pairs[kPairs];
+  for (int64_t at = 0; at < n; at += 2 * kPairs) {
+    const int64_t count = n - at < 2 * kPairs ? (n - at) / 2 : kPairs;
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t two;
+      std::memcpy(&two, codes + at + 2 * i, 2);
+      pairs[i] = static_cast<uint8_t>(two | two >> 7);
+    }
+    pack_bytes<2>(pairs, count, out + at / 8);
+  }
+}
+
+MQ_INLINE void unpack_bits(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
+  uint8_t pairs[kPairs];
+  for (int64_t at = 0; at < n; at += 2 * kPairs) {
+    const int64_t count = n - at < 2 * kPairs ? (n - at) / 2 : kPairs;
+    unpack_bytes<2>(packed + at / 8, count, pairs);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto two = static_cast<uint16_t>((pairs[i] | pairs[i] << 7) & 0x0101);
+      std::memcpy(codes + at + 2 * i, &two, 2);
+    }
   }
 }
 
@@ -89,7 +118,9 @@ MQ_INLINE int64_t unpack_groups(const uint8_t* __restrict packed, int64_t n, uin
 template <int BITS>
 MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* __restrict out) {
   int64_t at = n / 8 * 8;
-  if constexpr (BITS < 8 && 8 % BITS == 0) {
+  if constexpr (BITS == 1) {
+    pack_bits(codes, at, out);
+  } else if constexpr (BITS == 2 || BITS == 4) {
     pack_bytes<BITS>(codes, at, out);
   } else {
     at = pack_groups<BITS>(codes, n, out);
@@ -106,7 +137,9 @@ MQ_INLINE void pack_width(const uint8_t* __restrict codes, int64_t n, uint8_t* _
 template <int BITS>
 MQ_INLINE void unpack_width(const uint8_t* __restrict packed, int64_t n, uint8_t* __restrict codes) {
   int64_t at = n / 8 * 8;
-  if constexpr (BITS < 8 && 8 % BITS == 0) {
+  if constexpr (BITS == 1) {
+    unpack_bits(packed, at, codes);
+  } else if constexpr (BITS == 2 || BITS == 4) {
     unpack_bytes<BITS>(packed, at, codes);
   } else {
     at = unpack_groups<BITS>(packed, n, codes);

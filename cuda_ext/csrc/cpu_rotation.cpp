@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "cache_aligned.h"
 #include "clones.h"
 #include "feedback.h"
 #include "hadamard.h"
 #include "kernels.h"
 #include "payload.h"
+#include "prefetch.h"
 #include "reduce.h"
 #include "rotation_codes.h"
 #include "rotation_kernels.h"
@@ -40,37 +42,46 @@ MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y,
   for (int64_t i = 0; i < n; ++i) residual[i] = next_finite_residual(x[i], residual[i], y[i] * factors[i], beta);
 }
 
-std::vector<float> random_factors(uint64_t seed, int64_t n) {
+CacheAligned<float> random_factors(uint64_t seed, int64_t n) {
   const Stream stream = random_stream(seed, 0);
   const float norm = rotation_norm(n);
-  std::vector<float> factors(n);
+  CacheAligned<float> factors(n);
   for (int64_t i = 0; i < n; ++i) factors[i] = random_factor(stream, static_cast<uint32_t>(i), norm);
   return factors;
 }
 
+// What lies between a payload and values, of one bucket.
+struct DecodingRoom {
+  explicit DecodingRoom(int64_t n) : codes(n), words(n), values(n) {}
+  CacheAligned<uint8_t> codes;
+  CacheAligned<float> words, values;
+};
+
 // Decodes buckets of one payload.
 class Decoder {
  public:
-  Decoder(const uint8_t* payload, const RotationLayout& layout)
-      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)) {}
+  Decoder(const uint8_t* payload, const RotationLayout& layout, DecodingRoom& room)
+      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)), room_(room) {}
 
-  void decode(int64_t bucket, bool add, int64_t n, float* out) {
+  // `ahead` is where the caller's next bucket goes.
+  void decode(int64_t bucket, bool add, int64_t n, float* out, GradualPrefetch ahead = {}) {
     const int64_t size = layout_.bucket_size;
-    codes_.resize(size);
-    words_.resize(size);
-    values_.resize(size);
-    unpack(layout_.bits, payload_ + layout_.codes_at() + bucket * layout_.bucket_bytes(), size, codes_.data());
-    look_up_codewords(layout_.bits, codes_.data(), size, load_scale(payload_ + kSeedBytes, bucket), words_.data());
-    transform_back(words_.data(), size, values_.data());
-    (add ? add_values : write_values)(values_.data(), factors_.data(), n, out);
+    uint8_t* codes = room_.codes.data();
+    float *words = room_.words.data(), *values = room_.values.data();
+    unpack(layout_.bits, payload_ + layout_.codes_at() + bucket * layout_.bucket_bytes(), size, codes);
+    ahead.next_part();
+    look_up_codewords(layout_.bits, codes, size, load_scale(payload_ + kSeedBytes, bucket), words);
+    ahead.next_part();
+    transform_back(words, size, values);
+    ahead.next_part();
+    (add ? add_values : write_values)(values, factors_.data(), n, out);
   }
 
  private:
   const uint8_t* payload_;
   const RotationLayout layout_;
-  const std::vector<float> factors_;
-  std::vector<uint8_t> codes_;
-  std::vector<float> words_, values_;
+  const CacheAligned<float> factors_;
+  DecodingRoom& room_;
 };
 
 // Encodes buckets of one vector, or of the mean of payloads.
@@ -78,10 +89,10 @@ class Encoder {
  public:
   Encoder(const RotatedArguments& a, uint8_t* payload)
       : a_(a), payload_(payload), size_(a.layout.bucket_size), factors_(random_factors(a.seed, size_)), loaded_(size_),
-        v_(size_), other_(size_), codes_(size_), sums_(size_ / 8) {
+        v_(size_), other_(size_), codes_(size_), sums_(size_ / 8), room_(a.count ? size_ : 0) {
     decoders_.reserve(static_cast<size_t>(a.count));
     for (int64_t k = 0; k < a.count; ++k) {
-      decoders_.emplace_back(a.payloads + k * a.layout.payload_bytes(), a.layout);
+      decoders_.emplace_back(a.payloads + k * a.layout.payload_bytes(), a.layout, room_);
     }
   }
 
@@ -90,11 +101,14 @@ class Encoder {
     const int64_t n = std::min(size_, a_.layout.numel - begin);
     float* residual = a_.residual ? a_.residual + begin : nullptr;
     const float* x = load(bucket, begin, n);
+    look_ahead(x, residual);
     rotate(x, residual, n);
     const float scale = choose_codewords(a_.layout.bits, a_.unbiased, other_.data(), size_, codes_.data(), v_.data(),
                                          sums_.data());
+    ask();
     store_scale(payload_ + kSeedBytes, bucket, scale);
     pack(a_.layout.bits, codes_.data(), size_, payload_ + a_.layout.codes_at() + bucket * a_.layout.bucket_bytes());
+    ask();
     if (residual && is_finite(scale)) keep(x, scale, n, residual);
   }
 
@@ -103,6 +117,18 @@ class Encoder {
     if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin, n, loaded_.data());
     mean_of_payloads(bucket, n);
     return loaded_.data();
+  }
+
+  // To the next bucket's elements, and what is owed of them.
+  void look_ahead(const float* x, const float* residual) {
+    const int parts = residual ? 6 : 4;  // as often as ask() is called for a bucket
+    next_x_ = x == loaded_.data() ? GradualPrefetch() : GradualPrefetch(x + size_, 4 * size_, parts);
+    next_residual_ = residual ? GradualPrefetch(residual + size_, 4 * size_, parts) : GradualPrefetch();
+  }
+
+  void ask() {
+    next_x_.next_part();
+    next_residual_.next_part();
   }
 
   // Each payload has signs of its own, so that they are rotated back before they are added: with the same seed in all,
@@ -119,23 +145,29 @@ class Encoder {
       apply(x, factors_.data(), n, v_.data());
     }
     std::fill(v_.begin() + n, v_.end(), 0.0f);
+    ask();
     transform(v_.data(), size_, other_.data());
+    ask();
   }
 
   // v_ holds the codewords.
   void keep(const float* x, float scale, int64_t n, float* residual) {
     scale_codewords(v_.data(), size_, scale, other_.data());
+    ask();
     transform_back(other_.data(), size_, v_.data());
+    ask();
     keep_errors(x, v_.data(), factors_.data(), n, static_cast<float>(a_.beta), residual);
   }
 
   const RotatedArguments& a_;
   uint8_t* const payload_;
   const int64_t size_;
-  const std::vector<float> factors_;
-  std::vector<float> loaded_, v_, other_;
-  std::vector<uint8_t> codes_;
-  std::vector<double> sums_;
+  const CacheAligned<float> factors_;
+  CacheAligned<float> loaded_, v_, other_;
+  CacheAligned<uint8_t> codes_;
+  CacheAligned<double> sums_;
+  GradualPrefetch next_x_, next_residual_;
+  DecodingRoom room_;
   std::vector<Decoder> decoders_;
 };
 
@@ -148,10 +180,12 @@ void encode_rotated_buckets(const RotatedArguments& arguments, int64_t begin, in
 
 void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,
                             float* out) {
-  Decoder decoder(payload, layout);
+  DecodingRoom room(layout.bucket_size);
+  Decoder decoder(payload, layout, room);
   for (int64_t bucket = begin; bucket < end; ++bucket) {
     const int64_t first = bucket * layout.bucket_size;
-    decoder.decode(bucket, add, std::min(layout.bucket_size, layout.numel - first), out + first);
+    const GradualPrefetch ahead(out + first + layout.bucket_size, 4 * layout.bucket_size, 3);
+    decoder.decode(bucket, add, std::min(layout.bucket_size, layout.numel - first), out + first, ahead);
   }
 }
 

@@ -15,8 +15,8 @@ MQ_INLINE double sum_eight(const Term& term, int64_t j, int64_t m) {
 }
 
 // Over a binary tree: the second half is added to the first until one is left. `sums` has room for n / 8.
-MQ_CLONES double dot(const float* __restrict a, const float* __restrict b, int64_t n, double* __restrict sums) {
-  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return static_cast<double>(a[i]) * static_cast<double>(b[i]); };
+template <class Product>
+MQ_INLINE double sum_of(const Product& product, int64_t n, double* __restrict sums) {
   const auto sum = [=](int64_t i) MQ_ALWAYS_INLINE { return sums[i]; };
   int64_t m = n / 8;
   for (int64_t j = 0; j < m; ++j) sums[j] = sum_eight(product, j, m);
@@ -27,6 +27,20 @@ MQ_CLONES double dot(const float* __restrict a, const float* __restrict b, int64
     for (int64_t j = 0; j < m; ++j) sums[j] += sums[j + m];
   }
   return sums[0];
+}
+
+MQ_CLONES double dot(const float* __restrict a, const float* __restrict b, int64_t n, double* __restrict sums) {
+  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return static_cast<double>(a[i]) * static_cast<double>(b[i]); };
+  return sum_of(product, n, sums);
+}
+
+// dot(v, v): most of that is the conversion to double.
+MQ_CLONES double sum_of_squares(const float* __restrict v, int64_t n, double* __restrict sums) {
+  const auto square = [=](int64_t i) MQ_ALWAYS_INLINE {
+    const auto value = static_cast<double>(v[i]);
+    return value * value;
+  };
+  return sum_of(square, n, sums);
 }
 
 template <int BITS>
@@ -62,11 +76,11 @@ MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, float scale, 
 }  // namespace
 
 float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, double* sums) {
-  const double norm_sq = dot(y, y, n, sums);
+  const double norm_sq = sum_of_squares(y, n, sums);
   const Spread spread = spread_of(norm_sq, n);
   nearest_codewords(bits, y, n, spread.inverse, codes, words);
   const double product = dot(y, words, n, sums);
-  const double words_sq = unbiased ? 0 : dot(words, words, n, sums);
+  const double words_sq = unbiased ? 0 : sum_of_squares(words, n, sums);
   return rotated_scale(spread, unbiased, norm_sq, product, words_sq);
 }
 

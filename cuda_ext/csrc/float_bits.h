@@ -24,8 +24,10 @@ MQ_INLINE uint32_t float_bits(float x) {
   return bits;
 }
 
+constexpr uint32_t kSignBit = 0x80000000u;
+
 MQ_INLINE uint32_t abs_bits(float x) {
-  return float_bits(x) & 0x7fffffffu;
+  return float_bits(x) & ~kSignBit;
 }
 
 MQ_INLINE float float_from_bits(uint32_t bits) {

@@ -29,4 +29,23 @@ inline void prefetch_pages_after(const void* piece, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += kPage) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead + i));
 }
 
+// Memory that the next step of a loop will come to, asked for in parts between the passes over what is in the cache: passes
+// that compute leave memory idle, and a core has room for about a dozen lines under way. Nothing of what is too large.
+class GradualPrefetch {
+ public:
+  GradualPrefetch() = default;
+  GradualPrefetch(const void* begin, int64_t bytes, int parts)
+      : at_(reinterpret_cast<uintptr_t>(begin)), part_(bytes > kLinesAhead ? 0 : (bytes + parts - 1) / parts) {}
+
+  void next_part() {
+    for (const uintptr_t end = at_ + static_cast<uintptr_t>(part_); at_ < end; at_ += kCacheLine) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at_));
+    }
+  }
+
+ private:
+  uintptr_t at_ = 0;
+  int64_t part_ = 0;
+};
+
 }  // namespace mqgrad
