@@ -160,4 +160,4 @@ class Exchange:
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
     """Padding is repeated, not owed: a checkpoint and another bucket layout do not carry it along."""
     if residual is not None:
-        residual[layout.padding] = 0.0
+        residual.index_fill_(0, layout.padding, 0.0)
