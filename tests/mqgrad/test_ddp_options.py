@@ -1,0 +1,135 @@
+"""What scripts do with DDP besides the plain loop: its options, mixed precision, compilation, several models."""
+
+from collections.abc import Callable
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+from rounds import raw, sgd
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mqgrad
+
+ITERATIONS, BATCHES = 30, 4
+Loop = Callable[[DistributedDataParallel, mqgrad.CompressionState, int], list[float]]
+
+
+def plain_loop(ddp: nn.Module, state: mqgrad.CompressionState, rank: int) -> list[float]:
+    """Train and return the loss of each iteration."""
+    optimizer, losses = sgd(ddp), []
+    for iteration in range(ITERATIONS):
+        optimizer.zero_grad()
+        loss = models.backward(ddp, rank, iteration % BATCHES)
+        nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+        optimizer.step()
+        state.step(loss)
+        losses.append(float(loss))
+    return losses
+
+
+def compiled_loop(ddp: DistributedDataParallel, state: mqgrad.CompressionState, rank: int) -> list[float]:
+    return plain_loop(torch.compile(ddp, backend="aot_eager"), state, rank)
+
+
+def autocast_loop(ddp: DistributedDataParallel, state: mqgrad.CompressionState, rank: int) -> list[float]:
+    with torch.autocast("cpu", torch.bfloat16):
+        return plain_loop(ddp, state, rank)
+
+
+def trained(rank: int, loop: Loop, period: int, **options: object) -> tuple[bytes, float, float]:
+    """The model's bytes at the end, and the loss of the first and the last iterations."""
+    model = models.small_model()
+    state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=period)
+    losses = loop(models.compressed_ddp(model, state, bucket_cap_mb=0.02, **options), state, rank)
+    assert state.replicas_are_equal
+    state.close()
+    return raw(model), sum(losses[:BATCHES]), sum(losses[-BATCHES:])
+
+
+def assert_equal_and_learning(results: list[tuple[bytes, float, float]]) -> None:
+    assert len({parameters for parameters, _, _ in results}) == 1
+    assert all(after < 0.95 * before for _, before, after in results)
+
+
+@pytest.mark.parametrize("period", [1, 3])
+@pytest.mark.parametrize(
+    "option", ["static_graph", "gradient_as_bucket_view", "find_unused_parameters"]
+)
+def test_options_of_ddp(option: str, period: int) -> None:
+    assert_equal_and_learning(run_ranks(lambda rank: trained(rank, plain_loop, period, **{option: True})))
+
+
+@pytest.mark.parametrize("period", [1, 3])
+@pytest.mark.parametrize("loop", [compiled_loop, autocast_loop])
+def test_compiled_and_in_mixed_precision(loop: Loop, period: int) -> None:
+    assert_equal_and_learning(run_ranks(lambda rank: trained(rank, loop, period)))
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_a_step_that_a_gradient_scaler_skips(period: int) -> None:
+    """Rank 0 alone overflows. Where gradients are averaged, all ranks have to see it, or they would part."""
+
+    def loop(ddp: DistributedDataParallel, state: mqgrad.CompressionState, rank: int) -> list[float]:
+        optimizer, losses = sgd(ddp), []
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=5)
+        for iteration in range(ITERATIONS):
+            optimizer.zero_grad()
+            x, y = models.batch(rank, iteration % BATCHES)
+            loss = nn.functional.cross_entropy(ddp(x), y)
+            scaled = scaler.scale(loss)
+            (scaled * torch.inf if rank == 0 and iteration % 10 == 4 else scaled).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            state.step(loss)
+            losses.append(float(loss))
+        scales.append(scaler.get_scale())
+        return losses
+
+    scales: list[float] = []
+    results = run_ranks(lambda rank: (trained(rank, loop, period), scales[0]))
+    assert_equal_and_learning([result for result, _ in results])
+    assert (len({scale for _, scale in results}) == 1) == (period == 1)
+
+
+def test_two_models_with_a_state_each() -> None:
+    def rank_main(rank: int) -> list[bytes]:
+        nets = [models.small_model(seed=seed) for seed in (0, 1)]
+        states = [
+            mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period) for bits, period in ((4, 1), (1, 3))
+        ]
+        ddps = [models.compressed_ddp(net, state) for net, state in zip(nets, states, strict=True)]
+        optimizers = [sgd(net) for net in nets]
+        for iteration in range(9):
+            for ddp, optimizer, state in zip(ddps, optimizers, states, strict=True):
+                optimizer.zero_grad()
+                loss = models.backward(ddp, rank, iteration)
+                optimizer.step()
+                state.step(loss)
+        for state in states:
+            state.close()
+        return [raw(net) for net in nets]
+
+    first, second = run_ranks(rank_main)
+    assert first == second
+
+
+def test_a_rank_that_has_joined_early_is_named() -> None:
+    """``DDP.join()`` lets hooks run on a rank that is out of data, but not the training loop's ``step()``."""
+
+    def rank_main(rank: int) -> str:
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4, interval=5))
+        ddp = models.compressed_ddp(models.small_model(), state)
+        optimizer = sgd(ddp)
+        with pytest.raises(mqgrad.RankDisagreement) as raised, ddp.join():
+            for iteration in range(20 - 16 * rank):
+                optimizer.zero_grad()
+                loss = models.backward(ddp, rank, iteration)
+                optimizer.step()
+                state.step(loss)
+        return str(raised.value)
+
+    for message in run_ranks(rank_main):
+        assert "reported losses" in message
+        assert "join()" in message
