@@ -1,4 +1,4 @@
-"""The emulation of CUDA itself: threads that do not meet at a barrier fail the launch."""
+"""The emulation of CUDA itself: threads that do not meet at a barrier, or a misaligned vector, fail the launch."""
 
 import ctypes
 from concurrent.futures import Future
@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import pytest
 from emulated_cuda import status
 
-LAUNCH_FAILURE = 719
+MISALIGNED_ADDRESS, LAUNCH_FAILURE = 716, 719
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,16 @@ LAUNCH_FAILURE = 719
 def test_threads_meet_at_every_barrier_or_the_launch_fails(
     emulated: dict[str, Future[ctypes.CDLL]], kernel: str, argument: int, expected: int
 ) -> None:
-    library = emulated["barriers"].result()
+    library = emulated["broken_rules"].result()
     for _ in range(2):  # a launch that failed leaves nothing behind
         assert status(library.run, kernel.encode(), argument) == expected
         assert status(library.run, b"all_meet", 0) == 0
+
+
+@pytest.mark.parametrize("kernel", ["load_vector", "store_vector"])
+def test_a_vector_lies_at_a_multiple_of_its_size_or_the_launch_fails(
+    emulated: dict[str, Future[ctypes.CDLL]], kernel: str
+) -> None:
+    library = emulated["broken_rules"].result()
+    for at in range(48):
+        assert status(library.run, kernel.encode(), at) == (MISALIGNED_ADDRESS if at % 16 else 0)

@@ -4,7 +4,8 @@
 // A thread of a block is a fiber: it runs until a barrier, of its warp (32 threads in a row) or of its block, and goes
 // on when all threads of it are there. Blocks run one after another, so that __shared__ is static memory; it is left
 // dirty by the block before. A launch fails where threads come to different barriers, or some return and others wait,
-// which is stricter than CUDA is. What this cannot show: data races, memory spaces, speed.
+// which is stricter than CUDA is, and where a vector (uint2, uint4, float4) is not at a multiple of its size. What this
+// cannot show: data races, memory spaces, speed.
 #pragma once
 
 #include <setjmp.h>
@@ -29,19 +30,42 @@ struct dim3 {
   dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
+namespace emulation {
+
+inline bool misaligned;  // whether the launch has accessed a vector that is
+
+template <typename T>
+T& assign(T& to, const T& from) {
+  uintptr_t addresses = reinterpret_cast<uintptr_t>(&to) | reinterpret_cast<uintptr_t>(&from);
+  asm("" : "+r"(addresses));  // the compiler believes the type
+  misaligned |= addresses % sizeof(T) != 0;
+  std::memcpy(static_cast<void*>(&to), &from, sizeof(T));
+  return to;
+}
+
+}  // namespace emulation
+
 struct alignas(8) uint2 {
   uint32_t x, y;
+  uint2& operator=(const uint2& from) { return emulation::assign(*this, from); }
 };
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
+  uint4& operator=(const uint4& from) { return emulation::assign(*this, from); }
 };
 struct alignas(16) float4 {
   float x, y, z, w;
+  float4& operator=(const float4& from) { return emulation::assign(*this, from); }
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline void __stcg(float4* to, float4 value) { *to = value; }
 
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9, cudaErrorLaunchFailure = 719 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorLaunchFailure = 719
+};
 using cudaStream_t = void*;
 
 struct cudaLaunchConfig_t {
@@ -230,8 +254,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   emulation::run_kernel = [](void* c) { (*static_cast<decltype(call)*>(c))(); };
   gridDim = config->gridDim;
   blockDim = config->blockDim;
+  emulation::misaligned = false;
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
     if (!emulation::run_block()) return cudaErrorLaunchFailure;
   }
-  return cudaSuccess;
+  return emulation::misaligned ? cudaErrorMisalignedAddress : cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// Kernels whose threads meet and do not meet at barriers, for the test of the emulation itself.
+// Kernels that break rules of CUDA, and some that do not, for the test of the emulation itself.
 #include <cuda_runtime.h>
 
 #include <map>
@@ -33,6 +33,18 @@ __global__ void half_a_warp(int lanes) {
   if (static_cast<int>(threadIdx.x % 32) < lanes) __reduce_add_sync(0xffffffffu, 1);
 }
 
+alignas(16) unsigned char bytes[64];
+
+__global__ void load_vector(int at) {
+  uint4 vector;
+  vector = *reinterpret_cast<const uint4*>(bytes + at);
+}
+
+__global__ void store_vector(int at) {
+  const float4 vector = {};
+  *reinterpret_cast<float4*>(bytes + at) = vector;
+}
+
 }  // namespace
 
 extern "C" cudaError_t run(const char* kernel, int64_t argument) {
@@ -40,7 +52,9 @@ extern "C" cudaError_t run(const char* kernel, int64_t argument) {
                                                                {"two_places", two_places},
                                                                {"one_more", one_more},
                                                                {"some_return", some_return},
-                                                               {"half_a_warp", half_a_warp}};
+                                                               {"half_a_warp", half_a_warp},
+                                                               {"load_vector", load_vector},
+                                                               {"store_vector", store_vector}};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(2);
   config.blockDim = dim3(64);
