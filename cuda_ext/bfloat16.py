@@ -1,6 +1,4 @@
-"""The public ops of width 16: arguments checked, then the C++ kernel or the reference."""
-
-from typing import Any
+"""The public ops of width 16: arguments checked, then the C++ kernel, or the reference on other devices."""
 
 import torch
 from torch import Tensor
@@ -22,7 +20,7 @@ def encode_bfloat16(x: Tensor) -> Tensor:
         ValueError: x is not a vector.
     """
     checks.require_input(x, 1)
-    return _kernels(x).encode_bfloat16(x.contiguous(), None, 0.0, 0.0)
+    return library.kernels(x.device, reference_bfloat16).encode_bfloat16(x.contiguous(), None, 0.0, 0.0)
 
 
 def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, beta: float) -> Tensor:
@@ -47,7 +45,7 @@ def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, bet
     checks.require_coefficients(alpha, beta)
     x = x.contiguous()
     checks.require_apart("residual", residual, x=x)
-    return _kernels(x).encode_bfloat16(x, residual, alpha, beta)
+    return library.kernels(x.device, reference_bfloat16).encode_bfloat16(x, residual, alpha, beta)
 
 
 def reduce_encode_bfloat16(
@@ -70,7 +68,9 @@ def reduce_encode_bfloat16(
         checks.require_floats("residual", residual, numel, payloads.device)
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
-    return _kernels(payloads).reduce_encode_bfloat16(payloads, residual, numel, alpha, beta)
+    return library.kernels(payloads.device, reference_bfloat16).reduce_encode_bfloat16(
+        payloads, residual, numel, alpha, beta
+    )
 
 
 def decode_bfloat16(payload: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
@@ -86,10 +86,10 @@ def decode_bfloat16(payload: Tensor, numel: int, *, out: Tensor | None = None) -
     checks.require_payload(payload, 2 * numel)
     payload = payload.contiguous()
     if out is None:
-        return _kernels(payload).decode_bfloat16(payload, numel)
+        return library.kernels(payload.device, reference_bfloat16).decode_bfloat16(payload, numel)
     checks.require_floats("out", out, numel, payload.device)
     checks.require_apart("out", out, payload=payload)
-    _kernels(payload).decode_bfloat16_into(out, payload)
+    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(out, payload)
     return out
 
 
@@ -103,13 +103,7 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     checks.require_payload(payload, 2 * accumulator.numel())
     payload = payload.contiguous()
     checks.require_apart("accumulator", accumulator, payload=payload)
-    _kernels(payload).decode_bfloat16_add_(accumulator, payload)
-
-
-def _kernels(tensor: Tensor) -> Any:
-    """Kernels for the CPU only: elsewhere the few passes of the reference do, and are not worth a warning."""
-    on_cpu = library.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
-    return torch.ops.mqgrad if on_cpu else reference_bfloat16
+    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_add_(accumulator, payload)
 
 
 if library.IMPLEMENTATION == "extension":

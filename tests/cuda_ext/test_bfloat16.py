@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from any_floats import any_floats
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,18 +19,6 @@ compiled = pytest.mark.skipif(
 )
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LENGTHS = [*range(140), 2047, 2048, 2049, 4096, 5001, 32767, 65536, 70001]
-
-
-def any_floats(numel: int, seed: int = 0) -> Tensor:
-    """Every bit pattern is as likely as any other: NaNs, infinities, denormals and ties included."""
-    generator = torch.Generator().manual_seed(seed)
-    bits = torch.randint(-(2**31), 2**31, (numel,), generator=generator, dtype=torch.int64).to(torch.int32)
-    bits[::5] &= -0x8000  # ties
-    bits[3::50], bits[4::50] = (
-        0x7F800000,
-        0x7F800001,
-    )  # infinity, and the NaN that rounding would turn into it
-    return bits.view(torch.float32)
 
 
 def gradient(numel: int, seed: int = 0) -> Tensor:
