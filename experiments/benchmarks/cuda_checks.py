@@ -91,22 +91,28 @@ def check_sparse(sizes: Sizes, device: str) -> None:
 
 
 def check_bfloat16(sizes: Sizes, device: str) -> None:
-    for numel, _ in sizes.shapes:
-        x, on_device = unaligned(numel, device)
+    for (numel, _), dtype in itertools.product(sizes.shapes, DTYPES):
+        name = f"numel={numel}, {dtype}"
+        x, on_device = unaligned(numel, device, dtype)
+        plain = cuda_ext.encode_bfloat16(x)
+        same(f"payload, {name}", cuda_ext.encode_bfloat16(on_device), plain)
+        same(f"aligned, {name}", cuda_ext.encode_bfloat16(x.to(device)), plain)
         residual = torch.full((numel,), 0.01)
         its_residual = residual.to(device, copy=True)
         expected = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
         payload = cuda_ext.encode_bfloat16_with_feedback(on_device, its_residual, 1.0, 1.0)
-        same(f"payload, numel={numel}", payload, expected)
-        same(f"residual, numel={numel}", its_residual, residual)
-        cuda_ext.decode_bfloat16_add_(its_residual, payload)
+        same(f"payload with feedback, {name}", payload, expected)
+        same(f"residual, {name}", its_residual, residual)
+        cuda_ext.decode_bfloat16_add_(its_residual, shifted(payload))
         cuda_ext.decode_bfloat16_add_(residual, expected)
-        same(f"sum, numel={numel}", its_residual, residual)
+        same(f"sum, {name}", its_residual, residual)
         payloads = torch.stack([expected, cuda_ext.encode_bfloat16(-x)])
         reduced = cuda_ext.reduce_encode_bfloat16(payloads.to(device), numel, residual=its_residual)
         expected = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual)
-        same(f"reduced, numel={numel}", reduced, expected)
-        same(f"residual of the reduced, numel={numel}", its_residual, residual)
+        same(f"reduced, {name}", reduced, expected)
+        same(f"residual of the reduced, {name}", its_residual, residual)
+        decoded = cuda_ext.decode_bfloat16(payload, numel)
+        same(f"decoded, {name}", decoded, cuda_ext.decode_bfloat16(payload.cpu(), numel))
 
 
 def check_minmax(sizes: Sizes, device: str) -> None:
@@ -139,8 +145,8 @@ def check_slices(sizes: Sizes, device: str) -> None:
 def check_many_elements(sizes: Sizes, device: str) -> None:
     """The last bucket of 2^31 + 1000 elements, against the same elements alone; 2^31 is a multiple of its size."""
     numel = 2**31 + 1000
-    if torch.cuda.mem_get_info()[0] < 16 * 2**30:
-        raise AssertionError("not done: needs 16 GiB of free GPU memory")
+    if torch.cuda.mem_get_info()[0] < 20 * 2**30:
+        raise AssertionError("not done: needs 20 GiB of free GPU memory")
     x = torch.zeros(numel, dtype=torch.bfloat16, device=device)
     values = gradient(1000).to(torch.bfloat16)
     x[-1000:] = values.to(device)
@@ -149,6 +155,8 @@ def check_many_elements(sizes: Sizes, device: str) -> None:
         decoded = cuda_ext.decode(payload, numel, bits, 512)[-1000:].clone()
         alone = cuda_ext.encode(values, bits, 512, False, 1)
         same(f"bits={bits}", decoded, cuda_ext.decode(alone, 1000, bits, 512))
+    payload = cuda_ext.encode_bfloat16(x)
+    same("bfloat16", cuda_ext.decode_bfloat16(payload, numel)[-1000:], values.float())
 
 
 def groups(sizes: Sizes, device: str) -> dict[str, Callable[[Sizes, str], None]]:

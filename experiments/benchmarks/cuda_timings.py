@@ -126,18 +126,25 @@ def sparse(x: Tensor, elements_per_bit: int) -> list[Timed]:
 
 
 def bfloat16(x: Tensor) -> list[Timed]:
-    payload, residual = cuda_ext.encode_bfloat16(x), torch.zeros_like(x)
+    payload, residual, numel = cuda_ext.encode_bfloat16(x), torch.zeros_like(x), x.numel()
+    coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
     return [
-        Timed("bfloat16 encode", x.nbytes + payload.numel(), lambda: cuda_ext.encode_bfloat16(x)),
+        Timed("bfloat16 encode", 4 * numel + coded, lambda: cuda_ext.encode_bfloat16(x)),
         Timed(
-            "bfloat16 feedback",
-            3 * x.nbytes + payload.numel(),
+            "bfloat16 encode, feedback",
+            12 * numel + coded,
             lambda: cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0),
         ),
+        Timed("bfloat16 decode", 4 * numel + coded, lambda: cuda_ext.decode_bfloat16(payload, numel)),
         Timed(
             "bfloat16 decode and add",
-            2 * x.nbytes + payload.numel(),
+            8 * numel + coded,
             lambda: cuda_ext.decode_bfloat16_add_(residual, payload),
+        ),
+        Timed(
+            f"bfloat16 mean of {RANKS}",
+            (RANKS + 1) * coded,
+            lambda: cuda_ext.reduce_encode_bfloat16(payloads, numel),
         ),
     ]
 
