@@ -177,7 +177,7 @@ def _points(
             heldout=cluster.evaluate(),
             wire_bytes=wire_bytes,
             parts=parts,
-            gradient_norm_sq=statistics.gradient_signal + statistics.gradient_noise,
+            gradient_norm_sq=statistics.mean_norm_sq,
             figures=statistics.figures,
         )
         yield point, statistics.mean_bits * count

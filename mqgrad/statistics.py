@@ -117,7 +117,8 @@ class IntervalStatistics:
     wire_bytes: float
     """Bytes one rank hands to the transport, mean over ranks."""
     gradient_signal: float
-    """S, an estimate of the true gradient's squared norm, from the inner products between ranks; at least 0."""
+    """S, an estimate of the true gradient's squared norm, from the inner products between ranks. Negative where their
+    gradients cancel, by chance or because their data differ."""
     gradient_noise: float
     """V/W: the variance that the mean over W ranks has left (V is the variance between ranks)."""
     peak_energy: float
@@ -147,6 +148,16 @@ class IntervalStatistics:
         return self.bit_iterations / len(self.losses)
 
     @property
+    def mean_norm_sq(self) -> float:
+        """‖ḡ‖² of the mean gradient, which is S + V/W."""
+        return self.gradient_signal + self.gradient_noise
+
+    @property
+    def rank_norm_sq(self) -> float:
+        """‖g_r‖², mean over ranks, which is S + V."""
+        return self.gradient_signal + self.world_size * self.gradient_noise
+
+    @property
     def loss(self) -> float:
         """Mean loss of the interval."""
         return sum(self.losses) / len(self.losses) if self.losses else math.nan
@@ -173,8 +184,8 @@ class IntervalStatistics:
 
         See :func:`mqgrad.quantization_noise.quantization_noise`.
         """
-        norm_sq = self.gradient_signal + self.world_size * self.gradient_noise
-        return quantization_noise(bits, norm_sq / self.world_size, self.peak_energy, rotated=self.rotated)
+        norm_sq = self.rank_norm_sq / self.world_size
+        return quantization_noise(bits, norm_sq, self.peak_energy, rotated=self.rotated)
 
     @classmethod
     def from_rows(
@@ -236,10 +247,13 @@ class IntervalStatistics:
 
 
 def _signal(sketches_WS: torch.Tensor, local_norm_sq: float) -> float:
-    """S = mean of ⟨g_r, g_q⟩ over r ≠ q: what independent gradients have in common. Within [0, mean ‖g_r‖²]."""
+    """S = mean of ⟨g_r, g_q⟩ over r ≠ q: what independent gradients have in common.
+
+    At most mean ‖g_r‖², and never so negative that ‖ḡ‖² would be, which sketches may suggest.
+    """
     world_size = sketches_WS.shape[0]
     if world_size == 1:
         return local_norm_sq
     products = sketches_WS @ sketches_WS.T
     common = float(products.sum() - products.trace()) / (world_size * (world_size - 1))
-    return min(max(common, 0.0), local_norm_sq)
+    return min(max(common, -local_norm_sq / (world_size - 1)), local_norm_sq)

@@ -41,7 +41,7 @@ class Accordion(WidthRule):
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """Few or many bits, decided once a window."""
-        norm_sq = statistics.gradient_signal + statistics.gradient_noise
+        norm_sq = statistics.mean_norm_sq
         if not usable(norm_sq):
             return None
         self.accumulated += math.sqrt(norm_sq)

@@ -78,7 +78,7 @@ class DQSGD(WidthRule):
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """The schedule at this decision plus the correction toward the budget, or the width within the error."""
-        norm_sq = statistics.gradient_signal + statistics.gradient_noise
+        norm_sq = statistics.mean_norm_sq
         if not usable(statistics.peak_energy, norm_sq) or statistics.peak_energy * norm_sq == 0:
             return None
         self.made += 1

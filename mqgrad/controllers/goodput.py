@@ -45,7 +45,7 @@ class Goodput(WidthRule):
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """The width of the highest goodput; the current one while a gradient is zero or no time passes."""
         if not usable(
-            statistics.gradient_signal,
+            statistics.mean_norm_sq,
             statistics.gradient_noise,
             statistics.peak_energy,
             statistics.step_seconds,
@@ -71,8 +71,8 @@ def relative_goodput(statistics: IntervalStatistics, times: StepTimes, bits: Wid
     """Goodput at a width, divided by S; 0 where nothing is to be gained or no time passes.
 
     S in the numerator is the same at every width. Without it the comparison needs only S + V/W = ‖ḡ‖², which is
-    known well where S alone is not: S is a small difference of large figures, and often estimated as 0.
+    known well where S alone is not: S is a small difference of large figures, and may be estimated as negative.
     """
     seconds = times.seconds(bits)
-    squares = statistics.gradient_signal + statistics.gradient_noise + statistics.quantization_noise(bits)
+    squares = statistics.mean_norm_sq + statistics.quantization_noise(bits)
     return 1 / (squares * seconds) if squares * seconds > 0 else 0.0

@@ -70,7 +70,7 @@ class GraVAC(WidthRule):
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """Measure, take a step of the search where one is due, and send what is good enough."""
-        figures = (statistics.gradient_signal, statistics.gradient_noise, statistics.peak_energy)
+        figures = (statistics.rank_norm_sq, statistics.gradient_noise, statistics.peak_energy)
         if not usable(*figures, statistics.step_seconds):
             return None
         self._measure(statistics)
@@ -125,9 +125,7 @@ def measured_cosine(statistics: IntervalStatistics, trials: list[Trial]) -> floa
 def squared_cosine(statistics: IntervalStatistics, bits: Width) -> float:
     """cos²(g, Q(g)) = 1/(1 + q(b)/‖g‖²) of one rank's gradient, for an unbiased Q; 1 for a zero gradient.
 
-    ‖g‖² = S + V and q are W times the figures V/W and q/W of the mean, except for S.
+    q is W times the figure q/W of the mean.
     """
-    world_size = statistics.world_size
-    norm_sq = statistics.gradient_signal + world_size * statistics.gradient_noise
-    noise = world_size * statistics.quantization_noise(bits)
+    norm_sq, noise = statistics.rank_norm_sq, statistics.world_size * statistics.quantization_noise(bits)
     return norm_sq / (norm_sq + noise) if norm_sq + noise > 0 else 1.0

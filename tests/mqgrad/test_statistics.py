@@ -32,9 +32,22 @@ def test_signal_and_noise_add_up_to_the_norms() -> None:
     statistics = IntervalStatistics.from_rows(torch.stack(rows), iteration=1, bits=4)
     # A sketch of the identity is exact: S + V/W is the squared norm of the mean.
     mean_norm_sq = float(vectors.mean(dim=0).square().sum())
-    assert statistics.gradient_signal + statistics.gradient_noise == pytest.approx(mean_norm_sq)
+    assert statistics.mean_norm_sq == pytest.approx(mean_norm_sq)
+    assert statistics.rank_norm_sq == pytest.approx(float(vectors.square().sum() / 4))
     assert statistics.gradient_signal == pytest.approx(SKETCH_SIZE, rel=0.2)  # the common ‖1‖²
     assert statistics.gradient_noise == pytest.approx(SKETCH_SIZE / 4, rel=0.2)  # ‖unit Gaussians‖²/W
+
+
+@pytest.mark.parametrize("cosine", [0.0, -0.5, -1.0])
+def test_gradients_that_cancel_leave_the_norm_of_their_mean(cosine: float) -> None:
+    gradients = torch.zeros(2, SKETCH_SIZE)
+    gradients[0, 0] = gradients[1, 0] = gradients[1, 1] = 2**0.5
+    gradients[1, :2] *= torch.tensor([cosine, (1 - cosine**2) ** 0.5])
+    rows = [RankStatistics(losses=[1.0], local_norm_sq=2.0, sketch=g).to_row(1) for g in gradients]
+    statistics = IntervalStatistics.from_rows(torch.stack(rows), iteration=1, bits=4)
+    assert statistics.gradient_signal == pytest.approx(2 * cosine, abs=1e-6)
+    assert statistics.mean_norm_sq == pytest.approx(float(gradients.mean(dim=0).square().sum()), abs=1e-6)
+    assert statistics.rank_norm_sq == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("error_feedback", [True, False])
