@@ -59,8 +59,8 @@ class Agreement:
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
             f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call step() "
-            "and set_width() alike, and load the state of the same iteration, on every rank. Give all ranks as many "
-            "batches: DDP.join() does not call step()."
+            "and set_width() alike, and load the state of the same iteration, on every rank. Give all ranks the "
+            "same number of batches: DDP.join() does not call step()."
         )
 
     def gather(

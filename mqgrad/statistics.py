@@ -256,4 +256,5 @@ def _signal(sketches_WS: torch.Tensor, local_norm_sq: float) -> float:
         return local_norm_sq
     products = sketches_WS @ sketches_WS.T
     common = float(products.sum() - products.trace()) / (world_size * (world_size - 1))
-    return min(max(common, -local_norm_sq / (world_size - 1)), local_norm_sq)
+    lowest = -(1 - 1e-9) * local_norm_sq / (world_size - 1)  # where rounding leaves ‖ḡ‖² above 0
+    return min(max(common, lowest), local_norm_sq)

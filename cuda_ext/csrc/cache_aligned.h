@@ -5,12 +5,14 @@
 #include <new>
 #include <vector>
 
+#include "prefetch.h"
+
 namespace mqgrad {
 
 template <typename T>
 struct CacheLineAllocator {
   using value_type = T;
-  static constexpr std::align_val_t kLine{64};
+  static constexpr std::align_val_t kLine{kCacheLine};
 
   CacheLineAllocator() = default;
   template <typename U>

@@ -6,6 +6,7 @@
 #include "codes.h"
 #include "kernels.h"
 #include "payload.h"
+#include "prefetch.h"
 #include "reduce.h"
 
 namespace mqgrad {
@@ -81,6 +82,12 @@ class BucketInput {
     next_max_bits = 0;
   }
 
+  // With feedback, whose passes read what is in the cache, but for the first.
+  NextBucket behind(int64_t begin, int64_t n) const {
+    if (!a_.residual) return {};
+    return {is_floats(a_) ? x : nullptr, a_.residual + begin, n, 3};
+  }
+
   const float* x = nullptr;
   const float* v = nullptr;
   uint32_t max_bits = 0;  // of |v|
@@ -150,13 +157,17 @@ void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input,
   const int64_t begin = bucket * a.layout.bucket_size;
   const int64_t size = std::min(a.layout.bucket_size, a.layout.numel - begin);
   input.load(begin, size);
+  NextBucket behind = input.behind(begin, size);
+  behind.ask();
   const float scale = bucket_scale(input.v, input.max_bits, size, a.layout.bits, a.stochastic);
   store_scale(payload, bucket, scale);
+  behind.ask();
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t n = std::min(kChunk, size - at);
     const float* next = input.next ? input.next + at : nullptr;
     const uint32_t next_max = segment_codes(a, input.v + at, next, n, scale, bucket, at, packer.next());
     input.next_max_bits = std::max(input.next_max_bits, next_max);
+    behind.ask();
     if (a.residual && is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
       keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
     }

@@ -61,7 +61,8 @@ struct DecodingRoom {
 class Decoder {
  public:
   Decoder(const uint8_t* payload, const RotationLayout& layout, DecodingRoom& room)
-      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)), room_(room) {}
+      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)),
+        room_(room) {}
 
   // `ahead` is where the caller's next bucket goes.
   void decode(int64_t bucket, bool add, int64_t n, float* out, GradualPrefetch ahead = {}) {
@@ -101,14 +102,15 @@ class Encoder {
     const int64_t n = std::min(size_, a_.layout.numel - begin);
     float* residual = a_.residual ? a_.residual + begin : nullptr;
     const float* x = load(bucket, begin, n);
-    look_ahead(x, residual);
+    const int parts = residual ? 6 : 4;  // as often as it is asked for: in rotate, here, and in keep
+    next_ = NextBucket(x == loaded_.data() ? nullptr : x, residual, n, parts);
     rotate(x, residual, n);
     const float scale = choose_codewords(a_.layout.bits, a_.unbiased, other_.data(), size_, codes_.data(), v_.data(),
                                          sums_.data());
-    ask();
+    next_.ask();
     store_scale(payload_ + kSeedBytes, bucket, scale);
     pack(a_.layout.bits, codes_.data(), size_, payload_ + a_.layout.codes_at() + bucket * a_.layout.bucket_bytes());
-    ask();
+    next_.ask();
     if (residual && is_finite(scale)) keep(x, scale, n, residual);
   }
 
@@ -117,18 +119,6 @@ class Encoder {
     if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin, n, loaded_.data());
     mean_of_payloads(bucket, n);
     return loaded_.data();
-  }
-
-  // To the next bucket's elements, and what is owed of them.
-  void look_ahead(const float* x, const float* residual) {
-    const int parts = residual ? 6 : 4;  // as often as ask() is called for a bucket
-    next_x_ = x == loaded_.data() ? GradualPrefetch() : GradualPrefetch(x + size_, 4 * size_, parts);
-    next_residual_ = residual ? GradualPrefetch(residual + size_, 4 * size_, parts) : GradualPrefetch();
-  }
-
-  void ask() {
-    next_x_.next_part();
-    next_residual_.next_part();
   }
 
   // Each payload has signs of its own, so that they are rotated back before they are added: with the same seed in all,
@@ -145,17 +135,17 @@ class Encoder {
       apply(x, factors_.data(), n, v_.data());
     }
     std::fill(v_.begin() + n, v_.end(), 0.0f);
-    ask();
+    next_.ask();
     transform(v_.data(), size_, other_.data());
-    ask();
+    next_.ask();
   }
 
   // v_ holds the codewords.
   void keep(const float* x, float scale, int64_t n, float* residual) {
     scale_codewords(v_.data(), size_, scale, other_.data());
-    ask();
+    next_.ask();
     transform_back(other_.data(), size_, v_.data());
-    ask();
+    next_.ask();
     keep_errors(x, v_.data(), factors_.data(), n, static_cast<float>(a_.beta), residual);
   }
 
@@ -166,7 +156,7 @@ class Encoder {
   CacheAligned<float> loaded_, v_, other_;
   CacheAligned<uint8_t> codes_;
   CacheAligned<double> sums_;
-  GradualPrefetch next_x_, next_residual_;
+  NextBucket next_;
   DecodingRoom room_;
   std::vector<Decoder> decoders_;
 };
@@ -184,8 +174,8 @@ void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout
   Decoder decoder(payload, layout, room);
   for (int64_t bucket = begin; bucket < end; ++bucket) {
     const int64_t first = bucket * layout.bucket_size;
-    const GradualPrefetch ahead(out + first + layout.bucket_size, 4 * layout.bucket_size, 3);
-    decoder.decode(bucket, add, std::min(layout.bucket_size, layout.numel - first), out + first, ahead);
+    const int64_t n = std::min(layout.bucket_size, layout.numel - first);
+    decoder.decode(bucket, add, n, out + first, GradualPrefetch(out + first, n, 3));
   }
 }
 

@@ -29,13 +29,14 @@ inline void prefetch_pages_after(const void* piece, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += kPage) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead + i));
 }
 
-// Memory that the next step of a loop will come to, asked for in parts between the passes over what is in the cache: passes
-// that compute leave memory idle, and a core has room for about a dozen lines under way. Nothing of what is too large.
+// What lies behind a piece of memory, as much again, asked for in parts between the passes over the piece: passes over what
+// is in the cache leave memory idle, and a core has room for about a dozen lines under way. Of a piece of more than 8 KiB
+// nothing, as that would displace what the passes work on. Beyond the end it is in vain.
 class GradualPrefetch {
  public:
   GradualPrefetch() = default;
-  GradualPrefetch(const void* begin, int64_t bytes, int parts)
-      : at_(reinterpret_cast<uintptr_t>(begin)), part_(bytes > kLinesAhead ? 0 : (bytes + parts - 1) / parts) {}
+  GradualPrefetch(const float* piece, int64_t n, int parts)
+      : at_(reinterpret_cast<uintptr_t>(piece + n)), part_(4 * n > kLargest ? 0 : (4 * n + parts - 1) / parts) {}
 
   void next_part() {
     for (const uintptr_t end = at_ + static_cast<uintptr_t>(part_); at_ < end; at_ += kCacheLine) {
@@ -44,8 +45,25 @@ class GradualPrefetch {
   }
 
  private:
+  static constexpr int64_t kLargest = 2 * kPage;
   uintptr_t at_ = 0;
   int64_t part_ = 0;
+};
+
+// The same of what coding n elements needs: the elements, if they are read where they are, and what is owed of them.
+class NextBucket {
+ public:
+  NextBucket() = default;
+  NextBucket(const float* x, const float* residual, int64_t n, int parts)
+      : x_(x, x ? n : 0, parts), residual_(residual, residual ? n : 0, parts) {}
+
+  void ask() {
+    x_.next_part();
+    residual_.next_part();
+  }
+
+ private:
+  GradualPrefetch x_, residual_;
 };
 
 }  // namespace mqgrad

@@ -50,7 +50,7 @@ def test_parity_at_any_length(numel: int) -> None:
 
 
 @compiled
-@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("numel", [0, 1, 31, 2049, 40000])
 def test_mean_of_payloads(world_size: int, numel: int) -> None:
     x = gradient(world_size * numel).view(world_size, numel)

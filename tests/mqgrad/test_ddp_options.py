@@ -34,15 +34,15 @@ def compiled_loop(ddp: DistributedDataParallel, state: mqgrad.CompressionState, 
 
 
 def autocast_loop(ddp: DistributedDataParallel, state: mqgrad.CompressionState, rank: int) -> list[float]:
-    with torch.autocast("cpu", torch.bfloat16):
-        return plain_loop(ddp, state, rank)
+    ddp.forward = torch.autocast("cpu", torch.bfloat16)(ddp.forward)
+    return plain_loop(ddp, state, rank)
 
 
 def trained(rank: int, loop: Loop, period: int, **options: object) -> tuple[bytes, float, float]:
     """The model's bytes at the end, and the loss of the first and the last iterations."""
     model = models.small_model()
     state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=period)
-    losses = loop(models.compressed_ddp(model, state, bucket_cap_mb=0.02, **options), state, rank)
+    losses = loop(models.compressed_ddp(model, state, **{"bucket_cap_mb": 0.02, **options}), state, rank)
     assert state.replicas_are_equal
     state.close()
     return raw(model), sum(losses[:BATCHES]), sum(losses[-BATCHES:])
@@ -54,17 +54,21 @@ def assert_equal_and_learning(results: list[tuple[bytes, float, float]]) -> None
 
 
 @pytest.mark.parametrize("period", [1, 3])
-@pytest.mark.parametrize(
-    "option", ["static_graph", "gradient_as_bucket_view", "find_unused_parameters"]
-)
+@pytest.mark.parametrize("option", ["static_graph", "gradient_as_bucket_view"])
 def test_options_of_ddp(option: str, period: int) -> None:
     assert_equal_and_learning(run_ranks(lambda rank: trained(rank, plain_loop, period, **{option: True})))
 
 
 @pytest.mark.parametrize("period", [1, 3])
-@pytest.mark.parametrize("loop", [compiled_loop, autocast_loop])
-def test_compiled_and_in_mixed_precision(loop: Loop, period: int) -> None:
-    assert_equal_and_learning(run_ranks(lambda rank: trained(rank, loop, period)))
+def test_compiled(period: int) -> None:
+    """Which divides the model at DDP's buckets, and refuses a first one that is larger than the others."""
+    results = run_ranks(lambda rank: trained(rank, compiled_loop, period, bucket_cap_mb=25), timeout=100)
+    assert_equal_and_learning(results)
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_mixed_precision(period: int) -> None:
+    assert_equal_and_learning(run_ranks(lambda rank: trained(rank, autocast_loop, period)))
 
 
 @pytest.mark.parametrize("period", [1, 3])
@@ -94,11 +98,12 @@ def test_a_step_that_a_gradient_scaler_skips(period: int) -> None:
 
 
 def test_two_models_with_a_state_each() -> None:
-    def rank_main(rank: int) -> list[bytes]:
-        nets = [models.small_model(seed=seed) for seed in (0, 1)]
-        states = [
-            mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period) for bits, period in ((4, 1), (1, 3))
-        ]
+    """Iteration by iteration in turn they become what they become alone."""
+    kinds = ((0, 4, 1), (1, 1, 3))  # seed, bits, period
+
+    def rank_main(rank: int, kinds: tuple[tuple[int, float, int], ...]) -> list[bytes]:
+        nets = [models.small_model(seed=seed) for seed, _, _ in kinds]
+        states = [mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period) for _, bits, period in kinds]
         ddps = [models.compressed_ddp(net, state) for net, state in zip(nets, states, strict=True)]
         optimizers = [sgd(net) for net in nets]
         for iteration in range(9):
@@ -111,8 +116,8 @@ def test_two_models_with_a_state_each() -> None:
             state.close()
         return [raw(net) for net in nets]
 
-    first, second = run_ranks(rank_main)
-    assert first == second
+    first, second = (run_ranks(lambda rank, kind=kind: rank_main(rank, (kind,)))[0][0] for kind in kinds)
+    assert run_ranks(lambda rank: rank_main(rank, kinds)) == [[first, second]] * 2
 
 
 def test_a_rank_that_has_joined_early_is_named() -> None:
@@ -122,7 +127,7 @@ def test_a_rank_that_has_joined_early_is_named() -> None:
         state = mqgrad.CompressionState(mqgrad.FixedBits(4, interval=5))
         ddp = models.compressed_ddp(models.small_model(), state)
         optimizer = sgd(ddp)
-        with pytest.raises(mqgrad.RankDisagreement) as raised, ddp.join():
+        with pytest.raises(RuntimeError, match="disagree about the reported losses") as raised, ddp.join():
             for iteration in range(20 - 16 * rank):
                 optimizer.zero_grad()
                 loss = models.backward(ddp, rank, iteration)
@@ -131,5 +136,4 @@ def test_a_rank_that_has_joined_early_is_named() -> None:
         return str(raised.value)
 
     for message in run_ranks(rank_main):
-        assert "reported losses" in message
-        assert "join()" in message
+        assert "rank 0: 5, rank 1: 4" in message

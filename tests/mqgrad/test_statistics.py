@@ -47,6 +47,7 @@ def test_gradients_that_cancel_leave_the_norm_of_their_mean(cosine: float) -> No
     statistics = IntervalStatistics.from_rows(torch.stack(rows), iteration=1, bits=4)
     assert statistics.gradient_signal == pytest.approx(2 * cosine, abs=1e-6)
     assert statistics.mean_norm_sq == pytest.approx(float(gradients.mean(dim=0).square().sum()), abs=1e-6)
+    assert statistics.mean_norm_sq >= 0
     assert statistics.rank_norm_sq == pytest.approx(2.0)
 
 

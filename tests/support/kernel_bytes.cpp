@@ -7,6 +7,7 @@
 #include "bfloat16.h"
 #include "instruction_set.h"
 #include "kernels.h"
+#include "reduce.h"
 #include "rotation_kernels.h"
 #include "sparse.h"
 
@@ -170,6 +171,16 @@ void sparse(int type, int64_t elements_per_bit, bool feedback, bool special) {
                     std::to_string(elements_per_bit) + " elements per bit"));
 }
 
+void quotients(float divisor) {
+  const Bytes x = input_of(0, kNumel, true);
+  Floats values(kNumel);
+  std::memcpy(values.data(), x.data(), x.size());
+  divide(values.data(), kNumel, divisor);
+  Digest digest;
+  digest.add(values);
+  digest.print(text("quotients", 0, false, std::to_string(divisor)));
+}
+
 void minmax(int type, int bits) {
   const Matrix shape{80, 77};
   const int64_t numel = shape.rows * shape.columns, chunks = (numel + kChunk - 1) / kChunk;
@@ -191,6 +202,7 @@ void minmax(int type, int bits) {
 
 int main() {
   std::printf("%s\n", instruction_set());
+  for (float divisor : {1.0f, 2.0f, 3.0f, 4.0f, 8192.0f}) quotients(divisor);
   for (int k = 0; k < 8; ++k) {  // every type with feedback and without
     const int type = k / 2;
     const bool feedback = k % 2;
