@@ -1,6 +1,7 @@
 # make demo   train a policy, freeze it, compare it with fixed widths
 # make test   lint, types, tests
-# make sanitize, make fuzz   the CPU kernels on random bytes under ASan and UBSan, and under libFuzzer (needs clang)
+# make sanitize   the CPU kernels on random bytes under ASan and UBSan, then, as shipped, between guard pages (needs g++ 12)
+# make fuzz       the same on bytes guided by coverage: under libFuzzer (needs clang), then its corpus between guard pages
 # make setup  the shared first part: a virtual environment with everything in it
 PYTHON ?= python3
 VENV := .venv

@@ -1,11 +1,12 @@
 """Short runs of `make sanitize` and `make fuzz`: bytes from anywhere make no kernel leave its buffers."""
 
+import signal
 import subprocess
 from pathlib import Path
 
 import fuzz_kernels
 import pytest
-from instruction_sets import Unavailable
+from instruction_sets import FOLDER, Unavailable
 
 
 def run(program: Path, *arguments: str) -> str:
@@ -16,6 +17,23 @@ def run(program: Path, *arguments: str) -> str:
     return result.stdout + result.stderr
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    try:
+        return fuzz_kernels.build_guarded(tmp_path_factory.mktemp("guarded"))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ten seconds of coverage-guided fuzzing led to."""
+    try:
+        return fuzz_kernels.fuzz(tmp_path_factory.mktemp("fuzz"), 10, "-seed=1")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
 def test_random_inputs_under_the_sanitizers(tmp_path: Path) -> None:
     try:
         program = fuzz_kernels.build_sanitized(tmp_path)
@@ -24,20 +42,50 @@ def test_random_inputs_under_the_sanitizers(tmp_path: Path) -> None:
     assert run(program, "3000").startswith("3000 inputs, ")
 
 
-def test_random_inputs_between_guard_pages_with_every_clone(tmp_path: Path) -> None:
-    try:
-        programs = fuzz_kernels.build_guarded(tmp_path)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    printed = {told: run(program, "3000") for told, program in programs.items()}
-    assert printed["baseline"] == "3000 inputs, baseline\n"
-    assert printed["AVX2"] in ("3000 inputs, AVX2\n", printed["baseline"])
-    assert printed["best"] in ("3000 inputs, AVX-512\n", printed["AVX2"])
+def assert_run_with_every_clone(programs: dict[str, Path], inputs: str, count: int) -> None:
+    printed = {told: run(program, inputs) for told, program in programs.items()}
+    assert printed["baseline"] == f"{count} inputs, baseline\n"
+    assert printed["AVX2"] in (f"{count} inputs, AVX2\n", printed["baseline"])
+    assert printed["best"] in (f"{count} inputs, AVX-512\n", printed["AVX2"])
 
 
-def test_ten_seconds_of_coverage_guided_fuzzing(tmp_path: Path) -> None:
+def test_random_inputs_between_guard_pages_with_every_clone(guarded: dict[str, Path]) -> None:
+    assert_run_with_every_clone(guarded, "3000", 3000)
+
+
+def test_ten_seconds_of_coverage_guided_fuzzing(corpus: Path) -> None:
+    assert len(list(corpus.iterdir())) > 11, "fewer inputs than fuzz_kernels.cpp has cases"
+
+
+def test_what_coverage_led_to_between_guard_pages_with_every_clone(
+    corpus: Path, guarded: dict[str, Path]
+) -> None:
+    assert_run_with_every_clone(guarded, str(corpus), len(list(corpus.iterdir())))
+
+
+def test_an_input_that_overruns_a_buffer_in_vector_code_only_is_found_in_a_corpus(tmp_path: Path) -> None:
     try:
-        program = fuzz_kernels.build_fuzzer(tmp_path)
+        programs = fuzz_kernels.build_guarded(tmp_path, FOLDER / "planted_overrun.cpp", kernels=[])
     except Unavailable as reason:
         pytest.skip(str(reason))
-    assert "Done " in run(program, "-max_total_time=10", "-max_len=20000", "-seed=1")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "harmless").write_bytes(b"abc")
+    (corpus / "harmful").write_bytes(b"xyz")
+    assert run(programs["baseline"], str(corpus)) == "2 inputs, baseline\n"
+    if "baseline" in run(programs["best"], str(corpus / "harmless")):
+        pytest.skip("this processor has no AVX2")
+    ended = subprocess.run(
+        [programs["best"], corpus], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGSEGV
+    assert ended.stderr == f"input: {corpus / 'harmful'}\n"
+
+
+def test_a_corpus_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    try:
+        programs = fuzz_kernels.build_guarded(tmp_path, FOLDER / "planted_overrun.cpp", kernels=[])
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    ended = subprocess.run([programs["best"], tmp_path / "corpus"], timeout=60, check=False)
+    assert ended.returncode == 2

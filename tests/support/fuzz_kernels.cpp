@@ -1,7 +1,7 @@
 // Runs the CPU kernels on bytes from anywhere. Every buffer has exactly the size that the checks of op_checks.h demand:
 // touching a byte behind it ends the program (exact_array.h).
 //
-// `make fuzz` links this to libFuzzer, `make sanitize` to random_inputs.cpp.
+// `make fuzz` links this to libFuzzer, and `make sanitize`, as the second part of `make fuzz`, to run_inputs.cpp.
 #include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/core/ScalarType.h>
 

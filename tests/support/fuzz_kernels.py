@@ -1,36 +1,39 @@
 """Build and run fuzz_kernels.cpp: ``make fuzz`` (clang with libFuzzer) and ``make sanitize`` (any compiler).
 
-Instrumented loops do not become vector code. ``make sanitize`` therefore runs the kernels a second time as they are
-shipped, with every clone this processor has, on arrays that end at a page that may not be touched.
+Instrumented loops do not become vector code, and clang compiles no clones. Both therefore run the kernels a second
+time as they are shipped, with every clone this processor has, on arrays that end at a page that may not be touched:
+``make sanitize`` on random inputs again, ``make fuzz`` on the corpus that coverage led it to.
 """
 
 import argparse
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import instruction_sets
-from instruction_sets import FOLDER, KERNELS, Unavailable
+from instruction_sets import FOLDER, KERNELS, SOURCES, Unavailable
 from torch.utils.cpp_extension import include_paths
 
 ROOT = Path(__file__).parents[2]
-CASES, RANDOM = FOLDER / "fuzz_kernels.cpp", FOLDER / "random_inputs.cpp"
+CASES, INPUTS = FOLDER / "fuzz_kernels.cpp", FOLDER / "run_inputs.cpp"
 FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]
 FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
 SANITIZERS = "address,undefined"
 
 
 def build_sanitized(folder: Path) -> Path:
-    """A program that feeds the kernels a number of random inputs, under AddressSanitizer and UBSan."""
+    """A program that feeds the kernels inputs, random ones or those of files, under AddressSanitizer and UBSan."""
     compiler = os.environ.get("CXX", "c++")
-    return _build(compiler, [f"-fsanitize={SANITIZERS}"], [CASES, RANDOM], folder / "sanitized")
+    return _build(compiler, [f"-fsanitize={SANITIZERS}"], [CASES, INPUTS], folder / "sanitized")
 
 
-def build_guarded(folder: Path) -> dict[str, Path]:
-    """Programs that feed the kernels random inputs between guard pages, one for each set of clones."""
-    return instruction_sets.build([CASES, RANDOM], folder, ["-DMQGRAD_GUARD_PAGES"])
+def build_guarded(folder: Path, cases: Path = CASES, kernels: Sequence[Path] = SOURCES) -> dict[str, Path]:
+    """Programs that do so between guard pages instead, one for each set of clones."""
+    return instruction_sets.build([cases, INPUTS], folder, ["-DMQGRAD_GUARD_PAGES"], kernels)
 
 
 def build_fuzzer(folder: Path) -> Path:
@@ -41,9 +44,9 @@ def build_fuzzer(folder: Path) -> Path:
 def _build(compiler: str, flags: list[str], harness: list[Path], program: Path) -> Path:
     if shutil.which(compiler) is None:
         raise Unavailable(f"there is no {compiler}")
-    _try_sanitizers(compiler, flags, RANDOM in harness, program.with_suffix(".probe"))
+    _try_sanitizers(compiler, flags, INPUTS in harness, program.with_suffix(".probe"))
     command = [compiler, *FLAGS, *flags, *(f"-isystem{path}" for path in include_paths())]
-    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), *harness]
+    sources = [*SOURCES, *harness]
     objects = {source: program.with_name(f"{program.name}-{source.stem}.o") for source in sources}
 
     def compile_one(source: Path) -> None:
@@ -68,6 +71,22 @@ def _try_sanitizers(compiler: str, flags: list[str], with_main: bool, program: P
         raise Unavailable(f"{compiler} {flags[0]} does not link: {result.stderr.strip().splitlines()[-1]}")
 
 
+def fuzz(folder: Path, seconds: int, *options: str) -> Path:
+    """Fuzz from the corpus in the folder on, and return where it is; a new one if there is none.
+
+    Args:
+        options: further ones of libFuzzer.
+    """
+    corpus = folder / "corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    _run(build_fuzzer(folder), f"-max_total_time={seconds}", "-max_len=60000", *options, str(corpus))
+    return corpus
+
+
+def _run(program: Path, *arguments: str) -> None:
+    subprocess.run([program, *arguments], check=True, cwd=program.parent)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["fuzz", "sanitize"])
@@ -75,16 +94,18 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=20_000, help="random inputs to the sanitized kernels")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz", help="programs and corpus")
     arguments = parser.parse_args()
-    corpus = arguments.folder / "corpus"
-    corpus.mkdir(parents=True, exist_ok=True)
-    if arguments.what == "sanitize":
-        programs = [build_sanitized(arguments.folder), *build_guarded(arguments.folder).values()]
-        commands = [[str(program), str(arguments.inputs)] for program in programs]
-    else:
-        limits = [f"-max_total_time={arguments.seconds}", "-max_len=60000"]
-        commands = [[str(build_fuzzer(arguments.folder)), *limits, str(corpus)]]
-    for command in commands:
-        subprocess.run(command, check=True, cwd=arguments.folder)
+    folder = arguments.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if arguments.what == "fuzz":
+            inputs = str(fuzz(folder, arguments.seconds))
+        else:
+            inputs = str(arguments.inputs)
+            _run(build_sanitized(folder), inputs)
+        for program in build_guarded(folder).values():
+            _run(program, inputs)
+    except Unavailable as reason:
+        sys.exit(f"cannot run all of make {arguments.what} here: {reason}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.utils.cpp_extension import include_paths
 
 FOLDER = Path(__file__).parent
 KERNELS = FOLDER.parents[1] / "cuda_ext" / "csrc"
+SOURCES = sorted(KERNELS.glob("cpu_*.cpp"))
 FEATURES = {"best": None, "AVX2": 1 << 10, "baseline": 0}
 """What the loader is told of the processor, in libgcc's bits; None: the truth."""
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # setup.py's
@@ -30,7 +31,9 @@ class Unavailable(Exception):
     """This machine cannot build or run it; the message says why."""
 
 
-def build(harness: list[Path], folder: Path, defines: Sequence[str] = ()) -> dict[str, Path]:
+def build(
+    harness: list[Path], folder: Path, defines: Sequence[str] = (), kernels: Sequence[Path] = SOURCES
+) -> dict[str, Path]:
     """Compile the kernels and what runs them, and return the programs, one for each entry of :data:`FEATURES`.
 
     Raises:
@@ -39,7 +42,7 @@ def build(harness: list[Path], folder: Path, defines: Sequence[str] = ()) -> dic
     compiler = os.environ.get("CXX", "g++")
     _require_clones(compiler)
     command = [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
-    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), *harness]
+    sources = [*kernels, *harness]
     jobs = {folder / f"{source.stem}.o": [str(source)] for source in sources}
     objects, choices = list(jobs), {}
     for told, bits in FEATURES.items():
@@ -65,7 +68,7 @@ def build_for_arm(harness: list[Path], folder: Path, defines: Sequence[str] = ()
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if shutil.which(compiler) is None or emulator is None:
         raise Unavailable(f"there is no {compiler}, or no qemu-aarch64")
-    sources = [*sorted(KERNELS.glob("cpu_*.cpp")), *harness]
+    sources = [*SOURCES, *harness]
     includes = (f"-isystem{path}" for path in include_paths())
     _run([compiler, *FLAGS, *defines, *includes, "-static", *map(str, sources), "-o", str(program)])
     return [emulator, str(program)]
