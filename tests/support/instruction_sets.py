@@ -3,15 +3,11 @@
 The kernels are compiled once, as for the extension. Each program is linked three times: as it is, and with a
 chosen_instructions.cpp that hides AVX-512, or AVX2 as well, from the loader, which chooses among the kernels' clones.
 For ARM they are cross-compiled and emulated.
-
-Run as a program, it prints how fast they are with each: ``python tests/support/instruction_sets.py [rounds]``.
 """
 
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,9 +81,3 @@ def _require_clones(compiler: str) -> None:
     macros = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     if "#define MQ_VERSIONS" not in macros:
         raise Unavailable(f"{compiler} compiles one version of the kernels here")
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as scratch:
-        for program in build([FOLDER / "kernel_speed.cpp"], Path(scratch)).values():
-            subprocess.run([program, *sys.argv[1:]], check=True, timeout=600)

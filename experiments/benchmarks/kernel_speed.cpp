@@ -1,7 +1,6 @@
-// Prints how fast one thread encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32, beside
-// libc's memmove and a read of the same floats. In every round each runs once: `median` is that of ratios within a
-// round, `best` takes the fastest run of each. The argument is the number of rounds.
-#include <algorithm>
+// Times one thread that encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32, beside libc's
+// memmove and a read of the same floats. In every round each runs once. The argument is the number of rounds; printed are
+// the instruction set of the kernels and all seconds, as JSON. kernel_speed.py builds and runs it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -38,17 +37,6 @@ double seconds_of(const std::function<void()>& run) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
-  std::vector<double> ratios(a.size());
-  for (size_t i = 0; i < a.size(); ++i) ratios[i] = a[i] / b[i];
-  return median(ratios);
-}
-
 // With many sums, so that additions do not wait for each other, and reading ahead as encode does.
 MQ_CLONES float sum(const float* x, int64_t n) {
   float sums[64] = {};
@@ -59,15 +47,11 @@ MQ_CLONES float sum(const float* x, int64_t n) {
   return std::accumulate(sums, sums + 64, 0.0f);
 }
 
-double best(const Timed& timed) {
-  return *std::min_element(timed.seconds.begin(), timed.seconds.end());
-}
-
-void print(const Timed& timed, const Timed& copy, const Timed& read) {
-  std::printf("%-12s  best %5.1f GB/s, %.2f x copy, %.2f x read   median %5.1f GB/s, %.2f x copy, %.2f x read\n",
-              timed.name.c_str(), 4e-9 * kNumel / best(timed), best(copy) / best(timed), best(read) / best(timed),
-              4e-9 * kNumel / median(timed.seconds), median_ratio(copy.seconds, timed.seconds),
-              median_ratio(read.seconds, timed.seconds));
+// "name": [seconds, ...]
+void print(const Timed& timed) {
+  std::printf("\"%s\": [", timed.name.c_str());
+  for (size_t i = 0; i < timed.seconds.size(); ++i) std::printf("%s%.9f", i ? ", " : "", timed.seconds[i]);
+  std::printf("]");
 }
 
 // Aligned as torch's; never freed.
@@ -101,6 +85,11 @@ int main(int argc, char** argv) {
       if (round > 0) timed.seconds.push_back(seconds);  // the first warms up
     }
   }
-  std::printf("%s, %d rounds\n", instruction_set(), rounds);
-  for (const Timed& timed : all) print(timed, all[0], all[1]);
+  std::printf("{\"instruction_set\": \"%s\", \"bytes\": %lld, \"seconds\": {", instruction_set(),
+              static_cast<long long>(4 * kNumel));
+  for (size_t i = 0; i < all.size(); ++i) {
+    std::printf("%s", i ? ", " : "");
+    print(all[i]);
+  }
+  std::printf("}}\n");
 }
