@@ -1,17 +1,14 @@
-"""Memory for tests of very long tensors: how much there is, and how to do with little."""
+"""Memory for tests of very long tensors, and little of it."""
 
 import contextlib
 import ctypes
 import mmap
 import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-GIBIBYTE = 2**30
 BLOCK = 2**24  # bytes
 _MAP_FIXED, _PROT_NONE = 0x10, 0  # on Linux; the module mmap lacks them
 
@@ -19,16 +16,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def available_bytes() -> int | None:
-    """What programs can allocate without swapping, by the kernel's estimate; None where it gives none."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return None
-    found = re.search(r"^MemAvailable: +(\d+) kB$", text, re.MULTILINE)
-    return None if found is None else 1024 * int(found[1])
 
 
 @contextlib.contextmanager
