@@ -15,8 +15,8 @@ def compare(
     grid: Annotated[
         str,
         typer.Option(
-            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 6 "
-            "minutes on 2 idle cores; the others are the full comparison, in about 35, 65, 30, 210 and 20 minutes."
+            help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 7 "
+            "minutes on 2 idle cores; the others are the full comparison, in about four hours."
         ),
     ] = "quick",
     controllers: Annotated[
