@@ -6,6 +6,7 @@ its scales and its random numbers do not depend on the DDP bucket it travels in.
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from .widths import Width
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Layout:
     """The coded vector of one DDP bucket: [W, shard_numel] elements.
 
@@ -38,7 +39,7 @@ class Layout:
     padded_with: torch.Tensor
     """int64 [K]: the elements that they repeat."""
 
-    @property
+    @functools.cached_property
     def end(self) -> int:
         """Where the scale buckets of the last parameter end."""
         bucket_size = self.numel // len(self.bucket_ids)
@@ -50,9 +51,16 @@ class Layout:
         ends = [offset + numel for offset, numel in zip(self.offsets, self.numels, strict=True)]
         return [slice(*part) for part in zip(ends, [*self.offsets[1:], self.end], strict=True)]
 
+    @functools.cached_property
+    def _pieces(self) -> list[int]:
+        """Lengths of each parameter and of what lies between it and the next, in turn."""
+        ends = [*self.offsets[1:], self.numel]
+        gaps = [end - offset - n for offset, n, end in zip(self.offsets, self.numels, ends, strict=True)]
+        return [length for pair in zip(self.numels, gaps, strict=True) for length in pair]
+
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The parameters' parts of a vector [numel], without padding."""
-        return [flat[o : o + n] for o, n in zip(self.offsets, self.numels, strict=True)]
+        return list(flat.split_with_sizes(self._pieces)[::2])
 
     def widths(self, by_key: tuple[Width, ...]) -> tuple[Width, ...]:
         """The width of each parameter.
@@ -71,16 +79,18 @@ class Layout:
             fill_padding: False leaves padding zero, for codes that pay for every element which is not.
         """
         flat = torch.empty(self.numel, dtype=torch.float32, device=gradients[0].device)
-        for view, gradient in zip(self.views(flat), gradients, strict=True):
-            view.copy_(gradient.reshape(-1))
-        flat[self.padding] = flat[self.padded_with] if fill_padding else 0.0
-        flat[self.end :] = 0.0
+        torch._foreach_copy_(self.views(flat), [gradient.reshape(-1) for gradient in gradients])
+        if fill_padding:
+            flat[self.padding] = flat[self.padded_with]
+        else:
+            flat.index_fill_(0, self.padding, 0.0)
+        flat[self.end :].zero_()
         return flat
 
     def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
         """Copy a vector [numel] back into the gradients."""
-        for view, gradient in zip(self.views(flat), gradients, strict=True):
-            gradient.copy_(view.view_as(gradient))
+        views = zip(self.views(flat), gradients, strict=True)
+        torch._foreach_copy_(gradients, [view.view_as(gradient) for view, gradient in views])
 
 
 class LayoutTable:

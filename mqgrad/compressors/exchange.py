@@ -12,11 +12,9 @@ from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
 from .base import Step
-from .runs import Run, chunked, shard_runs
+from .runs import Chunk, Run, planned
 from .topology import Received, Topology, join
 
-Chunk = list[list[Run]]
-"""The runs of a part of every shard."""
 Pulled = tuple[torch.Tensor, ...]
 """The coded means of all shards."""
 
@@ -52,14 +50,6 @@ class Coder(Protocol):
         ...
 
 
-class _Push(NamedTuple):
-    """One chunk on its way to the owners of its shards."""
-
-    lengths: list[list[int]]
-    """Bytes by shard and run, on the way there and back."""
-    received: Pending[Received]
-
-
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Exchange:
     """The mean over ranks of one bucket's gradients, through coded payloads."""
@@ -70,8 +60,12 @@ class Exchange:
     step: Step
     push: Way
     pull: Way
+    codec: VectorCodec = dataclasses.field(init=False)
     flat: torch.Tensor = dataclasses.field(init=False, repr=False)
     """float32 [numel]: the gradients, and then their mean."""
+
+    def __post_init__(self) -> None:
+        self.codec = self.coder.codec
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
         """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.
@@ -86,23 +80,22 @@ class Exchange:
         That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
         started by step 6, so that the next bucket may begin before it, on some ranks, or after it.
         """
-        layout = self.layout
-        shards = shard_runs(layout, self.step.bits, self.step.parameter_bits)
-        chunks = chunked(shards, self.coder.bucket_size)
-        with add_seconds(self.step.costs, "encode_seconds"):
+        layout, step = self.layout, self.step
+        chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
+        with add_seconds(step.costs, "encode_seconds"):
             self.flat = self._packed(gradients)
         # 1. and 2.
         pushed = [self._start_push(chunk) for chunk in chunks]
         _clear_padding(self.push.residual, layout)
         # 3. to 5.
-        pulled = [self._start_pull(chunk, push) for chunk, push in zip(chunks, pushed, strict=True)]
+        pulled = [self._start_pull(chunk, push.wait()) for chunk, push in zip(chunks, pushed, strict=True)]
         _clear_padding(self.pull.residual, layout)
 
         def finish() -> None:
             # 6.
-            for chunk, push, pull in zip(chunks, pushed, pulled, strict=True):
-                self._decode(chunk, push, pull)
-            with add_seconds(self.step.costs, "decode_seconds"):
+            for chunk, pull in zip(chunks, pulled, strict=True):
+                self._decode(chunk, pull.wait())
+            with add_seconds(step.costs, "decode_seconds"):
                 layout.unpack(self.flat, gradients)
 
         return Pending(finish)
@@ -114,7 +107,7 @@ class Exchange:
 
     def _packed(self, gradients: list[torch.Tensor]) -> torch.Tensor:
         """The gradients. Padding repeats elements, for the sake of scales, or is zero where that is of no use."""
-        layout, codec, widths = self.layout, self.coder.codec, self.step.parameter_bits
+        layout, codec, widths = self.layout, self.codec, self.step.parameter_bits
         if widths is None:
             return layout.pack(gradients, fill_padding=codec.repeats_padding(self.step.bits))
         flat = layout.pack(gradients)
@@ -123,38 +116,35 @@ class Exchange:
                 flat[part] = 0.0
         return flat
 
-    def _start_push(self, chunk: Chunk) -> _Push:
+    def _start_push(self, chunk: Chunk) -> Pending[Received]:
         """Steps 1 and 2."""
-        codec = self.coder.codec
-        lengths = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in chunk]
         with add_seconds(self.step.costs, "encode_seconds"):
-            payloads = self.flat.new_empty(sum(map(sum, lengths)), dtype=torch.uint8)
-            pieces = payloads.split(list(itertools.chain(*lengths)))
-            for run, piece in zip(itertools.chain(*chunk), pieces, strict=True):
+            payloads = self.flat.new_empty(sum(chunk.shard_lengths), dtype=torch.uint8)
+            pieces = payloads.split_with_sizes(list(itertools.chain(*chunk.lengths)))
+            for run, piece in zip(itertools.chain(*chunk.runs), pieces, strict=True):
                 self.coder.encode(self, self.push, run, out=piece)
-        received = self.topology.push(self.step.transport, payloads, list(map(sum, lengths)))
-        return _Push(lengths, received)
+        return self.topology.push(self.step.transport, payloads, chunk.shard_lengths)
 
-    def _start_pull(self, chunk: Chunk, push: _Push) -> Pending[Pulled]:
+    def _start_pull(self, chunk: Chunk, received: Received) -> Pending[Pulled]:
         """Steps 3 to 5."""
         transport = self.step.transport
-        received = push.received.wait()
         with add_seconds(self.step.costs, "encode_seconds"):
             means = [
                 self.coder.encode_mean(self, self.pull, run, payloads)
                 for r, shard in zip(self.topology.owned(transport), received, strict=True)
-                for run, payloads in zip(chunk[r], shard.split(push.lengths[r], dim=1), strict=True)
+                for run, payloads in zip(
+                    chunk.runs[r], shard.split_with_sizes(chunk.lengths[r], dim=1), strict=True
+                )
             ]
             coded = join(means, self.flat.device)
-        return self.topology.pull(transport, coded, list(map(sum, push.lengths)))
+        return self.topology.pull(transport, coded, chunk.shard_lengths)
 
-    def _decode(self, chunk: Chunk, push: _Push, pull: Pending[Pulled]) -> None:
+    def _decode(self, chunk: Chunk, pulled: Pulled) -> None:
         """Step 6."""
-        pulled = pull.wait()
         with add_seconds(self.step.costs, "decode_seconds"):
-            for runs, payload, lengths in zip(chunk, pulled, push.lengths, strict=True):
-                for run, piece in zip(runs, payload.split(lengths), strict=True):
-                    self.coder.codec.decode_into_(self.flat[run.part], piece, run.bits)
+            for runs, payload, lengths in zip(chunk.runs, pulled, chunk.lengths, strict=True):
+                for run, piece in zip(runs, payload.split_with_sizes(lengths), strict=True):
+                    self.codec.decode_into_(self.flat[run.part], piece, run.bits)
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

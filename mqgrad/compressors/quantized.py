@@ -1,6 +1,7 @@
 """The default: largest magnitudes below one bit, rotated at 1-3, uniform levels at 4-8, bfloat16, plain fp32."""
 
 import dataclasses
+import functools
 
 from ..codec import Codec, Rounding
 from ..feedback import FeedbackGain
@@ -43,8 +44,7 @@ class Quantized(CodedMean):
 
     @property
     def codec(self) -> VectorCodec:
-        codec = Codec(bucket_size=self.bucket_size, rounding=self.rounding)
-        return FewBitsRotated(others=codec) if self.rotates_few_bits else codec
+        return _codec(self.bucket_size, self.rounding)
 
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
@@ -53,6 +53,13 @@ class Quantized(CodedMean):
         if bits in ROTATED_NOISE and self.rotates_few_bits:
             return rotated_coefficients(bits)
         return super(Quantized, self).coefficients(gain, bits)
+
+
+@functools.cache
+def _codec(bucket_size: int, rounding: Rounding) -> VectorCodec:
+    """One for all buckets and iterations."""
+    codec = Codec(bucket_size=bucket_size, rounding=rounding)
+    return FewBitsRotated(others=codec) if rounding == "nearest" else codec
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

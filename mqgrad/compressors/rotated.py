@@ -1,6 +1,7 @@
 """Rotated codes: the best scalar codebook of a Gaussian, whatever the gradient looks like."""
 
 import dataclasses
+import functools
 
 import torch
 
@@ -110,6 +111,12 @@ class RotationCodec(VectorCodec):
         return not self.unbiased
 
 
+@functools.cache
+def rotation_codec(bucket_size: int, *, unbiased: bool) -> RotationCodec:
+    """One for all buckets and iterations."""
+    return RotationCodec(bucket_size=bucket_size, unbiased=unbiased)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FewBitsRotated(CodecByWidth):
     """Another codec, with unbiased rotation in its place at 1-3 bits.
@@ -128,7 +135,7 @@ class FewBitsRotated(CodecByWidth):
     def rotation(self) -> RotationCodec:
         """In the largest blocks of a power of two that make up a scale bucket."""
         size = self.others.bucket_size
-        return RotationCodec(bucket_size=size & -size, unbiased=True)
+        return rotation_codec(size & -size, unbiased=True)
 
     def at(self, bits: Width) -> VectorCodec:
         return self.rotation if bits in ROTATED_NOISE else self.others
@@ -159,7 +166,7 @@ class Rotated(CodedMean):
 
     @property
     def codec(self) -> RotationCodec:
-        return RotationCodec(bucket_size=self.bucket_size, unbiased=self.unbiased)
+        return rotation_codec(self.bucket_size, unbiased=self.unbiased)
 
     @property
     def rotates_few_bits(self) -> bool:

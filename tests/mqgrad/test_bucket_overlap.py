@@ -99,7 +99,7 @@ def test_overlapping_buckets_give_the_same_bytes_as_one_after_another(spec: str,
     """On rank 0 the next bucket is always there, rank 1 ends each before it: nothing depends on that."""
 
     def rank_main(rank: int) -> tuple[list[bytes], list[bytes], list[str], int]:
-        runs.SMALLEST_CHUNK = 64
+        runs.CHUNK_BYTES = 64
         alone, _, _ = _run(spec, bits, are_queued=False)
         means, transport, buckets = _run(spec, bits, are_queued=rank == 0)
         return alone, means, transport.starts(), buckets

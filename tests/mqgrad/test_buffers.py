@@ -64,7 +64,7 @@ def test_payloads_stay_as_they_are_while_they_are_on_their_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A buffer that is used again while an earlier chunk is still being sent from it changes the mean."""
-    monkeypatch.setattr(runs, "SMALLEST_CHUNK", 64)
+    monkeypatch.setattr(runs, "CHUNK_BYTES", 64)
     spec = f"{compressor}:topology={topology}"
     at_once, late = (_means(kind, spec, bits, parameter_bits) for kind in (InProcessTransport, LateTransport))
     assert all(torch.equal(mean, at_once[0]) for mean in [*at_once, *late])

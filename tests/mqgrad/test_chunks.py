@@ -19,7 +19,7 @@ from mqgrad.trainers.link import LinkEmulation
 def test_chunks_hold_every_scale_bucket_of_every_shard_once_and_in_order(
     bucket_size: int, widths: tuple[int, ...]
 ) -> None:
-    run_numel, numel = 99 * 4096, 99 * 4096 * len(widths)
+    run_numel, numel = 299 * 4096, 299 * 4096 * len(widths)
     shards = [
         [Run(slice(at + i * run_numel, at + (i + 1) * run_numel), bits) for i, bits in enumerate(widths)]
         for at in (0, numel)
@@ -59,8 +59,8 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
 
     def rank_main(rank: int):
         means = []
-        for smallest in (runs.SMALLEST_CHUNK, 64):
-            runs.SMALLEST_CHUNK = smallest
+        for chunk_bytes in (runs.CHUNK_BYTES, 64):
+            runs.CHUNK_BYTES = chunk_bytes
             means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])
         return means
 
