@@ -25,6 +25,7 @@ def provenance() -> dict[str, Any]:
             "cpu": cpu_model(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "kernel": f"{platform.system()} {platform.release()}",
+            "tcp": tcp_congestion_control(),
         },
     }
 
@@ -37,6 +38,14 @@ def cpu_model() -> str:
         return platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def tcp_congestion_control() -> str | None:
+    """What decides how flows share a link, for new connections; None where Linux does not tell."""
+    try:
+        return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    except OSError:
+        return None
 
 
 def file_digest(path: Path) -> str:

@@ -101,7 +101,7 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     assert load_config(tmp_path / "out") == small_config(seeds=(1,))
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
-    assert {"cpu", "cores", "kernel"} == set(fields["machine"])
+    assert {"cpu", "cores", "kernel", "tcp"} == set(fields["machine"])
 
 
 def test_a_folder_in_which_a_process_is_at_work_is_refused(tmp_path: Path) -> None:
