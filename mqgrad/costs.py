@@ -14,7 +14,8 @@ class Costs:
     encode_seconds: float = 0.0
     wire_seconds: float = 0.0
     fixed_wire_seconds: float = 0.0
-    """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
+    """The part of ``wire_seconds`` that does not depend on bytes: the latencies, as of small collectives, that had to
+    be waited for one after another."""
     decode_seconds: float = 0.0
     decide_seconds: float = 0.0
     """Combining the ranks' statistics and asking the controller; what it sends meanwhile is in ``wire_seconds``."""

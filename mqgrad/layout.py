@@ -8,6 +8,7 @@ its scales and its random numbers do not depend on the DDP bucket it travels in.
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,8 @@ class Layout:
     """int64 [K]: elements that continue a parameter."""
     padded_with: torch.Tensor
     """int64 [K]: the elements that they repeat."""
+    plans: dict[Any, Any] = dataclasses.field(init=False, repr=False, default_factory=dict)
+    """What coders work out for it once, by what that depends on."""
 
     @functools.cached_property
     def end(self) -> int:

@@ -16,8 +16,8 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 _ONE_HOP_BYTES = 2**15
 """Gloo's all-gather is a ring of W−1 hops, each of which wakes threads. Up to this size, payloads go from everyone to
-everyone instead, the same bytes: with four ranks on two cores in a quarter of the time for a few bytes, in half for
-larger ones. Above it they queue up on slow links."""
+everyone instead, the same bytes: with four ranks on two cores in less than half of the time. Above it they queue up on
+slow links. Payloads of different lengths always go that way."""
 
 
 class ProcessGroupTransport(Transport):
@@ -56,7 +56,7 @@ class ProcessGroupTransport(Transport):
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         if not self._is_nccl and payload.nbytes <= _ONE_HOP_BYTES:
             rows = self._start_one_hop(payload, [payload.numel()] * self.world_size)
-            return rows.then(lambda flat: flat.view(self.world_size, -1))
+            return rows.then(lambda flat: flat.view(self.world_size, payload.numel()))
         gathered = payload.new_empty(self.world_size, payload.numel())
         return self._start(
             lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),

@@ -17,10 +17,10 @@ class Transport(WireMeter, abc.ABC):
 
     Those named ``start_`` return at once, and several may be under way; the others block.
 
-    Bytes are those that this rank hands over for other ranks, with the ring algorithms of Gloo and NCCL:
-    (W−1)·P for an all-to-all or all-gather of P-byte payloads, 2·(W−1)/W·N for an all-reduce of N bytes. To gather on
-    rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of an
-    all-to-all or all-gather may differ in length.
+    Bytes are those that this rank hands over for other ranks: (W−1)·P for an all-to-all or all-gather of P-byte
+    payloads, by a ring or in one hop; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To
+    gather on rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of
+    an all-to-all or all-gather may differ in length.
 
     Args:
         device: where tensors of control messages must live.

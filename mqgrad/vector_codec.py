@@ -11,7 +11,10 @@ from .widths import Width
 
 
 class VectorCodec(abc.ABC):
-    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments."""
+    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codec.Codec` for the arguments.
+
+    Hashable, and equal to what codes alike.
+    """
 
     __slots__ = ()
 

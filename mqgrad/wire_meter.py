@@ -84,7 +84,7 @@ class WireMeter:
 
     @property
     def latency_seconds(self) -> float:
-        """What a collective costs whatever its size: the fastest of the last small ones. Others waited for a rank."""
+        """What a collective of few bytes costs: the fastest of the last ones. Others waited for a rank."""
         return min(self._small_seconds, default=0.0)
 
     def _start(

@@ -59,7 +59,9 @@ class WireFigures:
     bits: Width
     seconds: float
     wire_seconds: float
-    """In collectives, waiting for other ranks included."""
+    """In collectives, waiting for other ranks included: mean over ranks, as of coding."""
+    encode_seconds: float
+    decode_seconds: float
     sent_bytes: float
     """By our accounting."""
     counted_bytes: float
@@ -214,6 +216,8 @@ def measure(
         bits=bits,
         seconds=median(combined, "step_seconds"),
         wire_seconds=median(combined, "wire_seconds"),
+        encode_seconds=median(combined, "encode_seconds"),
+        decode_seconds=median(combined, "decode_seconds"),
         sent_bytes=sent,
         counted_bytes=counted,
         charged_bytes=charged,
@@ -224,14 +228,15 @@ def measure(
 
 
 def print_figures(figures: Sequence[WireFigures]) -> None:
-    heads = ("ms", "blocked", "line", "latency", "ratio")
+    heads = ("ms", "blocked", "coding", "line", "latency", "ratio")
     print(
         f"{'rate':>10}{'gradients':>12}{'bits':>6}"
         + "".join(f"{h:>10}" for h in heads)
         + "  above latency  to payload   counted"
     )
     for f in figures:
-        milliseconds = (f.seconds, f.wire_seconds, f.line_seconds, f.latency_seconds)
+        coding = f.encode_seconds + f.decode_seconds
+        milliseconds = (f.seconds, f.wire_seconds, coding, f.line_seconds, f.latency_seconds)
         cells = "".join(f"{1e3 * seconds:10.2f}" for seconds in milliseconds)
         goal = "" if f.ratio_above_latency <= GOAL else "  above 1/0.95"
         ratios = (

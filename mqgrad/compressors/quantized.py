@@ -44,7 +44,7 @@ class Quantized(CodedMean):
 
     @property
     def codec(self) -> VectorCodec:
-        return _codec(self.bucket_size, self.rounding)
+        return _codec(self.bucket_size, self.rounding, self.rotates_few_bits)
 
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
@@ -55,11 +55,11 @@ class Quantized(CodedMean):
         return super(Quantized, self).coefficients(gain, bits)
 
 
-@functools.cache
-def _codec(bucket_size: int, rounding: Rounding) -> VectorCodec:
+@functools.lru_cache(typed=True)
+def _codec(bucket_size: int, rounding: Rounding, rotates_few_bits: bool) -> VectorCodec:
     """One for all buckets and iterations."""
     codec = Codec(bucket_size=bucket_size, rounding=rounding)
-    return FewBitsRotated(others=codec) if rounding == "nearest" else codec
+    return FewBitsRotated(others=codec) if rotates_few_bits else codec
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

@@ -111,8 +111,8 @@ class RotationCodec(VectorCodec):
         return not self.unbiased
 
 
-@functools.cache
-def rotation_codec(bucket_size: int, *, unbiased: bool) -> RotationCodec:
+@functools.lru_cache(typed=True)
+def _rotation_codec(bucket_size: int, *, unbiased: bool) -> RotationCodec:
     """One for all buckets and iterations."""
     return RotationCodec(bucket_size=bucket_size, unbiased=unbiased)
 
@@ -135,7 +135,7 @@ class FewBitsRotated(CodecByWidth):
     def rotation(self) -> RotationCodec:
         """In the largest blocks of a power of two that make up a scale bucket."""
         size = self.others.bucket_size
-        return rotation_codec(size & -size, unbiased=True)
+        return _rotation_codec(size & -size, unbiased=True)
 
     def at(self, bits: Width) -> VectorCodec:
         return self.rotation if bits in ROTATED_NOISE else self.others
@@ -166,7 +166,7 @@ class Rotated(CodedMean):
 
     @property
     def codec(self) -> RotationCodec:
-        return rotation_codec(self.bucket_size, unbiased=self.unbiased)
+        return _rotation_codec(self.bucket_size, unbiased=self.unbiased)
 
     @property
     def rotates_few_bits(self) -> bool:

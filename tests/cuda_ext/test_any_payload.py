@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_bits import same
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -123,14 +124,12 @@ class Outcome(NamedTuple):
 
     def __eq__(self, other: object) -> bool:
         """All bits, except that any NaN is as good as another."""
-        return isinstance(other, Outcome) and all(map(_same, self, other))
-
-
-def _same(ours: Any, expected: Any) -> bool:
-    if not isinstance(ours, Tensor) or ours.dtype == torch.uint8:
-        return bool(torch.equal(ours, expected) if isinstance(ours, Tensor) else ours == expected)
-    ours, expected = (x.masked_fill(x.isnan(), torch.nan).view(torch.int32) for x in (ours, expected))
-    return torch.equal(ours, expected)
+        return (
+            isinstance(other, Outcome)
+            and self.error == other.error
+            and same(self.returned, other.returned)
+            and same(self.floats, other.floats)
+        )
 
 
 def outcome(receive: Receive, payload: Tensor, layout: Layout) -> Outcome:

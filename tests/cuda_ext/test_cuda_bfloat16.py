@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 
 import pytest
+import same_bits
 import torch
 from any_floats import any_floats
 from torch import Tensor
@@ -25,7 +26,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
 def assert_same(ours: Tensor, expected: Tensor) -> None:
     assert ours.is_cuda
-    torch.testing.assert_close(ours.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+    same_bits.assert_same(ours, expected)
 
 
 def gradient(numel: int, seed: int = 0) -> Tensor:

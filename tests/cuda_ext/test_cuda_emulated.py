@@ -11,7 +11,8 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from emulated_cuda import assert_same, guarded, run
+from emulated_cuda import guarded, run
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 import pytest
 import torch
 from any_floats import any_floats
-from emulated_cuda import DTYPE_CODES, assert_same, guarded, run
+from emulated_cuda import DTYPE_CODES, guarded, run
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 
 import pytest
 import torch
-from emulated_cuda import DTYPE_CODES, assert_same, guarded, run
+from emulated_cuda import DTYPE_CODES, guarded, run
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -49,10 +50,6 @@ def mean_in_steps(payloads: Tensor, numel: int, bits: int, bucket_size: int) -> 
     for payload in payloads:
         reference_rotation.decode_rotated_add_(mean, payload, bits, bucket_size)
     return mean.div_(mean.new_tensor(len(payloads)))
-
-
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @given(

@@ -58,10 +58,13 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
     """Scales, random numbers and residuals belong to scale buckets, wherever the cuts are."""
 
     def rank_main(rank: int):
-        means = []
+        means, cuts = [], []
+        chunked = runs.chunked
+        runs.chunked = lambda *args: cuts.append(chunked(*args)) or cuts[-1]
         for chunk_bytes in (runs.CHUNK_BYTES, 64):
             runs.CHUNK_BYTES = chunk_bytes
             means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])
+        assert len(cuts[0]) == 1 < len(cuts[-1])
         return means
 
     results = run_ranks(rank_main, 2)

@@ -56,7 +56,3 @@ def guarded(numel: int, dtype: torch.dtype = torch.float32, shift: int = 0) -> I
     yield memory[first : first + numel]
     assert (memory[:first] == 171).all()
     assert (memory[first + numel :] == 171).all()
-
-
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
