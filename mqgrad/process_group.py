@@ -15,9 +15,9 @@ from .wire_meter import Pending
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _ONE_HOP_BYTES = 2**15
-"""Gloo's all-gather is a ring of W−1 hops, each of which wakes threads. Up to this size, payloads go from everyone to
-everyone instead, the same bytes: with four ranks on two cores in less than half of the time. Above it they queue up on
-slow links. Payloads of different lengths always go that way."""
+"""Gloo's all-gather is a ring of W−1 hops, each of which wakes threads. Up to this size, payloads go from everyone
+to everyone instead, the same bytes: with four ranks on two cores in less than half of the time. Above it they queue
+up on slow links. Payloads of different lengths always go that way."""
 
 
 class ProcessGroupTransport(Transport):
