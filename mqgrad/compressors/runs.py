@@ -7,8 +7,8 @@ from ..vector_codec import VectorCodec
 from ..widths import Width
 
 CHUNK_BYTES = 2**17
-"""To each rank. With four hosts on two cores half of it takes 4–8 % less time at 100 Mbit/s and 8–31 % more at 1 Gbit/s
-(1–8 bits, 16 MiB, medians of 12 pairs); half as much again 0–18 % more and −23 to 2 %."""
+"""To each rank. With four hosts on two cores half of it takes 4–8 % less time at 100 Mbit/s and 8–31 % more at 1
+Gbit/s (1–8 bits, 16 MiB, medians of 12 pairs); half as much again takes 0–18 % more and −23 to 2 %."""
 
 _PLANS = 16
 """That a layout keeps: with a width for every parameter, each decision may bring a new one."""
