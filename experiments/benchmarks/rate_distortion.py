@@ -1,6 +1,6 @@
 """Error against bits on the wire of every code: ours, other people's, and the limit for a Gaussian.
 
-    python experiments/benchmarks/rate_distortion.py experiments/results/2026-11-22-rate-distortion
+    python experiments/benchmarks/rate_distortion.py experiments/results/rate-distortion
 
 Writes ``rate_distortion.json`` and ``.png`` into the folder. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖², of one encoding
 without error feedback; bits are 8 × payload bytes / elements, with scales, indices, headers and padding. Our codes go

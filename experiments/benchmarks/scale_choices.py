@@ -1,6 +1,6 @@
 """What the default compressor's scales cost and gain: elements a scale, their precision, and where the scale is put.
 
-    python experiments/benchmarks/scale_choices.py experiments/results/2026-11-22-rate-distortion/scales.json
+    python experiments/benchmarks/scale_choices.py experiments/results/rate-distortion/scales.json
 
 On gradients recorded in training, early and late, and on a Gaussian. Errors are NMSE = ‖Q(x) − x‖² / ‖x‖² of one
 encoding without error feedback, bits those on the wire with scales and padding (``rate_distortion.py``). Nothing is
