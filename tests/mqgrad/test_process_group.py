@@ -13,7 +13,7 @@ WORLD_SIZE = 3
 
 
 def payload_of(rank: int, numel: int) -> torch.Tensor:
-    return torch.arange(numel).mul(rank + 1).to(torch.uint8)
+    return torch.arange(numel).mul(rank + 1).add(rank).to(torch.uint8)
 
 
 @pytest.mark.parametrize("numel", [0, 1, 40, ONE_HOP, ONE_HOP + 1])

@@ -4,7 +4,8 @@ import itertools
 
 import torch
 
-from mqgrad.compressors.runs import Run, shard_runs
+from mqgrad.compressors import QSGD, runs
+from mqgrad.compressors.runs import Run, planned, shard_runs
 from mqgrad.layout import Layout
 
 
@@ -41,3 +42,14 @@ def test_runs_cover_every_element_once() -> None:
             shards = shard_runs(layout(list(counts), world_size), 0, (1, 32, 1))
             elements = [i for runs in shards for run in runs for i in range(run.part.start, run.part.stop)]
             assert elements == list(range(layout(list(counts), world_size).numel))
+
+
+def test_plans_are_worked_out_once_and_do_not_pile_up() -> None:
+    both, codec = layout([1, 3], world_size=2), QSGD(bucket_size=8).codec
+    first = planned(both, codec, 4, None, 8)
+    assert planned(both, codec, 4, None, 8) is first
+    assert [chunk.shard_lengths for chunk in first] == [[codec.payload_bytes(16, 4)] * 2]
+    for widths in itertools.product(range(1, 9), repeat=2):  # as decisions may bring them
+        planned(both, codec, 0, widths, 8)
+        assert len(both.plans) <= runs._PLANS
+    assert planned(both, codec, 4, None, 8) == first
