@@ -8,6 +8,7 @@ from mqgrad.cuda_ext.bfloat16 import (
     reduce_encode_bfloat16,
 )
 from mqgrad.cuda_ext.checks import minmax_bytes
+from mqgrad.cuda_ext.checksum import CHECKSUM_BYTES, write_checksums_, wrong_checksums
 from mqgrad.cuda_ext.library import IMPLEMENTATION
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
 from mqgrad.cuda_ext.rotation import (
@@ -36,6 +37,7 @@ from mqgrad.cuda_ext.uniform import (
 )
 
 __all__ = [
+    "CHECKSUM_BYTES",
     "IMPLEMENTATION",
     "decode",
     "decode_add_",
@@ -63,4 +65,6 @@ __all__ = [
     "sparse_decode_add_",
     "sparse_encode",
     "sparse_encode_with_feedback",
+    "write_checksums_",
+    "wrong_checksums",
 ]

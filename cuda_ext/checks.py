@@ -77,15 +77,15 @@ def require_coefficients(alpha: float, beta: float) -> None:
 
 
 def require_payload(payload: Tensor, expected_bytes: int) -> None:
-    _require_bytes("payload", payload, (expected_bytes,))
+    require_bytes("payload", payload, (expected_bytes,))
 
 
 def require_payloads(payloads: Tensor, expected_bytes: int) -> None:
-    _require_bytes("payloads", payloads, (max(1, len(payloads)), expected_bytes))
+    require_bytes("payloads", payloads, (max(1, len(payloads)), expected_bytes))
 
 
 def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) -> None:
-    _require_bytes("out", out, (expected_bytes,))
+    require_bytes("out", out, (expected_bytes,))
     if out.device != device:
         raise ValueError(f"out is on {out.device}, the other tensors on {device}")
     if not out.is_contiguous():
@@ -109,7 +109,7 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
     return all(starts) and starts[0] < starts[1] + b.nbytes and starts[1] < starts[0] + a.nbytes
 
 
-def _require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.uint8:
         raise TypeError(
             f"{name} must be a uint8 tensor, got {getattr(tensor, 'dtype', type(tensor).__name__)}"

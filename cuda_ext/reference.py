@@ -164,11 +164,16 @@ def dither(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
 
 def random_words(seed: int, bucket_ids: Tensor, index_L: Tensor) -> Tensor:
     """Note [Random numbers]: words of 32 bits as int64 [B, L], at the given places of each bucket's sequence."""
-    key_B = _mix64(
-        _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
-    )
+    key_B = random_key(seed, bucket_ids)
     start_B1, stride_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None] | 1
     return _mix32((start_B1 + index_L * stride_B1) & 0xFFFFFFFF)
+
+
+def random_key(seed: int, bucket_ids: Tensor) -> Tensor:
+    """Note [Random numbers]: 64 bits as int64, like the identities."""
+    return _mix64(
+        _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
+    )
 
 
 def _mix64(x: Tensor) -> Tensor:

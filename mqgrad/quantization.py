@@ -4,6 +4,8 @@ import dataclasses
 
 import torch
 
+from mqgrad import cuda_ext
+
 from .codec import Codec, Rounding
 from .widths import Width
 
@@ -18,6 +20,9 @@ class QuantizedTensor:
     dtype: torch.dtype
     bits: Width
     codec: Codec
+    checksum: torch.Tensor | None = None
+    """uint8 [8] of the payload, its width and its number of elements, which ``wire_bytes`` leaves out; None on a GPU,
+    and where it is not to be compared."""
 
     @property
     def wire_bytes(self) -> int:
@@ -28,10 +33,21 @@ class QuantizedTensor:
         """Return the approximation in the original shape and dtype.
 
         Raises:
-            ValueError: if the payload is too short or too long for the shape.
+            ValueError: if the payload is too short or too long for the shape, or not the one that was coded.
         """
+        if self.checksum is not None:
+            self._compare_checksum(self.checksum)
         flat = self.codec.decode(self.payload, self.shape.numel(), self.bits)
         return flat.to(self.dtype).reshape(self.shape)
+
+    def _compare_checksum(self, checksum: torch.Tensor) -> None:
+        numel = self.shape.numel()
+        message = torch.cat([self.payload, checksum])
+        if cuda_ext.wrong_checksums(message, [len(message)], _salt(numel, self.bits)).any():
+            raise ValueError(
+                f"the payload of {self.payload.numel()} bytes is not that of {numel} elements at {self.bits} bits as "
+                "it was coded: its checksum is wrong"
+            )
 
 
 def quantize(
@@ -54,5 +70,21 @@ def quantize(
     if not x.is_floating_point():
         raise TypeError(f"cannot quantize a tensor of dtype {x.dtype}; convert it to a floating dtype first")
     codec = Codec(bucket_size=bucket_size, rounding=rounding)
-    payload = codec.encode(x.detach().reshape(-1), bits, seed)
-    return QuantizedTensor(payload=payload, shape=x.shape, dtype=x.dtype, bits=bits, codec=codec)
+    message = x.new_empty(codec.payload_bytes(x.numel(), bits) + cuda_ext.CHECKSUM_BYTES, dtype=torch.uint8)
+    payload, checksum = message[: -cuda_ext.CHECKSUM_BYTES], message[-cuda_ext.CHECKSUM_BYTES :]
+    codec.encode(x.detach().reshape(-1), bits, seed, out=payload)
+    if not x.is_cuda:
+        cuda_ext.write_checksums_(message, [len(message)], _salt(x.numel(), bits))
+    return QuantizedTensor(
+        payload=payload,
+        shape=x.shape,
+        dtype=x.dtype,
+        bits=bits,
+        codec=codec,
+        checksum=None if x.is_cuda else checksum,
+    )
+
+
+def _salt(numel: int, bits: Width) -> int:
+    """Another one for each length and width; widths are at least 1/64."""
+    return numel << 12 | int(64 * bits)

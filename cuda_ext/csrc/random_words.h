@@ -30,8 +30,12 @@ struct Stream {
   uint32_t stride;
 };
 
+MQ_INLINE uint64_t random_key(uint64_t seed, uint64_t bucket) {
+  return mix64(mix64(seed + 0x9e3779b97f4a7c15ull) + bucket);
+}
+
 MQ_INLINE Stream random_stream(uint64_t seed, uint64_t bucket) {
-  const uint64_t key = mix64(mix64(seed + 0x9e3779b97f4a7c15ull) + bucket);
+  const uint64_t key = random_key(seed, bucket);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32) | 1};
 }
 

@@ -16,7 +16,14 @@ pytestmark = pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="
 
 ROWS, COLUMNS = 8, 5
 NUMEL, BITS, BUCKET = ROWS * COLUMNS, 3, 16
-SCALARS = {"numel": NUMEL, "bits": BITS, "bucket_size": BUCKET, "rows": ROWS, "columns": COLUMNS}
+SCALARS: dict[str, Any] = {
+    "numel": NUMEL,
+    "bits": BITS,
+    "bucket_size": BUCKET,
+    "rows": ROWS,
+    "columns": COLUMNS,
+}
+SCALARS |= {"lengths": [NUMEL - 9, 9], "salt": 0}
 SCALARS |= {"elements_per_bit": 2, "seed": 1, "alpha": 1.0, "beta": 1.0, "stochastic": True, "unbiased": True}
 PAYLOAD_BYTES = {
     "rotated": cuda_ext.rotated_bytes(NUMEL, BITS, BUCKET),
@@ -39,6 +46,8 @@ def fitting(op: str, name: str) -> Any:
         return SCALARS[name]
     size = next((size for family, size in PAYLOAD_BYTES.items() if family in op), None)
     size = size or cuda_ext.payload_bytes(NUMEL, BITS, BUCKET)
+    if name == "messages":
+        return random_tensor([NUMEL], torch.uint8, 0)
     if name.startswith("payload"):
         return random_tensor([2, size] if name == "payloads" else [size], torch.uint8, 0)
     if name == "bucket_ids":
@@ -54,6 +63,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(0, 70) | st.sampled_from(EDGES),
     "float": st.floats(),
     "bool": st.booleans(),
+    "List[int]": st.lists(st.integers(0, NUMEL) | st.sampled_from(EDGES), max_size=3),
     "Tensor": TENSORS | TENSORS.map(lambda x: x.repeat_interleave(2, -1)[..., ::2] if x.dim() else x),
     "Optional[Tensor]": st.none() | TENSORS,
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "bfloat16.h"
+#include "checksum.h"
 #include "fuzz_input.h"
 #include "kernels.h"
 #include "rotation_kernels.h"
@@ -225,11 +226,22 @@ void fuzz_bfloat16(Input& input) {
   decode_bfloat16_range(received.get(), middle, numel, false, out.get());
 }
 
+// Of what arrived with one word changed, at any address.
+void fuzz_checksum(Input& input) {
+  const int64_t n = input.take_in(0, kMaxElements);
+  const uint64_t salt = input.take<uint64_t>();
+  const Bytes bytes = input.take_bytes(n);
+  const uint64_t before = checksum(bytes.get(), n, salt);
+  const uint8_t mask = input.take<uint8_t>();
+  if (n) bytes[input.take_in(0, n - 1)] ^= mask;
+  require((checksum(bytes.get(), n, salt) != before) == (n && mask), "a change is seen, and no other");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 11)) {
+  switch (input.take_in(0, 12)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
@@ -240,6 +252,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 7: fuzz_rotation_encode(input, true); break;
     case 8: fuzz_rotation_decode(input); break;
     case 9: fuzz_bfloat16(input); break;
+    case 10: fuzz_checksum(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

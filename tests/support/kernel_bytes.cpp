@@ -5,6 +5,7 @@
 #include <string>
 
 #include "bfloat16.h"
+#include "checksum.h"
 #include "instruction_set.h"
 #include "kernels.h"
 #include "reduce.h"
@@ -181,6 +182,18 @@ void quotients(float divisor) {
   digest.print(text("quotients", 0, false, std::to_string(divisor)));
 }
 
+void checksums(int64_t offset) {
+  const Bytes bytes = hostile(kNumel + offset);
+  Digest digest;
+  for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{99}, kNumel}) {
+    const uint64_t sum = checksum(bytes.data() + offset, n, 7);
+    Bytes written(kChecksumBytes);
+    std::memcpy(written.data(), &sum, kChecksumBytes);
+    digest.add(written);
+  }
+  digest.print("checksums " + std::to_string(offset));
+}
+
 void minmax(int type, int bits) {
   const Matrix shape{80, 77};
   const int64_t numel = shape.rows * shape.columns, chunks = (numel + kChunk - 1) / kChunk;
@@ -203,6 +216,7 @@ void minmax(int type, int bits) {
 int main() {
   std::printf("%s\n", instruction_set());
   for (float divisor : {1.0f, 2.0f, 3.0f, 4.0f, 8192.0f}) quotients(divisor);
+  for (int64_t offset : {0, 3}) checksums(offset);
   for (int k = 0; k < 8; ++k) {  // every type with feedback and without
     const int type = k / 2;
     const bool feedback = k % 2;

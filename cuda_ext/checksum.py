@@ -1,0 +1,65 @@
+"""The ops that tell whether messages arrived as they were sent."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext import checks, library, reference_checksum
+from mqgrad.cuda_ext.reference_checksum import CHECKSUM_BYTES
+
+
+def write_checksums_(messages: Tensor, lengths: Sequence[int], salt: int = 0) -> None:
+    """Write the checksum of each message, 8 bytes, to its end.
+
+    It sees every change of four bytes side by side, and of others all but one in 2⁶⁴; it is no signature.
+
+    Args:
+        messages: contiguous uint8 [sum of lengths], one behind the other, each with 8 bytes of room at its end.
+        lengths: bytes of each, checksum included.
+        salt: any 64-bit integer, on which the checksum depends.
+
+    Raises:
+        TypeError: the messages are not uint8.
+        ValueError: a length is below 8, or they are not those of the messages.
+    """
+    _require_messages(messages, lengths)
+    if not messages.is_contiguous():
+        raise ValueError("messages are written in place and must be contiguous")
+    _kernels(messages.device).write_checksums_(messages, list(lengths), checks.as_int64(salt))
+
+
+def wrong_checksums(messages: Tensor, lengths: Sequence[int], salt: int = 0) -> Tensor:
+    """Whether each message has another checksum than `write_checksums_` gives it, bool [number of messages].
+
+    The arguments and the errors are those of `write_checksums_`.
+    """
+    _require_messages(messages, lengths)
+    return _kernels(messages.device).wrong_checksums(
+        messages.contiguous(), list(lengths), checks.as_int64(salt)
+    )
+
+
+def _kernels(device: torch.device) -> Any:
+    """There is no CUDA kernel: who asks on a GPU whether a message is right has to wait for it anyway."""
+    return reference_checksum if device.type == "cuda" else library.kernels(device, reference_checksum)
+
+
+def _require_messages(messages: Tensor, lengths: Sequence[int]) -> None:
+    if min(lengths, default=CHECKSUM_BYTES) < CHECKSUM_BYTES:
+        raise ValueError(
+            f"a message has at least {CHECKSUM_BYTES} bytes, its checksum; got lengths {list(lengths)}"
+        )
+    checks.require_bytes("messages", messages, (sum(lengths),))
+
+
+if library.IMPLEMENTATION == "extension":
+
+    @torch.library.register_fake("mqgrad::write_checksums_")
+    def _(messages: Tensor, lengths: Sequence[int], salt: int) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::wrong_checksums")
+    def _(messages: Tensor, lengths: Sequence[int], salt: int) -> Tensor:
+        return messages.new_empty(len(lengths), dtype=torch.bool)

@@ -1,0 +1,33 @@
+"""Checksums in plain torch: what is right, byte for byte. Note [Checksum] in csrc/checksum.h."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext.reference import random_key
+
+CHECKSUM_BYTES = 8
+
+
+def write_checksums_(messages: Tensor, lengths: Sequence[int], salt: int) -> None:
+    """See `mqgrad.cuda_ext.write_checksums_`."""
+    for message in messages.split(list(lengths)):
+        message[-CHECKSUM_BYTES:] = _checksum(message[:-CHECKSUM_BYTES], salt)
+
+
+def wrong_checksums(messages: Tensor, lengths: Sequence[int], salt: int) -> Tensor:
+    """See `mqgrad.cuda_ext.wrong_checksums`."""
+    wrong = [
+        (message[-CHECKSUM_BYTES:] != _checksum(message[:-CHECKSUM_BYTES], salt)).any()
+        for message in messages.split(list(lengths))
+    ]
+    return torch.stack(wrong) if wrong else messages.new_empty(0, dtype=torch.bool)
+
+
+def _checksum(payload: Tensor, salt: int) -> Tensor:
+    """uint8 [8] of a payload [P]."""
+    words = torch.nn.functional.pad(payload, (0, -payload.numel() % 4)).view(torch.int32).long() & 0xFFFFFFFF
+    weights = (2 * torch.arange(len(words), device=payload.device) + 1) & 0xFFFFFFFF
+    start = random_key(salt, torch.tensor(payload.numel(), device=payload.device))
+    return ((words * weights).sum() + start).view(1).view(torch.uint8)
