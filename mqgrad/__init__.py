@@ -7,7 +7,14 @@ import pkgutil
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from .agreement import RankDisagreement
-from .compressors import QSGD, Compressor, Quantized, compressor_names, make_compressor
+from .compressors import (
+    QSGD,
+    Compressor,
+    CorruptPayload,
+    Quantized,
+    compressor_names,
+    make_compressor,
+)
 from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
 from .hook import compression_hook
 from .period_rules import AdaComm, DelayRatio, PeriodRule
@@ -25,6 +32,7 @@ __all__ = [
     "CompressionState",
     "Compressor",
     "Controller",
+    "CorruptPayload",
     "DelayRatio",
     "FixedBits",
     "FrozenPolicy",

@@ -64,12 +64,10 @@ class ProcessGroupTransport(Transport):
             payload.nbytes * (self.world_size - 1),
         )
 
-    def start_all_gather_uneven(
-        self, payload: torch.Tensor, lengths: Sequence[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
+    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         if _splits(lengths) is None:
-            return self.start_all_gather(payload).then(torch.Tensor.unbind)
-        return self._start_one_hop(payload, lengths).then(lambda flat: flat.split(list(lengths)))
+            return self.start_all_gather(payload).then(torch.Tensor.flatten)
+        return self._start_one_hop(payload, lengths)
 
     def _start_one_hop(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
         """Gather by an all-to-all in which everyone gets the same."""

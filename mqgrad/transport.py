@@ -54,10 +54,8 @@ class Transport(WireMeter, abc.ABC):
         ...
 
     @abc.abstractmethod
-    def start_all_gather_uneven(
-        self, payload: torch.Tensor, lengths: Sequence[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
-        """Return the payload of each rank, ``lengths[r]`` elements from rank r."""
+    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+        """Return the payloads of all ranks one behind the other, ``lengths[r]`` elements from rank r."""
         ...
 
     @abc.abstractmethod

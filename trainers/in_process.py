@@ -65,11 +65,8 @@ class InProcessTransport(Transport):
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         return self._start_meeting(payload, torch.stack, payload.nbytes * (self.world_size - 1))
 
-    def start_all_gather_uneven(
-        self, payload: torch.Tensor, lengths: Sequence[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
-        gathered = self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
-        return gathered.then(lambda joined: joined.split(list(lengths)))
+    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+        return self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self._all_reduce_bytes(tensor.nbytes)))

@@ -3,6 +3,7 @@
 from .base import Compressor
 from .dgc import DGC
 from .ecq import ECQSGD
+from .exchange import CorruptPayload
 from .gravac import GraVAC
 from .minmax import MinMax
 from .onebit import OneBit
@@ -22,6 +23,7 @@ __all__ = [
     "FP16",
     "QSGD",
     "Compressor",
+    "CorruptPayload",
     "GraVAC",
     "MinMax",
     "NoCommunication",

@@ -1,10 +1,11 @@
 """One bucket through a parameter server: coded, pushed to the owners of its shards, averaged, coded again, pulled."""
 
 import dataclasses
-import itertools
 from typing import NamedTuple, Protocol
 
 import torch
+
+from mqgrad import cuda_ext
 
 from ..feedback import FeedbackGain
 from ..layout import Layout
@@ -12,11 +13,14 @@ from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
 from .base import Step
-from .runs import Chunk, Run, planned
+from .gradient_vector import GradientVector
+from .plans import Chunk, planned
+from .runs import Run
 from .topology import Received, Topology, join
 
-Pulled = tuple[torch.Tensor, ...]
-"""The coded means of all shards."""
+
+class CorruptPayload(RuntimeError):
+    """What arrived of another rank is not what that rank sent for this iteration."""
 
 
 class Way(NamedTuple):
@@ -61,8 +65,8 @@ class Exchange:
     push: Way
     pull: Way
     codec: VectorCodec = dataclasses.field(init=False)
-    flat: torch.Tensor = dataclasses.field(init=False, repr=False)
-    """float32 [numel]: the gradients, and then their mean."""
+    vector: GradientVector = dataclasses.field(init=False, repr=False)
+    """The gradients, and then their mean."""
 
     def __post_init__(self) -> None:
         self.codec = self.coder.codec
@@ -78,73 +82,93 @@ class Exchange:
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
 
         That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
-        started by step 6, so that the next bucket may begin before it, on some ranks, or after it.
+        started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU every
+        message ends with a checksum, which depends on the iteration.
+
+        Raises:
+            CorruptPayload: a checksum is wrong, here or where the end is waited for.
         """
         layout, step = self.layout, self.step
-        chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
+        plan = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
         with add_seconds(step.costs, "encode_seconds"):
-            self.flat = self._packed(gradients)
+            self.vector = GradientVector(layout, plan, gradients)
         # 1. and 2.
-        pushed = [self._start_push(chunk) for chunk in chunks]
+        pushed = [self._start_push(chunk) for chunk in plan.chunks]
         _clear_padding(self.push.residual, layout)
         # 3. to 5.
-        pulled = [self._start_pull(chunk, push.wait()) for chunk, push in zip(chunks, pushed, strict=True)]
+        pulled = [
+            self._start_pull(chunk, push.wait()) for chunk, push in zip(plan.chunks, pushed, strict=True)
+        ]
         _clear_padding(self.pull.residual, layout)
 
         def finish() -> None:
             # 6.
-            for chunk, pull in zip(chunks, pulled, strict=True):
+            for chunk, pull in zip(plan.chunks, pulled, strict=True):
                 self._decode(chunk, pull.wait())
-            with add_seconds(step.costs, "decode_seconds"):
-                layout.unpack(self.flat, gradients)
+            self.vector.finish()
 
         return Pending(finish)
+
+    @property
+    def flat(self) -> torch.Tensor:
+        """float32 [numel], see :class:`GradientVector`."""
+        return self.vector.flat
 
     def bucket_ids(self, run: Run) -> torch.Tensor:
         """int64 [buckets of the run]: the identity of each scale bucket."""
         size = self.coder.bucket_size
         return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
 
-    def _packed(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """The gradients. Padding repeats elements, for the sake of scales, or is zero where that is of no use."""
-        layout, codec, widths = self.layout, self.codec, self.step.parameter_bits
-        if widths is None:
-            return layout.pack(gradients, fill_padding=codec.repeats_padding(self.step.bits))
-        flat = layout.pack(gradients)
-        for part, bits in zip(layout.continuations, widths, strict=True):
-            if not codec.repeats_padding(bits):
-                flat[part] = 0.0
-        return flat
-
     def _start_push(self, chunk: Chunk) -> Pending[Received]:
         """Steps 1 and 2."""
         with add_seconds(self.step.costs, "encode_seconds"):
-            payloads = self.flat.new_empty(sum(chunk.shard_lengths), dtype=torch.uint8)
-            pieces = payloads.split_with_sizes(list(itertools.chain(*chunk.lengths)))
-            for run, piece in zip(itertools.chain(*chunk.runs), pieces, strict=True):
-                self.coder.encode(self, self.push, run, out=piece)
-        return self.topology.push(self.step.transport, payloads, chunk.shard_lengths)
+            self.vector.pack(chunk.copies)
+            messages = self.flat.new_empty(sum(chunk.lengths), dtype=torch.uint8)
+            for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
+                for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
+                    self.coder.encode(self, self.push, run, out=payload)
+            self._write_checksums(messages, chunk.lengths)
+        return self.topology.push(self.step.transport, messages, chunk.lengths)
 
-    def _start_pull(self, chunk: Chunk, received: Received) -> Pending[Pulled]:
+    def _start_pull(self, chunk: Chunk, received: Received) -> Pending[torch.Tensor]:
         """Steps 3 to 5."""
-        transport = self.step.transport
+        transport, owned = self.step.transport, self.topology.owned(self.step.transport)
         with add_seconds(self.step.costs, "encode_seconds"):
-            means = [
-                self.coder.encode_mean(self, self.pull, run, payloads)
-                for r, shard in zip(self.topology.owned(transport), received, strict=True)
-                for run, payloads in zip(
-                    chunk.runs[r], shard.split_with_sizes(chunk.lengths[r], dim=1), strict=True
-                )
-            ]
-            coded = join(means, self.flat.device)
-        return self.topology.pull(transport, coded, chunk.shard_lengths)
+            coded = []
+            for r, versions in zip(owned, received, strict=True):
+                self._check(versions.reshape(-1), [chunk.lengths[r]] * len(versions))
+                for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
+                    coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
+                coded.append(versions.new_empty(chunk.pieces[r][-1]))  # for the checksum
+            means = join(coded, self.flat.device)
+            self._write_checksums(means, [chunk.lengths[r] for r in owned])
+        return self.topology.pull(transport, means, chunk.lengths)
 
-    def _decode(self, chunk: Chunk, pulled: Pulled) -> None:
+    def _decode(self, chunk: Chunk, pulled: torch.Tensor) -> None:
         """Step 6."""
         with add_seconds(self.step.costs, "decode_seconds"):
-            for runs, payload, lengths in zip(chunk.runs, pulled, chunk.lengths, strict=True):
-                for run, piece in zip(runs, payload.split_with_sizes(lengths), strict=True):
-                    self.codec.decode_into_(self.flat[run.part], piece, run.bits)
+            self._check(pulled, chunk.lengths)
+            for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
+                for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
+                    self.codec.decode_into_(self.flat[run.part], payload, run.bits)
+            self.vector.unpack(chunk.copies)
+
+    def _write_checksums(self, messages: torch.Tensor, lengths: list[int]) -> None:
+        if messages.device.type == "cpu":
+            cuda_ext.write_checksums_(messages, lengths, self.step.iteration)
+
+    def _check(self, messages: torch.Tensor, lengths: list[int]) -> None:
+        """Compare the checksums of messages, one of each rank."""
+        if messages.device.type != "cpu":
+            return
+        wrong = cuda_ext.wrong_checksums(messages, lengths, self.step.iteration).tolist()
+        if any(wrong):
+            raise CorruptPayload(
+                f"what rank {self.step.transport.rank} received of rank {wrong.index(True)} in iteration "
+                f"{self.step.iteration} has a wrong checksum: it has changed on its way, or is of another iteration. "
+                "Have all ranks make equally many steps, and load the state of the same iteration; else look at the "
+                "memory and the network of the two hosts."
+            )
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

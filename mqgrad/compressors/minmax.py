@@ -89,7 +89,7 @@ class MinMax(Stateless):
         pulled = topology.pull(transport, join(coded, gradients[0].device), lengths).wait()
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
-            for r, payload in enumerate(pulled):
+            for r, payload in enumerate(pulled.split(lengths)):
                 for block, mean in zip(
                     blocks, _decode(payload, [b[r] for b in blocks], step.bits), strict=True
                 ):

@@ -3,15 +3,11 @@
 from typing import NamedTuple
 
 from ..layout import Layout
-from ..vector_codec import VectorCodec
 from ..widths import Width
 
 CHUNK_BYTES = 2**17
 """To each rank. With four hosts on two cores half of it takes 4–8 % less time at 100 Mbit/s and 8–31 % more at 1
 Gbit/s (1–8 bits, 16 MiB, medians of 12 pairs); half as much again takes 0–18 % more and −23 to 2 %."""
-
-_PLANS = 16
-"""That a layout keeps: with a width for every parameter, each decision may bring a new one."""
 
 
 class Run(NamedTuple):
@@ -25,40 +21,6 @@ class Run(NamedTuple):
     def numel(self) -> int:
         """Elements, padding included."""
         return int(self.part.stop - self.part.start)
-
-
-class Chunk(NamedTuple):
-    """A part of every shard, sent at a time. To be left as it is: it serves every iteration."""
-
-    runs: list[list[Run]]
-    """By shard."""
-    lengths: list[list[int]]
-    """Bytes of their payloads."""
-    shard_lengths: list[int]
-    """Bytes by shard."""
-
-
-def planned(
-    layout: Layout,
-    codec: VectorCodec,
-    bits: Width,
-    parameter_bits: tuple[Width, ...] | None,
-    bucket_size: int,
-) -> list[Chunk]:
-    """The chunks of a layout at a width, or at a width for each parameter."""
-    key = (codec, bits, parameter_bits)
-    if key not in layout.plans:
-        if len(layout.plans) == _PLANS:
-            layout.plans.clear()
-        chunks = chunked(shard_runs(layout, bits, parameter_bits), bucket_size)
-        layout.plans[key] = [_measured(codec, runs) for runs in chunks]
-    plan: list[Chunk] = layout.plans[key]
-    return plan
-
-
-def _measured(codec: VectorCodec, shards: list[list[Run]]) -> Chunk:
-    lengths = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in shards]
-    return Chunk(shards, lengths, list(map(sum, lengths)))
 
 
 def shard_runs(layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None) -> list[list[Run]]:

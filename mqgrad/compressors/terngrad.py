@@ -71,7 +71,10 @@ class TernGrad(Stateless):
         lengths = [shard_bytes // 2 * sum_bits] * transport.world_size
         pulled = topology.pull(transport, join(coded, payloads.device), lengths).wait()
         with add_seconds(step.costs, "decode_seconds"):
-            sums = torch.cat([unpack(payload, sum_bits) for payload in pulled]).float() - transport.world_size
+            sums = (
+                torch.cat([unpack(payload, sum_bits) for payload in pulled.split(lengths)]).float()
+                - transport.world_size
+            )
             _write_means(work.gradients, scales, sums, transport.world_size)
 
     def _clipped(self, gradient: torch.Tensor) -> torch.Tensor:

@@ -29,10 +29,8 @@ class Topology(Protocol):
         """
         ...
 
-    def pull(
-        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
-        """Hand out the owned shards' means, joined; return those of all shards, of ``lengths[r]`` bytes each."""
+    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
+        """Hand out the owned shards' means, joined; return those of all shards, ``lengths[r]`` bytes each, joined."""
         ...
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -49,9 +47,7 @@ class Sharded:
     def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
         return transport.start_all_to_all(payloads, lengths).then(lambda received: [received])
 
-    def pull(
-        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
+    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
         return transport.start_all_gather_uneven(coded, lengths)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -70,13 +66,9 @@ class Star:
         received = transport.start_gather(payloads)
         return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
 
-    def pull(
-        self, transport: Transport, coded: torch.Tensor, lengths: list[int]
-    ) -> Pending[tuple[torch.Tensor, ...]]:
-        mine = (
-            coded if len(coded) else coded.new_empty(sum(lengths))
-        )  # the server's length, to receive as much
-        return transport.start_fan_out(mine).then(lambda means: means.split(lengths))
+    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
+        # The server's length, to receive as much.
+        return transport.start_fan_out(coded if len(coded) else coded.new_empty(sum(lengths)))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         gathered = transport.start_gather(buffer).wait()

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork, Step
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 from mqgrad.experiments import bench_codec, bench_peers
 from mqgrad.experiments.bench_break_even import break_even_mbit_per_s, break_even_rates
 from mqgrad.experiments.bench_codec import Operation, measure_codec, time_in_turn
@@ -186,7 +187,8 @@ def test_transport_and_steps_on_two_ranks() -> None:
     assert report == other
     assert [c.bits for c in report.collectives] == [4, 32]
     four, plain = report.collectives
-    assert four.wire_bytes == 4096 * 4 / 8 + 4096 / 512 * 4  # codes and scales; half a vector, twice
+    # codes, scales and checksums; half a vector, twice
+    assert four.wire_bytes == 4096 * 4 / 8 + 4096 / 512 * 4 + 2 * CHECKSUM_BYTES
     assert plain.wire_bytes == 4 * 4096
     assert four.seconds > 0
     assert four.encode_seconds > 0

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from mqgrad.compressors import runs
+from mqgrad.compressors import plans, runs
 from mqgrad.compressors.runs import Run, chunked
 from mqgrad.process_group import ProcessGroupTransport
 from mqgrad.trainers.link import LinkEmulation
@@ -59,8 +59,8 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
 
     def rank_main(rank: int):
         means, cuts = [], []
-        chunked = runs.chunked
-        runs.chunked = lambda *args: cuts.append(chunked(*args)) or cuts[-1]
+        chunked = plans.chunked
+        plans.chunked = lambda *args: cuts.append(chunked(*args)) or cuts[-1]
         for chunk_bytes in (runs.CHUNK_BYTES, 64):
             runs.CHUNK_BYTES = chunk_bytes
             means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])

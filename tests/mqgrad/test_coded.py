@@ -8,6 +8,7 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 
 def averaged_gradient(
@@ -152,6 +153,6 @@ def test_bytes_are_counted_as_sent() -> None:
     for bits in (2, 4, 8):
         seed_bytes = 8 if bits == 2 else 0  # rotated
         shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2 + seed_bytes
-        assert sent[bits] == 2 * shard_payload + agreement_bytes
-    assert sent[16] == 2 * n + agreement_bytes
+        assert sent[bits] == 2 * (shard_payload + CHECKSUM_BYTES) + agreement_bytes
+    assert sent[16] == 2 * (n + CHECKSUM_BYTES) + agreement_bytes
     assert sent[32] == 4 * n + agreement_bytes

@@ -10,6 +10,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 NUM_PARAMETERS = 8  # of models.small_model: four layers, weight and bias
 MIXED = [1, 8, 2, 32, 4, 16, 3, 5]
@@ -129,10 +130,10 @@ def test_bytes_are_counted_as_sent_and_bits_by_element() -> None:
 
     results = run_ranks(rank_main)
     # Six scale buckets: rank 0 owns the three at 2 bits, rank 1 those at 8; each has a scale of 4 bytes. Two bits are
-    # rotated, with a seed of 8 bytes.
+    # rotated, with a seed of 8 bytes. Both shards have a checksum.
     low, high = 8 + 3 * (512 * 2 // 8 + 4), 3 * (512 * 8 // 8 + 4)
-    agreement = averages.AGREEMENT_BYTES
-    assert [sent for sent, _ in results] == [high + low + agreement, low + high + agreement]
+    others = 2 * CHECKSUM_BYTES + averages.AGREEMENT_BYTES
+    assert [sent for sent, _ in results] == [high + low + others, low + high + others]
     assert [bits for _, bits in results] == [5, 5]
 
 

@@ -205,7 +205,7 @@ def test_collectives_in_process() -> None:
             told.tolist(),
             received.tolist(),
             transport.all_gather(told + rank).tolist(),
-            [values.tolist() for values in uneven],
+            uneven.tolist(),
         ]
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(3)]
@@ -214,7 +214,7 @@ def test_collectives_in_process() -> None:
     for thread in threads:
         thread.join(timeout=10)
     to_each = [[[0], [10], [20]], [[1, 1], [11, 11], [21, 21]], [[2], [12], [22]]]
-    gathered = [[[7], [8], [9]], [[7], [7, 7], [7, 7, 7]]]
+    gathered = [[[7], [8], [9]], [7] * 6]
     assert results == {r: [[3.0, 3.0], [7], to_each[r], *gathered] for r in range(3)}
 
 
