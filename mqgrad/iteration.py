@@ -81,7 +81,7 @@ class Iteration:
             self._figures.add(work, self._measured.statistics)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if self._transport.world_size > 1:
-            averaged = self._compressor.start_average_(work, self._step(work.layout, measure))
+            averaged = self._compressor.start_average_(work, self._step(work.layout, measure, period))
         if not is_last:
             return averaged
         if averaged is DONE:
@@ -89,7 +89,7 @@ class Iteration:
             return DONE
         return averaged.then(lambda _: self._close(period, is_measured=measure))
 
-    def _step(self, layout: Layout, measure: bool) -> Step:
+    def _step(self, layout: Layout, measure: bool, period: int) -> Step:
         bits = self.bits
         return Step(
             transport=self._transport,
@@ -100,6 +100,7 @@ class Iteration:
             costs=self._measured.open_costs,
             measure=measure,
             seconds=self._clock.seconds,
+            period=period,
         )
 
     @property

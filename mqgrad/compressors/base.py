@@ -42,6 +42,8 @@ class Step(NamedTuple):
     """
     seconds: float = 0.0
     """What the iteration before took this rank, by the clock; 0 if that is not known."""
+    period: int = 1
+    """Iterations of the round that ends here."""
 
 
 @runtime_checkable

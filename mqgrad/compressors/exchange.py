@@ -1,6 +1,7 @@
 """One bucket through a parameter server: coded, pushed to the owners of its shards, averaged, coded again, pulled."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -9,6 +10,7 @@ from mqgrad import cuda_ext
 
 from ..feedback import FeedbackGain
 from ..layout import Layout
+from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
@@ -65,11 +67,13 @@ class Exchange:
     push: Way
     pull: Way
     codec: VectorCodec = dataclasses.field(init=False)
+    _salt: int = dataclasses.field(init=False, repr=False)
     vector: GradientVector = dataclasses.field(init=False, repr=False)
     """The gradients, and then their mean."""
 
     def __post_init__(self) -> None:
         self.codec = self.coder.codec
+        self._salt = stream_seed(self.step.iteration, self.step.period, 0)
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
         """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.
@@ -83,7 +87,7 @@ class Exchange:
 
         That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
         started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU every
-        message ends with a checksum, which depends on the iteration.
+        message ends with a checksum, which depends on the iteration, and on how long the round was that it ends.
 
         Raises:
             CorruptPayload: a checksum is wrong, here or where the end is waited for.
@@ -136,7 +140,7 @@ class Exchange:
         with add_seconds(self.step.costs, "encode_seconds"):
             coded = []
             for r, versions in zip(owned, received, strict=True):
-                self._check(versions.reshape(-1), [chunk.lengths[r]] * len(versions))
+                self._check(versions.reshape(-1), [chunk.lengths[r]] * len(versions), lambda rank: rank)
                 for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
                     coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
                 coded.append(versions.new_empty(chunk.pieces[r][-1]))  # for the checksum
@@ -147,7 +151,7 @@ class Exchange:
     def _decode(self, chunk: Chunk, pulled: torch.Tensor) -> None:
         """Step 6."""
         with add_seconds(self.step.costs, "decode_seconds"):
-            self._check(pulled, chunk.lengths)
+            self._check(pulled, chunk.lengths, self.topology.owner)
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.codec.decode_into_(self.flat[run.part], payload, run.bits)
@@ -155,19 +159,19 @@ class Exchange:
 
     def _write_checksums(self, messages: torch.Tensor, lengths: list[int]) -> None:
         if messages.device.type == "cpu":
-            cuda_ext.write_checksums_(messages, lengths, self.step.iteration)
+            cuda_ext.write_checksums_(messages, lengths, self._salt)
 
-    def _check(self, messages: torch.Tensor, lengths: list[int]) -> None:
-        """Compare the checksums of messages, one of each rank."""
+    def _check(self, messages: torch.Tensor, lengths: list[int], sender: Callable[[int], int]) -> None:
+        """Compare the checksums of messages, of each of which ``sender`` tells the rank."""
         if messages.device.type != "cpu":
             return
-        wrong = cuda_ext.wrong_checksums(messages, lengths, self.step.iteration).tolist()
+        wrong = cuda_ext.wrong_checksums(messages, lengths, self._salt).tolist()
         if any(wrong):
             raise CorruptPayload(
-                f"what rank {self.step.transport.rank} received of rank {wrong.index(True)} in iteration "
-                f"{self.step.iteration} has a wrong checksum: it has changed on its way, or is of another iteration. "
-                "Have all ranks make equally many steps, and load the state of the same iteration; else look at the "
-                "memory and the network of the two hosts."
+                f"what rank {self.step.transport.rank} received of rank {sender(wrong.index(True))} has a wrong "
+                f"checksum: it has changed on its way, or is not of iteration {self.step.iteration} and a round of "
+                f"{self.step.period}. Have all ranks make equally many steps, end rounds after the same one, and load "
+                "the state of the same iteration; else look at the memory and the network of the two hosts."
             )
 
 

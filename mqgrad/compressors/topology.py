@@ -22,6 +22,10 @@ class Topology(Protocol):
         """Shards that this rank averages."""
         ...
 
+    def owner(self, shard: int) -> int:
+        """Rank that averages a shard."""
+        ...
+
     def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
         """Send every shard to its owner: the r-th of the joined payloads has ``lengths[r]`` bytes.
 
@@ -44,6 +48,9 @@ class Sharded:
     def owned(self, transport: Transport) -> range:
         return range(transport.rank, transport.rank + 1)
 
+    def owner(self, shard: int) -> int:
+        return shard
+
     def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
         return transport.start_all_to_all(payloads, lengths).then(lambda received: [received])
 
@@ -60,6 +67,9 @@ class Star:
 
     def owned(self, transport: Transport) -> range:
         return range(transport.world_size if transport.rank == 0 else 0)
+
+    def owner(self, shard: int) -> int:
+        return 0
 
     def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
         num_owned = len(self.owned(transport))

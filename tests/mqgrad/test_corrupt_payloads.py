@@ -41,7 +41,8 @@ def test_a_changed_bit_is_an_error_that_names_where_it_came_from(bits: float, wa
         return "no error"
 
     errors = run_ranks(rank_main)
-    assert "what rank 1 received of rank 0 in iteration 4 has a wrong checksum" in errors[1]
+    assert "what rank 1 received of rank 0 has a wrong checksum" in errors[1]
+    assert "not of iteration 4 and a round of 1" in errors[1]
     assert "look at the memory and the network" in errors[1]
 
 
@@ -52,8 +53,21 @@ def test_codes_of_another_iteration_are_refused_between_checks() -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50))
         models.train(model, optimizer, state, rank, range(5))
         state.totals.iterations += rank
-        with pytest.raises(RuntimeError, match=rf"in iteration {5 + rank} has a wrong checksum"):
+        with pytest.raises(RuntimeError, match=rf"wrong checksum.* iteration {5 + rank} "):
             models.train(model, optimizer, state, rank, range(1))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_a_rank_that_ends_its_round_alone_is_found_out() -> None:
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50), period=5)
+        models.train(model, optimizer, state, rank, range(22 if rank == 0 else 24))
+        with pytest.raises(RuntimeError, match=rf"wrong checksum.* iteration 20 and a round of {2 + 3 * rank}"):
+            if rank == 0:
+                state.finish_round()
+            models.train(model, optimizer, state, rank, range(24, 25))
         state.close()
 
     run_ranks(rank_main)
