@@ -170,7 +170,7 @@ class Exchange:
             raise CorruptPayload(
                 f"what rank {self.step.transport.rank} received of rank {sender(wrong.index(True))} has a wrong "
                 f"checksum: it has changed on its way, or is not of iteration {self.step.iteration} and a round of "
-                f"{self.step.period}. Have all ranks make equally many steps, end rounds after the same one, and load "
+                f"{self.step.period}. Have all ranks make equally many steps, end rounds after the same one and load "
                 "the state of the same iteration; else look at the memory and the network of the two hosts."
             )
 
