@@ -65,7 +65,9 @@ def test_a_rank_that_ends_its_round_alone_is_found_out() -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50), period=5)
         models.train(model, optimizer, state, rank, range(22 if rank == 0 else 24))
         go_on = state.finish_round if rank == 0 else lambda: models.train(model, optimizer, state, rank, [24])
-        with pytest.raises(RuntimeError, match=rf"wrong checksum.* iteration 20 and a round of {2 + 3 * rank}"):
+        with pytest.raises(
+            RuntimeError, match=rf"wrong checksum.* iteration 20 and a round of {2 + 3 * rank}"
+        ):
             go_on()
         state.close()
 
