@@ -20,9 +20,15 @@ MQ_INLINE uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-MQ_INLINE uint32_t mix32(uint32_t x) {
+template <typename Word>  // uint32_t, or a vector of them
+MQ_INLINE void mix_in_place(Word& x) {
   x = (x ^ (x >> 16)) * 0x21f0aaadu;
-  return x ^ (x >> 15);
+  x ^= x >> 15;
+}
+
+MQ_INLINE uint32_t mix32(uint32_t x) {
+  mix_in_place(x);
+  return x;
 }
 
 struct Stream {
