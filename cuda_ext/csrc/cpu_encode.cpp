@@ -122,15 +122,25 @@ class BucketInput {
   std::vector<float> compensated_;
 };
 
-// Collects codes and packs them chunk by chunk, the first one to the first bits of `out`.
+// Collects codes and packs them chunk by chunk, the first one to the first bits of `out`. Whole blocks of 8-bit codes
+// need no packing: they are written where they belong.
 class Packer {
  public:
   Packer(int bits, uint8_t* out) : bits_(bits), out_(out) {}
 
-  // Room for kChunk codes.
-  uint8_t* next() { return codes_ + count_; }
+  // Room for n codes, up to kChunk, and for the rest of their block.
+  uint8_t* next(int64_t n) {
+    prefetch_output(out_ + count_ / 8 * bits_, n / 8 * bits_);
+    in_place_ = bits_ == 8 && count_ == 0 && n % kBlock == 0;
+    return in_place_ ? out_ : codes_ + count_;
+  }
 
+  // Past the n codes.
   void advance(int64_t n) {
+    if (in_place_) {
+      out_ += n;
+      return;
+    }
     count_ += n;
     if (count_ < kChunk) return;
     const int64_t whole = count_ / 8 * 8;
@@ -150,6 +160,7 @@ class Packer {
   const int bits_;
   uint8_t* out_;
   int64_t count_ = 0;
+  bool in_place_ = false;
   uint8_t codes_[2 * kChunk + kBlock];
 };
 
@@ -165,11 +176,12 @@ void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input,
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t n = std::min(kChunk, size - at);
     const float* next = input.next ? input.next + at : nullptr;
-    const uint32_t next_max = segment_codes(a, input.v + at, next, n, scale, bucket, at, packer.next());
+    uint8_t* codes = packer.next(n);
+    const uint32_t next_max = segment_codes(a, input.v + at, next, n, scale, bucket, at, codes);
     input.next_max_bits = std::max(input.next_max_bits, next_max);
     behind.ask();
     if (a.residual && is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
-      keep_errors(a.layout.bits, input.x + at, packer.next(), n, scale, a.beta, a.residual + begin + at);
+      keep_errors(a.layout.bits, input.x + at, codes, n, scale, a.beta, a.residual + begin + at);
     }
     packer.advance(n);
   }

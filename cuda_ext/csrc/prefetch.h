@@ -23,6 +23,13 @@ inline __attribute__((always_inline)) void prefetch_after(const void* piece, int
   if (at % kPage < static_cast<uintptr_t>(bytes)) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead));
 }
 
+// For each piece in turn of what a pass will write: stores, too, wait for lines and for addresses of pages.
+inline void prefetch_output(const void* piece, int64_t bytes) {
+  const uintptr_t at = reinterpret_cast<uintptr_t>(piece);
+  for (int64_t i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(reinterpret_cast<const void*>(at + i), 1);
+  if (at % kPage < static_cast<uintptr_t>(bytes)) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead), 1);
+}
+
 // The pages only, for a piece of any length.
 inline void prefetch_pages_after(const void* piece, int64_t bytes) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(piece);
