@@ -63,7 +63,7 @@ def reduce_encode_bfloat16(
     The other arguments, the result and the errors are those of `encode_bfloat16_with_feedback`.
     """
     checks.require_payloads(payloads, 2 * numel)
-    payloads = payloads.contiguous()
+    payloads = checks.rows_of(payloads)
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
         checks.require_apart("residual", residual, payloads=payloads)

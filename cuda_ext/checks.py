@@ -84,6 +84,12 @@ def require_payloads(payloads: Tensor, expected_bytes: int) -> None:
     require_bytes("payloads", payloads, (max(1, len(payloads)), expected_bytes))
 
 
+def rows_of(payloads: Tensor) -> Tensor:
+    """Payloads [W, P] as kernels take them: those of the CPU skip what lies between one and the next."""
+    lie_apart = payloads.stride(1) == 1 and payloads.stride(0) >= payloads.shape[1]
+    return payloads if payloads.device.type == "cpu" and lie_apart else payloads.contiguous()
+
+
 def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) -> None:
     require_bytes("out", out, (expected_bytes,))
     if out.device != device:
@@ -93,7 +99,7 @@ def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) 
 
 
 def require_apart(name: str, written: Tensor, **others: Tensor | None) -> None:
-    """Kernels read and write at once, on several threads. All tensors are contiguous."""
+    """Kernels read and write at once, on several threads."""
     if torch.compiler.is_compiling():  # there is no memory yet
         return
     for other_name, other in others.items():
@@ -106,7 +112,15 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
         starts = a.data_ptr(), b.data_ptr()
     except RuntimeError:  # a fake tensor
         return False
-    return all(starts) and starts[0] < starts[1] + b.nbytes and starts[1] < starts[0] + a.nbytes
+    return all(starts) and starts[0] < starts[1] + _extent(b) and starts[1] < starts[0] + _extent(a)
+
+
+def _extent(tensor: Tensor) -> int:
+    """Bytes from the first to the last element; of none, 0."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
 
 
 def require_bytes(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -113,7 +113,7 @@ def reduce_encode_rotated(
     The other arguments, the result and the errors are those of `encode_rotated_with_feedback`.
     """
     checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
-    payloads = payloads.contiguous()
+    payloads = checks.rows_of(payloads)
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
         checks.require_apart("residual", residual, payloads=payloads)

@@ -138,7 +138,7 @@ def reduce_encode(
     """
     checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
     checks.require_bucket_ids(bucket_ids, numel, payloads.device, bucket_size)
-    payloads = payloads.contiguous()
+    payloads = checks.rows_of(payloads)
     if residual is not None:
         checks.require_floats("residual", residual, numel, payloads.device)
         checks.require_apart("residual", residual, payloads=payloads, bucket_ids=bucket_ids)

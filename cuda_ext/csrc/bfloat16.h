@@ -33,9 +33,10 @@ struct Bfloat16Arguments {
   double alpha;
   double beta;
 
-  // In place of x: the mean of `count` payloads of numel elements, one behind the other.
+  // In place of x: the mean of `count` payloads of numel elements, with a gap of some bytes (on CUDA none) between them.
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
+  int64_t gap = 0;
 };
 
 // Elements [begin, end), whose bytes begin at payload[2 * begin]. A caller may split the range in any way.

@@ -24,9 +24,9 @@ struct Bfloat16Ops {
 
   static Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel,
                               double alpha, double beta) {
-    check_payloads(payloads, bfloat16_bytes(numel));
+    const int64_t gap = checked_gap(payloads, bfloat16_bytes(numel));
     return run_encode({nullptr, ScalarType::Float, numel, checked_residual(residual, numel, payloads), alpha, beta,
-                       static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+                       static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap},
                       payloads);
   }
 

@@ -43,7 +43,9 @@ MQ_CLONES void add_values(const uint8_t* __restrict payload, int64_t n, float* _
 }
 
 void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* mean) {
-  mean_of(a.count, n, mean, [&](int64_t k) { add_values(a.payloads + 2 * (k * a.numel + begin), n, mean); });
+  mean_of(a.count, n, mean, [&](int64_t k) {
+    add_values(a.payloads + k * (2 * a.numel + a.gap) + 2 * begin, n, mean);
+  });
 }
 
 // Elements [begin, begin + n) as fp32, in `room` where they are not that already.

@@ -111,7 +111,8 @@ class BucketInput {
     const int64_t early = begin % 8;
     float* sums = room(loaded_, early + n);
     mean_of(a_.count, early + n, sums, [&](int64_t k) {
-      decode_range(a_.payloads + k * a_.layout.payload_bytes(), a_.layout, begin - early, begin + n, true, sums);
+      const uint8_t* payload = a_.payloads + k * (a_.layout.payload_bytes() + a_.gap);
+      decode_range(payload, a_.layout, begin - early, begin + n, true, sums);
     });
     return sums + early;
   }

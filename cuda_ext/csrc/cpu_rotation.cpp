@@ -93,7 +93,7 @@ class Encoder {
         v_(size_), other_(size_), codes_(size_), sums_(size_ / 8), room_(a.count ? size_ : 0) {
     decoders_.reserve(static_cast<size_t>(a.count));
     for (int64_t k = 0; k < a.count; ++k) {
-      decoders_.emplace_back(a.payloads + k * a.layout.payload_bytes(), a.layout, room_);
+      decoders_.emplace_back(a.payloads + k * (a.layout.payload_bytes() + a.gap), a.layout, room_);
     }
   }
 

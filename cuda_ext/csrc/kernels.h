@@ -37,9 +37,10 @@ struct EncodeArguments {
   double alpha;
   double beta;
 
-  // In place of x: the mean of `count` payloads of the same layout, one behind the other.
+  // In place of x: the mean of `count` payloads of the same layout, with a gap of some bytes (on CUDA none) between them.
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
+  int64_t gap = 0;
 };
 
 // A unit is the fewest buckets whose codes end on a byte, so that no two units write to the same byte.

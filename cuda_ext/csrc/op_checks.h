@@ -44,12 +44,19 @@ inline bool same_device(const Tensor& a, const Tensor& b) {
   return a.is_cpu() == b.is_cpu() && a.is_cuda() == b.is_cuda() && a.get_device_index() == b.get_device_index();
 }
 
-// Kernels read and write at once, on several threads. Both tensors are contiguous.
+// From the first to the last element.
+inline int64_t extent(const Tensor& t) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+  return (last + 1) * static_cast<int64_t>(t.element_size());
+}
+
+// Kernels read and write at once, on several threads.
 inline void check_apart(const Tensor& written, const char* name, const std::optional<Tensor>& read,
                         const char* read_name) {
   if (!read.has_value() || written.numel() == 0 || read->numel() == 0) return;
   const auto begin = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.const_data_ptr()); };
-  const auto end = [&](const Tensor& t) { return begin(t) + static_cast<uintptr_t>(t.numel()) * t.element_size(); };
+  const auto end = [&](const Tensor& t) { return begin(t) + static_cast<uintptr_t>(extent(t)); };
   STD_TORCH_CHECK(end(written) <= begin(*read) || end(*read) <= begin(written), "mqgrad: ", name,
                   " must not share memory with ", read_name);
 }
@@ -75,12 +82,17 @@ inline void check_payload(const Tensor& payload, int64_t bytes) {
   STD_TORCH_CHECK(payload.numel() == bytes, "mqgrad: payload must have ", bytes, " bytes, got ", payload.numel());
 }
 
-inline void check_payloads(const Tensor& payloads, int64_t bytes) {
-  STD_TORCH_CHECK(payloads.scalar_type() == ScalarType::Byte && payloads.dim() == 2 && payloads.is_contiguous(),
-                  "mqgrad: payloads must be a contiguous 2-D uint8 tensor");
+// Returns the bytes between one and the next: on the CPU payloads may be parts of the rows of a tensor.
+inline int64_t checked_gap(const Tensor& payloads, int64_t bytes) {
+  STD_TORCH_CHECK(payloads.scalar_type() == ScalarType::Byte && payloads.dim() == 2,
+                  "mqgrad: payloads must be a 2-D uint8 tensor");
   STD_TORCH_CHECK(payloads.size(0) >= 1, "mqgrad: payloads must have at least one row");
   STD_TORCH_CHECK(payloads.size(1) == bytes, "mqgrad: payloads must have rows of ", bytes, " bytes, got ",
                   payloads.size(1));
+  if (payloads.is_contiguous()) return 0;
+  STD_TORCH_CHECK(payloads.is_cpu() && payloads.stride(1) == 1 && payloads.stride(0) >= bytes,
+                  "mqgrad: payloads must have contiguous rows, one behind the other, on CUDA without gaps");
+  return payloads.stride(0) - bytes;
 }
 
 inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside,

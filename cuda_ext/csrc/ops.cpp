@@ -72,11 +72,11 @@ Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residu
                      int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
                      const std::optional<Tensor>& bucket_ids) {
   const Layout layout = checked_layout(numel, bits, bucket_size);
-  check_payloads(payloads, layout.payload_bytes());
+  const int64_t gap = checked_gap(payloads, layout.payload_bytes());
   const Tensor payload = new_payload(payloads, layout);
   run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
               checked_ids(bucket_ids, layout.buckets(), payloads, residual), checked_residual(residual, numel, payloads),
-              alpha, beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+              alpha, beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap},
              payload);
   return payload;
 }

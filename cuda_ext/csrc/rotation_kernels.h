@@ -41,9 +41,10 @@ struct RotatedArguments {
   double alpha = 0;
   double beta = 0;
 
-  // In place of x: the mean of `count` payloads of the same layout, one behind the other.
+  // In place of x: the mean of `count` payloads of the same layout, with a gap of some bytes (on CUDA none) between them.
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
+  int64_t gap = 0;
 };
 
 // Scales and codes of buckets [begin, end); the seed at the front of the payload is the caller's to write.

@@ -42,10 +42,10 @@ Tensor encode_rotated_with_feedback(const Tensor& x, const Tensor& residual, int
 Tensor reduce_encode_rotated(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel, int64_t bits,
                              int64_t bucket_size, bool unbiased, int64_t seed, double alpha, double beta) {
   const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
-  check_payloads(payloads, layout.payload_bytes());
+  const int64_t gap = checked_gap(payloads, layout.payload_bytes());
   return run_encode({nullptr, ScalarType::Float, layout, unbiased, static_cast<uint64_t>(seed),
                      checked_residual(residual, numel, payloads), alpha, beta,
-                     static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
+                     static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap},
                     payloads);
 }
 

@@ -84,3 +84,43 @@ def test_outputs_may_be_slices(bits: int, offset: int) -> None:
     assert cuda_ext.decode(out, 1000, bits, 96, out=part) is part
     assert torch.equal(part, cuda_ext.decode(expected, 1000, bits, 96))
     assert bool((flat[:offset] == 7).all() & (flat[offset + 1000 :] == 7).all())
+
+
+REDUCE = {
+    "uniform": lambda p, residual: cuda_ext.reduce_encode(p, 1000, 3, 64, False, 9, residual=residual),
+    "rotated": lambda p, residual: cuda_ext.reduce_encode_rotated(p, 1000, 2, 64, True, 9, residual=residual),
+    "bfloat16": lambda p, residual: cuda_ext.reduce_encode_bfloat16(p, 1000, residual=residual),
+}
+SIZES = {
+    "uniform": cuda_ext.payload_bytes(1000, 3, 64),
+    "rotated": cuda_ext.rotated_bytes(1000, 2, 64),
+    "bfloat16": 2000,
+}
+
+
+def messages_of(family: str, gap: int) -> tuple[Tensor, Tensor]:
+    """Three messages of random bytes, and their payloads, with the end of one and the front of the next between."""
+    size, generator = SIZES[family], torch.Generator().manual_seed(gap)
+    messages = torch.randint(64, (3, size + gap), generator=generator, dtype=torch.uint8)
+    return messages, messages[:, gap // 2 : gap // 2 + size]
+
+
+@pytest.mark.parametrize("gap", [0, 1, 8, 300])
+@pytest.mark.parametrize("family", REDUCE)
+def test_payloads_may_be_parts_of_messages(family: str, gap: int) -> None:
+    messages, parts = messages_of(family, gap)
+    before, residuals = messages.clone(), torch.ones(2, 1000)
+    ours = REDUCE[family](parts, residuals[0])
+    assert torch.equal(ours, REDUCE[family](parts.clone(memory_format=torch.contiguous_format), residuals[1]))
+    assert torch.equal(residuals[0].view(torch.int32), residuals[1].view(torch.int32))
+    assert torch.equal(messages, before)
+
+
+@pytest.mark.parametrize("family", REDUCE)
+def test_a_residual_between_payloads_is_refused(family: str) -> None:
+    messages, parts = messages_of(family, 3 * 4096 - SIZES[family])
+    residual = messages[0].view(torch.float32)[-1000:]
+    with pytest.raises(
+        ValueError, match="residual is written in place and must not share memory with payloads"
+    ):
+        REDUCE[family](parts, residual)
