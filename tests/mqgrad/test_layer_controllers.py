@@ -18,6 +18,7 @@ from ranks import run_ranks
 import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.l_greco import knapsack
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 from mqgrad.quantization_noise import uniform_noise
 from mqgrad.statistics import IntervalStatistics, ParameterStatistics, Trial
 from mqgrad.widths import CODED_WIDTHS, Width
@@ -230,4 +231,6 @@ def test_a_real_run_keeps_replicas_equal_counts_its_bytes_and_resumes(spec: str)
     # Two ranks send one another all they have, and the mean of what they own: a coded model in all.
     coded = sum(n * bits / 8 + 4 * n / 512 for n, bits in widths.items())
     padding = 512 * min(widths.values()) / 8 + 4  # nine scale buckets fill shards of five
-    assert first[3] + second[3] == 2 * (coded + padding)  # in mid-interval, nothing but gradients
+    checksums = 2 * CHECKSUM_BYTES  # of both shards
+    # In mid-interval, nothing but gradients.
+    assert first[3] + second[3] == 2 * (coded + padding + checksums)

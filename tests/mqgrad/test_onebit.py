@@ -11,6 +11,7 @@ from ranks import run_ranks
 import mqgrad
 from mqgrad import bit_planes
 from mqgrad.compressors.onebit import OneBitCodec
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 
 @given(bits=st.integers(1, 8), groups=st.integers(0, 40), seed=st.integers(0, 1000))
@@ -65,7 +66,8 @@ def test_bytes_are_those_of_signs_and_means() -> None:
         return state.totals.wire_bytes
 
     n = 512 * 64
-    assert run_ranks(rank_main) == [averages.AGREEMENT_BYTES + n // 8 + 8 * n // 512] * 2
+    payloads = n // 8 + 8 * n // 512  # of both shards
+    assert run_ranks(rank_main) == [averages.AGREEMENT_BYTES + payloads + 2 * CHECKSUM_BYTES] * 2
 
 
 def test_what_one_step_leaves_out_the_next_ones_send() -> None:

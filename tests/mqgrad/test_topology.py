@@ -5,6 +5,7 @@ import pytest
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -58,7 +59,7 @@ def test_the_servers_link_carries_every_push_and_every_pull(bits: int) -> None:
         return state.totals.wire_bytes - 3 * averages.AGREEMENT_BYTES, link.asked[1:]
 
     n = 512 * 64
-    model_bytes = 4 * n if bits == 32 else n * bits // 8 + 4 * n // 512
+    model_bytes = 4 * n if bits == 32 else n * bits // 8 + 4 * n // 512 + 4 * CHECKSUM_BYTES
     results = run_ranks(rank_main, world_size=4)
     assert [sent for sent, _ in results] == [3 * model_bytes] + [model_bytes] * 3
     for _, asked in results:
