@@ -19,9 +19,9 @@ def minmax_bytes(rows: int, columns: int, bits: int) -> int:
     return 8 * columns + -(-rows * columns * bits // 8) if rows * columns else 0
 
 
-def as_int64(seed: int) -> int:
+def as_int64(seed: int, name: str = "seed") -> int:
     if not -(2**63) <= seed < 2**64:
-        raise ValueError(f"seed must fit 64 bits, got {seed}")
+        raise ValueError(f"{name} must fit 64 bits, got {seed}")
     return seed - 2**64 if seed >= 2**63 else seed
 
 

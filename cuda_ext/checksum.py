@@ -13,7 +13,8 @@ from mqgrad.cuda_ext.reference_checksum import CHECKSUM_BYTES
 def write_checksums_(messages: Tensor, lengths: Sequence[int], salt: int = 0) -> None:
     """Write the checksum of each message, 8 bytes, to its end.
 
-    It sees every change of four bytes side by side, and of others all but one in 2⁶⁴; it is no signature.
+    It sees every change of up to four bytes side by side in a payload, and misses few others (Note [Checksum] in
+    csrc/checksum.h); it is no signature.
 
     Args:
         messages: contiguous uint8 [sum of lengths], one behind the other, each with 8 bytes of room at its end.
@@ -22,12 +23,12 @@ def write_checksums_(messages: Tensor, lengths: Sequence[int], salt: int = 0) ->
 
     Raises:
         TypeError: the messages are not uint8.
-        ValueError: a length is below 8, or they are not those of the messages.
+        ValueError: a length is below 8, they are not those of the messages, or the messages are not contiguous.
     """
     _require_messages(messages, lengths)
     if not messages.is_contiguous():
         raise ValueError("messages are written in place and must be contiguous")
-    _kernels(messages.device).write_checksums_(messages, list(lengths), checks.as_int64(salt))
+    _kernels(messages.device).write_checksums_(messages, list(lengths), checks.as_int64(salt, "salt"))
 
 
 def wrong_checksums(messages: Tensor, lengths: Sequence[int], salt: int = 0) -> Tensor:
@@ -37,7 +38,7 @@ def wrong_checksums(messages: Tensor, lengths: Sequence[int], salt: int = 0) -> 
     """
     _require_messages(messages, lengths)
     return _kernels(messages.device).wrong_checksums(
-        messages.contiguous(), list(lengths), checks.as_int64(salt)
+        messages.contiguous(), list(lengths), checks.as_int64(salt, "salt")
     )
 
 

@@ -171,12 +171,12 @@ def random_words(seed: int, bucket_ids: Tensor, index_L: Tensor) -> Tensor:
 
 def random_key(seed: int, bucket_ids: Tensor) -> Tensor:
     """Note [Random numbers]: 64 bits as int64, like the identities."""
-    return _mix64(
-        _mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
+    return mix64(
+        mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
     )
 
 
-def _mix64(x: Tensor) -> Tensor:
+def mix64(x: Tensor) -> Tensor:
     x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
     return x ^ _shift_right(x, 31)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext.reference import random_key
+from mqgrad.cuda_ext.reference import mix64, random_key
 
 CHECKSUM_BYTES = 8
 
@@ -30,4 +30,4 @@ def _checksum(payload: Tensor, salt: int) -> Tensor:
     words = torch.nn.functional.pad(payload, (0, -payload.numel() % 4)).view(torch.int32).long() & 0xFFFFFFFF
     weights = (2 * torch.arange(len(words), device=payload.device) + 1) & 0xFFFFFFFF
     start = random_key(salt, torch.tensor(payload.numel(), device=payload.device))
-    return ((words * weights).sum() + start).view(1).view(torch.uint8)
+    return mix64((words * weights).sum() + start).view(1).view(torch.uint8)

@@ -48,12 +48,6 @@ class Layout:
         bucket_size = self.numel // len(self.bucket_ids)
         return self.offsets[-1] - (-self.numels[-1] // bucket_size) * bucket_size
 
-    @property
-    def continuations(self) -> list[slice]:
-        """Where each parameter is continued."""
-        ends = [offset + numel for offset, numel in zip(self.offsets, self.numels, strict=True)]
-        return [slice(*part) for part in zip(ends, [*self.offsets[1:], self.end], strict=True)]
-
     @functools.cached_property
     def _pieces(self) -> list[int]:
         """Lengths of each parameter and of what lies between it and the next, in turn."""

@@ -131,7 +131,8 @@ class LocalRounds:
     def finish(self, period: int) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
 
-        All or nothing: what fails leaves every rank with its own parameters.
+        All or nothing on each rank: what fails leaves it with its own parameters. (A mean that only one of them
+        receives corrupt is applied by the others, who are then told by what they wait for next.)
 
         Raises:
             RuntimeError: no gradient of the model has come through the hook; the average failed.

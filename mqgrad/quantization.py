@@ -21,8 +21,8 @@ class QuantizedTensor:
     bits: Width
     codec: Codec
     checksum: torch.Tensor | None = None
-    """uint8 [8] of the payload, its width and its number of elements, which ``wire_bytes`` leaves out; None on a GPU,
-    and where it is not to be compared."""
+    """uint8 [8] of the payload, its width and its number of elements, which ``wire_bytes`` leaves out. None where it
+    is not to be compared: on other devices than the CPU, and in compiled code."""
 
     @property
     def wire_bytes(self) -> int:
@@ -35,9 +35,9 @@ class QuantizedTensor:
         Raises:
             ValueError: if the payload is too short or too long for the shape, or not the one that was coded.
         """
-        if self.checksum is not None:
-            self._compare_checksum(self.checksum)
         flat = self.codec.decode(self.payload, self.shape.numel(), self.bits)
+        if self.checksum is not None:
+            self._compare_checksum(self.checksum.to(self.payload.device))
         return flat.to(self.dtype).reshape(self.shape)
 
     def _compare_checksum(self, checksum: torch.Tensor) -> None:
@@ -73,7 +73,8 @@ def quantize(
     message = x.new_empty(codec.payload_bytes(x.numel(), bits) + cuda_ext.CHECKSUM_BYTES, dtype=torch.uint8)
     payload, checksum = message[: -cuda_ext.CHECKSUM_BYTES], message[-cuda_ext.CHECKSUM_BYTES :]
     codec.encode(x.detach().reshape(-1), bits, seed, out=payload)
-    if not x.is_cuda:
+    is_compared = x.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_compared:
         cuda_ext.write_checksums_(message, [len(message)], _salt(x.numel(), bits))
     return QuantizedTensor(
         payload=payload,
@@ -81,7 +82,7 @@ def quantize(
         dtype=x.dtype,
         bits=bits,
         codec=codec,
-        checksum=None if x.is_cuda else checksum,
+        checksum=checksum if is_compared else None,
     )
 
 

@@ -27,7 +27,7 @@ uint64_t checksum(const uint8_t* bytes, int64_t n, uint64_t salt) {
   uint32_t last = 0;
   if (n % 4) std::memcpy(&last, bytes + 4 * words, n % 4);
   const uint64_t start = random_key(salt, static_cast<uint64_t>(n));
-  return start + weighted_sum(bytes, words) + static_cast<uint64_t>(last) * static_cast<uint32_t>(2 * words + 1);
+  return mix64(start + weighted_sum(bytes, words) + static_cast<uint64_t>(last) * static_cast<uint32_t>(2 * words + 1));
 }
 
 }  // namespace mqgrad

@@ -39,6 +39,8 @@ using Halves = typename VectorsOf<LANES>::Halves;
 template <int LANES>
 using Bytes = typename VectorsOf<LANES>::Bytes;
 
+constexpr uint32_t kIntegerBits = 0x4b000000u;  // of 2^23, to which z adds an integer
+
 // Which of the words of two vectors' elements comes where: two for the first and two for the second, by turns.
 constexpr int word_in_lane(int lane, int lanes) {
   return lane / 4 * 2 + lane % 2 + (lane % 4 < 2 ? 0 : lanes / 2);
@@ -127,7 +129,7 @@ MQ_VERSION("avx2") uint32_t codes_of(const float* lifted, const float* next, int
 }
 
 #else
-#define MQ_VERSION(target_name)
+#define MQ_VERSION(target_name) MQ_CLONES
 #endif
 
 MQ_VERSION("default") uint32_t codes_of(const float* lifted, const float* next, int64_t n, const Grid& grid,

@@ -48,8 +48,6 @@ MQ_INLINE double clip_factor(int bits) {  // k_b, for b = 2..4
 // The ends are exact: scale * factor is off by at most top * 2^-23 < 1/2, which rounds away, so that |x| = scale gives
 // 0 or 2 top. `lift` is a power of two and therefore exact; it is 1 unless the scale is so small that top / scale
 // would overflow.
-constexpr uint32_t kIntegerBits = 0x4b000000u;  // of 2^23, which the low bits of z are added to
-
 struct Grid {
   float lift;
   float factor;

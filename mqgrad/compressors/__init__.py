@@ -3,8 +3,8 @@
 from .base import Compressor
 from .dgc import DGC
 from .ecq import ECQSGD
-from .exchange import CorruptPayload
 from .gravac import GraVAC
+from .message_checks import CorruptPayload
 from .minmax import MinMax
 from .onebit import OneBit
 from .plain import FP16, NoCommunication

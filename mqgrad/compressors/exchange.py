@@ -1,28 +1,21 @@
 """One bucket through a parameter server: coded, pushed to the owners of its shards, averaged, coded again, pulled."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 
-from mqgrad import cuda_ext
-
 from ..feedback import FeedbackGain
 from ..layout import Layout
-from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
 from .base import Step
 from .gradient_vector import GradientVector
+from .message_checks import MessageChecks
 from .plans import Chunk, planned
 from .runs import Run
 from .topology import Received, Topology, join
-
-
-class CorruptPayload(RuntimeError):
-    """What arrived of another rank is not what that rank sent for this iteration."""
 
 
 class Way(NamedTuple):
@@ -67,13 +60,13 @@ class Exchange:
     push: Way
     pull: Way
     codec: VectorCodec = dataclasses.field(init=False)
-    _salt: int = dataclasses.field(init=False, repr=False)
+    _checks: MessageChecks = dataclasses.field(init=False, repr=False)
     vector: GradientVector = dataclasses.field(init=False, repr=False)
     """The gradients, and then their mean."""
 
     def __post_init__(self) -> None:
         self.codec = self.coder.codec
-        self._salt = stream_seed(self.step.iteration, self.step.period, 0)
+        self._checks = MessageChecks(self.step, self.layout.keys[0], self.layout.padding.device)
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
         """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.
@@ -87,10 +80,8 @@ class Exchange:
 
         That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
         started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU every
-        message ends with a checksum, which depends on the iteration, and on how long the round was that it ends.
-
-        Raises:
-            CorruptPayload: a checksum is wrong, here or where the end is waited for.
+        message ends with a checksum; a wrong one is an error where the end is waited for, a ``CorruptPayload``, and
+        gradients and residuals are not to be used then.
         """
         layout, step = self.layout, self.step
         plan = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
@@ -109,7 +100,9 @@ class Exchange:
             # 6.
             for chunk, pull in zip(plan.chunks, pulled, strict=True):
                 self._decode(chunk, pull.wait())
-            self.vector.finish()
+            with add_seconds(step.costs, "decode_seconds"):
+                self.vector.finish()
+            self._checks.raise_problem()
 
         return Pending(finish)
 
@@ -131,7 +124,7 @@ class Exchange:
             for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.coder.encode(self, self.push, run, out=payload)
-            self._write_checksums(messages, chunk.lengths)
+            self._checks.sign(messages, chunk.lengths, chunk.place)
         return self.topology.push(self.step.transport, messages, chunk.lengths)
 
     def _start_pull(self, chunk: Chunk, received: Received) -> Pending[torch.Tensor]:
@@ -140,39 +133,26 @@ class Exchange:
         with add_seconds(self.step.costs, "encode_seconds"):
             coded = []
             for r, versions in zip(owned, received, strict=True):
-                self._check(versions.reshape(-1), [chunk.lengths[r]] * len(versions), lambda rank: rank)
+                lengths = [chunk.lengths[r]] * len(versions)
+                self._checks.compare(versions.reshape(-1), lengths, chunk.place, lambda rank: rank)
                 for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
                     coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
-                coded.append(versions.new_empty(chunk.pieces[r][-1]))  # for the checksum
+                if chunk.pieces[r][-1]:  # of a checksum
+                    coded.append(versions.new_empty(chunk.pieces[r][-1]))
             means = join(coded, self.flat.device)
-            self._write_checksums(means, [chunk.lengths[r] for r in owned])
+            self._checks.sign(means, [chunk.lengths[r] for r in owned], chunk.place + 1)
         return self.topology.pull(transport, means, chunk.lengths)
 
     def _decode(self, chunk: Chunk, pulled: torch.Tensor) -> None:
         """Step 6."""
         with add_seconds(self.step.costs, "decode_seconds"):
-            self._check(pulled, chunk.lengths, self.topology.owner)
+            self._checks.compare(pulled, chunk.lengths, chunk.place + 1, self.topology.owner)
+            if self._checks.is_spoilt:
+                return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.codec.decode_into_(self.flat[run.part], payload, run.bits)
             self.vector.unpack(chunk.copies)
-
-    def _write_checksums(self, messages: torch.Tensor, lengths: list[int]) -> None:
-        if messages.device.type == "cpu":
-            cuda_ext.write_checksums_(messages, lengths, self._salt)
-
-    def _check(self, messages: torch.Tensor, lengths: list[int], sender: Callable[[int], int]) -> None:
-        """Compare the checksums of messages, of each of which ``sender`` tells the rank."""
-        if messages.device.type != "cpu":
-            return
-        wrong = cuda_ext.wrong_checksums(messages, lengths, self._salt).tolist()
-        if any(wrong):
-            raise CorruptPayload(
-                f"what rank {self.step.transport.rank} received of rank {sender(wrong.index(True))} has a wrong "
-                f"checksum: it has changed on its way, or is not of iteration {self.step.iteration} and a round of "
-                f"{self.step.period}. Have all ranks make equally many steps, end rounds after the same one and load "
-                "the state of the same iteration; else look at the memory and the network of the two hosts."
-            )
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

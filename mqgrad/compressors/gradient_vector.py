@@ -9,7 +9,7 @@ from .plans import Copies, Plan
 class GradientVector:
     """Copies gradients to a float32 vector and back, one chunk at a time.
 
-    While one is copied others are on the wire, and what has been copied is coded while it is in the cache.
+    While one is copied others are on the wire. Gradients that are not contiguous are copied whole, before and after.
 
     Args:
         gradients: of any floating dtype, in the order of the layout; overwritten.
@@ -19,12 +19,12 @@ class GradientVector:
         self.flat = torch.empty(layout.numel, dtype=torch.float32, device=gradients[0].device)
         """[numel]; only the chunks that were packed are defined, and zeros behind the last parameter."""
         self.flat[layout.end :].zero_()
-        self._vector_pieces = self.flat.split_with_sizes(plan.vector)
+        self._vector_pieces = self.flat.split_with_sizes(plan.vector_pieces)
         self._gradients = gradients
         self._flat_gradients = [gradient.reshape(-1) for gradient in gradients]
         self._gradient_pieces = [
             piece
-            for gradient, lengths in zip(self._flat_gradients, plan.gradients, strict=True)
+            for gradient, lengths in zip(self._flat_gradients, plan.gradient_pieces, strict=True)
             for piece in gradient.split_with_sizes(lengths)
         ]
 

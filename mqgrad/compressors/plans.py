@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from mqgrad import cuda_ext
-
 from ..layout import Layout
 from ..vector_codec import VectorCodec
 from ..widths import Width
+from .message_checks import checksum_bytes
 from .runs import Run, chunked, shard_runs
 
 _PLANS = 16
@@ -39,6 +38,8 @@ class Chunk(NamedTuple):
     lengths: list[int]
     """Bytes of the messages."""
     copies: Copies
+    place: int
+    """An even number that no other chunk has: of its push; the next one is that of its pull."""
 
     def payloads(self, shard: int, message: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Those of the runs of a shard, in its message [P] or in several versions of it [W, P]."""
@@ -49,16 +50,17 @@ class Plan(NamedTuple):
     """To be left as it is: it serves every iteration."""
 
     chunks: list[Chunk]
-    gradients: list[list[int]]
+    gradient_pieces: list[list[int]]
     """Elements of the pieces of each gradient, one behind the other."""
-    vector: list[int]
+    vector_pieces: list[int]
     """Of those of the coded vector, some of which are of no gradient."""
 
 
 class Piece(NamedTuple):
-    """Of the coded vector."""
+    """A part of the coded vector, to be copied at a time."""
 
-    part: slice
+    start: int
+    stop: int
     parameter: int | None
     """Whose gradient it is; None between and behind parameters."""
 
@@ -87,23 +89,21 @@ def _plan(layout: Layout, codec: VectorCodec, chunks: list[list[list[Run]]], rep
     step = sum(run.numel for run in chunks[0][0])
     pieces = list(_pieces(layout, step))
     copies = _copies(layout, step, pieces, repeats)
+    gradient_pieces: list[list[int]] = [[] for _ in layout.keys]
+    for piece in pieces:
+        if piece.parameter is not None:
+            gradient_pieces[piece.parameter].append(piece.stop - piece.start)
     return Plan(
         [_chunk(layout, codec, runs, copied) for runs, copied in zip(chunks, copies, strict=True)],
-        [
-            [piece.part.stop - piece.part.start for piece in pieces if piece.parameter == parameter]
-            for parameter in range(len(layout.keys))
-        ],
-        [piece.part.stop - piece.part.start for piece in pieces],
+        gradient_pieces,
+        [piece.stop - piece.start for piece in pieces],
     )
 
 
 def _chunk(layout: Layout, codec: VectorCodec, shards: list[list[Run]], copies: Copies) -> Chunk:
-    # None on a GPU, where to look at a checksum is to wait until everything before it is done.
-    checksum_bytes = cuda_ext.CHECKSUM_BYTES if layout.padding.device.type == "cpu" else 0
-    pieces = [
-        [*(codec.payload_bytes(run.numel, run.bits) for run in runs), checksum_bytes] for runs in shards
-    ]
-    return Chunk(shards, pieces, list(map(sum, pieces)), copies)
+    room = checksum_bytes(layout.padding.device)
+    pieces = [[*(codec.payload_bytes(run.numel, run.bits) for run in runs), room] for runs in shards]
+    return Chunk(shards, pieces, list(map(sum, pieces)), copies, 2 * shards[0][0].part.start)
 
 
 def _pieces(layout: Layout, step: int) -> Iterator[Piece]:
@@ -115,7 +115,7 @@ def _pieces(layout: Layout, step: int) -> Iterator[Piece]:
     for start, stop in itertools.pairwise(sorted(cuts)):
         parameter = bisect.bisect_right(layout.offsets, start) - 1
         offset, numel = parameters[parameter]
-        yield Piece(slice(start, stop), parameter if start < offset + numel else None)
+        yield Piece(start, stop, parameter if start < offset + numel else None)
 
 
 def _copies(layout: Layout, step: int, pieces: list[Piece], repeats: list[bool]) -> list[Copies]:
@@ -136,7 +136,7 @@ def _copies(layout: Layout, step: int, pieces: list[Piece], repeats: list[bool])
         )
     of_gradients = (i for i, piece in enumerate(pieces) if piece.parameter is not None)
     for gradient, vector in enumerate(of_gradients):
-        chunk = pieces[vector].part.start % layout.shard_numel // step
+        chunk = pieces[vector].start % layout.shard_numel // step
         copies[chunk].gradients.append(gradient)
         copies[chunk].vector.append(vector)
     return copies

@@ -35,11 +35,11 @@ def test_what_was_written_is_right(sizes: list[int], salt: int) -> None:
 
 @given(MESSAGES, SALTS, st.data())
 def test_one_change_is_seen_in_its_message(sizes: list[int], salt: int, data: st.DataObject) -> None:
-    """Of up to four bytes that are one word, wherever they are."""
+    """Of up to four bytes side by side, wherever they are."""
     messages, lengths = written(sizes, salt)
     changed = data.draw(st.integers(0, len(sizes) - 1))
-    start, words = sum(lengths[:changed]), lengths[changed] // 4
-    at = start + 4 * data.draw(st.integers(0, words - 1))
+    start = sum(lengths[:changed])
+    at = start + data.draw(st.integers(0, lengths[changed] - 1))
     stop = min(at + 4, start + lengths[changed])
     mask = data.draw(st.lists(st.integers(0, 255), min_size=stop - at, max_size=stop - at).filter(any))
     messages[at:stop] ^= torch.tensor(mask, dtype=torch.uint8)
@@ -93,10 +93,10 @@ def test_the_reference_agrees_wherever_messages_begin(sizes: list[int], salt: in
 
 
 def test_the_value_is_fixed() -> None:
-    """So that versions of the package understand one another."""
+    """A change of it is a change of what ranks send one another."""
     messages = torch.arange(13, dtype=torch.uint8)
     cuda_ext.write_checksums_(messages, [13], 5)
-    assert messages.tolist() == [0, 1, 2, 3, 4, 236, 119, 73, 40, 28, 230, 221, 212]
+    assert messages.tolist() == [0, 1, 2, 3, 4, 219, 33, 74, 126, 45, 102, 37, 227]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,11 @@ def test_wrong_messages_are_refused(
     for op in (cuda_ext.write_checksums_, cuda_ext.wrong_checksums):
         with pytest.raises(error, match=re.escape(message)):
             op(messages, lengths)
+
+
+def test_a_salt_must_fit() -> None:
+    with pytest.raises(ValueError, match="salt must fit 64 bits"):
+        cuda_ext.wrong_checksums(torch.zeros(20, dtype=torch.uint8), [20], 2**64)
 
 
 def test_what_is_written_must_be_contiguous() -> None:

@@ -1,7 +1,6 @@
 """Payloads are coded into what is sent and decoded from what is received: nothing there may change too early."""
 
 import concurrent.futures
-import itertools
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -156,10 +155,3 @@ def test_the_mean_of_pieces_is_that_of_payloads(codec: VectorCodec, bits: Width)
     for payload in payloads:
         codec.decode_add_(accumulated, payload, bits)
     assert torch.equal(codec.decode_mean(messages[:, 1:-2], 6 * 64, bits), accumulated / 3)
-
-
-def test_continuations_are_the_padding() -> None:
-    layout = _layout(512, 2, numels=(1000, 512, 3, 1025))
-    parts = [range(*part.indices(layout.numel)) for part in layout.continuations]
-    assert [len(part) for part in parts] == [24, 0, 509, 511]
-    assert sorted(itertools.chain(*parts)) == layout.padding.tolist()

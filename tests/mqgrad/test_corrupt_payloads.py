@@ -8,42 +8,70 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.compressors import runs
 
-WAYS = {"push": "start_all_to_all", "pull": "start_all_gather_uneven"}
+SENDER = 2
+# Topology and way, to the rank where a message arrives changed, the collective that brings it, and who sent it.
+WAYS = {
+    ("sharded", "push"): (1, "start_all_to_all", SENDER),
+    ("sharded", "pull"): (1, "start_all_gather_uneven", SENDER),
+    ("star", "push"): (0, "start_gather", SENDER),
+    ("star", "pull"): (1, "start_fan_out", 0),
+}
 
 
 def corrupt(state: mqgrad.CompressionState, collective: str) -> None:
-    """Flip a bit in the middle of what rank 0 sends to this rank from now on."""
+    """Flip a bit of what rank 2 sends to this rank from now on; of a star's means, of the last shard's."""
     transport = state._transport
     original = getattr(transport, collective)
 
     def flip(received: torch.Tensor) -> torch.Tensor:
-        received.view(-1)[received.numel() // 4] ^= 16
+        rows = received.view(transport.world_size, -1)
+        rows[SENDER, rows.shape[1] // 2] ^= 16
         return received
 
     setattr(transport, collective, lambda *args: original(*args).then(flip))
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 16])
-def test_a_changed_bit_is_an_error_that_names_where_it_came_from(bits: float, way: str) -> None:
+def errors_of(way: tuple[str, str], bits: float) -> list[str]:
+    """What each of three ranks says of an iteration in which a message of one chunk of several arrives changed."""
+    victim, collective, _ = WAYS[way]
+
     def rank_main(rank: int) -> str:
-        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits))
-        models.train(model, optimizer, state, rank, range(4))
-        if rank == 1:
-            corrupt(state, WAYS[way])
-        try:
-            models.train(model, optimizer, state, rank, range(4, 5))
-        except RuntimeError as error:
-            return str(error)
-        finally:
-            state.close()
+        runs.CHUNK_BYTES = 256
+        state = mqgrad.CompressionState(
+            mqgrad.FixedBits(bits), compressor=f"quantized:topology={way[0]}", timeout_seconds=30
+        )
+        ddp = models.compressed_ddp(torch.nn.Linear(64, 96), state)
+        for iteration in range(5):
+            if iteration == 4 and rank == victim:
+                corrupt(state, collective)
+            try:
+                ddp(torch.randn(2, 64)).sum().backward()
+            except RuntimeError as error:
+                return str(error)
+            finally:
+                state.drain()
+            state.step(0.0)
+        state.close()
         return "no error"
 
-    errors = run_ranks(rank_main)
-    assert "what rank 1 received of rank 0 has a wrong checksum" in errors[1]
-    assert "not of iteration 4 and a round of 1" in errors[1]
-    assert "look at the memory and the network" in errors[1]
+    return run_ranks(rank_main, 3)
+
+
+@pytest.mark.parametrize("way", WAYS, ids="-".join)
+@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 16])
+def test_a_changed_bit_is_an_error_that_names_where_it_came_from(bits: float, way: tuple[str, str]) -> None:
+    victim, _, sender = WAYS[way]
+    errors = errors_of(way, bits)
+    assert f"what rank {victim} received of rank {sender} has a wrong checksum" in errors[victim]
+    assert "not of iteration 4 and a round of 1" in errors[victim]
+    others = [errors[rank] for rank in range(3) if rank != victim]
+    if way[1] == "push":  # the victim goes on, and tells them with the mean
+        told = f"rank {victim} has received a payload with a wrong checksum; it told rank"
+        assert all(told in error for error in others)
+    else:
+        assert others == ["no error", "no error"]
 
 
 def test_codes_of_another_iteration_are_refused_between_checks() -> None:

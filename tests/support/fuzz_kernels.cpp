@@ -87,15 +87,16 @@ void fuzz_encode(Input& input, bool from_payloads) {
   const int type = static_cast<int>(input.take_in(0, 3));
   EncodeArguments arguments{nullptr, kTypes[type], layout, input.take_in(0, 1) != 0, input.take<uint64_t>(),
                             nullptr, nullptr,      1.0,    input.take_in(0, 1) ? 1.0 : 0.9};
-  const int64_t count = input.take_in(1, 3);
+  const int64_t count = input.take_in(1, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes bytes = from_payloads ? input.take_bytes(count * layout.payload_bytes())
+  const Bytes bytes = from_payloads ? input.take_bytes(count * (layout.payload_bytes() + gap) - gap)
                                     : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   if (feedback) arguments.residual = residual.get();
   if (from_payloads) {
     arguments.payloads = bytes.get();
     arguments.count = count;
+    arguments.gap = gap;
   } else {
     arguments.x = bytes.get();
   }
@@ -180,9 +181,9 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   RotatedArguments arguments{nullptr, kTypes[type], layout, input.take_in(0, 1) != 0, input.take<uint64_t>()};
   arguments.alpha = input.take_in(0, 1) ? 1.0 : 0.7;
   arguments.beta = input.take_in(0, 1) ? 1.0 : 0.9;
-  const int64_t count = input.take_in(1, 3);
+  const int64_t count = input.take_in(1, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes bytes = from_payloads ? input.take_bytes(count * layout.payload_bytes())
+  const Bytes bytes = from_payloads ? input.take_bytes(count * (layout.payload_bytes() + gap) - gap)
                                     : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   const ExactArray<float> before(layout.numel);
@@ -191,6 +192,7 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   if (from_payloads) {
     arguments.payloads = bytes.get();
     arguments.count = count;
+    arguments.gap = gap;
   } else {
     arguments.x = bytes.get();
   }
@@ -206,15 +208,16 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
 void fuzz_bfloat16(Input& input) {
   const int64_t numel = input.take_in(0, kMaxElements);
   const int type = static_cast<int>(input.take_in(0, 3));
-  const int64_t count = input.take_in(0, 3);
+  const int64_t count = input.take_in(0, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes x = count ? input.take_bytes(count * 2 * numel)
+  const Bytes x = count ? input.take_bytes(count * (2 * numel + gap) - gap)
                         : input.take_bytes(numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(numel);
   Bfloat16Arguments arguments{x.get(), kTypes[type], numel, feedback ? residual.get() : nullptr, 1.0, 0.9};
   if (count) {
     arguments.payloads = x.get();
     arguments.count = count;
+    arguments.gap = gap;
   }
   const Bytes payload(2 * numel);
   const Bytes received = input.take_bytes(2 * numel);
@@ -226,7 +229,7 @@ void fuzz_bfloat16(Input& input) {
   decode_bfloat16_range(received.get(), middle, numel, false, out.get());
 }
 
-// Of what arrived with one word changed, at any address.
+// Of bytes one of which has changed, at any address.
 void fuzz_checksum(Input& input) {
   const int64_t n = input.take_in(0, kMaxElements);
   const uint64_t salt = input.take<uint64_t>();
