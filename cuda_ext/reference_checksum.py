@@ -10,17 +10,17 @@ from mqgrad.cuda_ext.reference import mix64, random_key
 CHECKSUM_BYTES = 8
 
 
-def write_checksums_(messages: Tensor, lengths: Sequence[int], salt: int) -> None:
+def write_checksums_(messages: Tensor, lengths: Sequence[int], covered: Sequence[int], salt: int) -> None:
     """See `mqgrad.cuda_ext.write_checksums_`."""
-    for message in messages.split(list(lengths)):
-        message[-CHECKSUM_BYTES:] = _checksum(message[:-CHECKSUM_BYTES], salt)
+    for message, part in zip(messages.split(list(lengths)), covered, strict=True):
+        message[-CHECKSUM_BYTES:] = _checksum(message[:part], salt)
 
 
-def wrong_checksums(messages: Tensor, lengths: Sequence[int], salt: int) -> Tensor:
+def wrong_checksums(messages: Tensor, lengths: Sequence[int], covered: Sequence[int], salt: int) -> Tensor:
     """See `mqgrad.cuda_ext.wrong_checksums`."""
     wrong = [
-        (message[-CHECKSUM_BYTES:] != _checksum(message[:-CHECKSUM_BYTES], salt)).any()
-        for message in messages.split(list(lengths))
+        (message[-CHECKSUM_BYTES:] != _checksum(message[:part], salt)).any()
+        for message, part in zip(messages.split(list(lengths)), covered, strict=True)
     ]
     return torch.stack(wrong) if wrong else messages.new_empty(0, dtype=torch.bool)
 

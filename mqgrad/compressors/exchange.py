@@ -124,7 +124,7 @@ class Exchange:
             for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.coder.encode(self, self.push, run, out=payload)
-            self._checks.sign(messages, chunk.lengths, chunk.place)
+            self._checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
         return self.topology.push(self.step.transport, messages, chunk.lengths)
 
     def _start_pull(self, chunk: Chunk, received: Received) -> Pending[torch.Tensor]:
@@ -133,20 +133,21 @@ class Exchange:
         with add_seconds(self.step.costs, "encode_seconds"):
             coded = []
             for r, versions in zip(owned, received, strict=True):
-                lengths = [chunk.lengths[r]] * len(versions)
-                self._checks.compare(versions.reshape(-1), lengths, chunk.place, lambda rank: rank)
+                same = [r] * len(versions)
+                self._checks.compare(chunk, versions.reshape(-1), same, chunk.place, lambda rank: rank)
                 for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
                     coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
                 if chunk.pieces[r][-1]:  # of a checksum
                     coded.append(versions.new_empty(chunk.pieces[r][-1]))
             means = join(coded, self.flat.device)
-            self._checks.sign(means, [chunk.lengths[r] for r in owned], chunk.place + 1)
+            self._checks.sign(chunk, means, owned, chunk.place + 1)
         return self.topology.pull(transport, means, chunk.lengths)
 
     def _decode(self, chunk: Chunk, pulled: torch.Tensor) -> None:
         """Step 6."""
         with add_seconds(self.step.costs, "decode_seconds"):
-            self._checks.compare(pulled, chunk.lengths, chunk.place + 1, self.topology.owner)
+            shards = range(len(chunk.lengths))
+            self._checks.compare(chunk, pulled, shards, chunk.place + 1, self.topology.owner)
             if self._checks.is_spoilt:
                 return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):

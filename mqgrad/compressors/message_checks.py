@@ -1,6 +1,6 @@
 """Checksums behind the messages of a bucket's exchange, and what they find."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -8,6 +8,7 @@ from mqgrad import cuda_ext
 
 from ..seeding import stream_seed
 from .base import Step
+from .plans import Chunk, checksum_bytes
 
 
 class CorruptPayload(RuntimeError):
@@ -15,11 +16,6 @@ class CorruptPayload(RuntimeError):
 
     Where it passes through DDP, torch makes a ``RuntimeError`` with its text of it.
     """
-
-
-def checksum_bytes(device: torch.device) -> int:
-    """Of each message. None on a GPU, where to look at a checksum is to wait until everything before it is done."""
-    return cuda_ext.CHECKSUM_BYTES if device.type == "cpu" else 0
 
 
 class MessageChecks:
@@ -36,7 +32,7 @@ class MessageChecks:
     def __init__(self, step: Step, bucket: int, device: torch.device) -> None:
         self._step = step
         self._is_on = checksum_bytes(device) > 0
-        self._salt = stream_seed(stream_seed(step.iteration, step.period, bucket), 0, 0)
+        self._salt = stream_seed(step.iteration, step.period, bucket)  # it mixes any three numbers
         self._problem = ""
 
     @property
@@ -44,20 +40,29 @@ class MessageChecks:
         """Whether something wrong has arrived, so that what follows from it is of no use."""
         return bool(self._problem)
 
-    def sign(self, messages: torch.Tensor, lengths: list[int], place: int) -> None:
-        """Write the checksums of messages that lie one behind the other."""
+    def sign(self, chunk: Chunk, messages: torch.Tensor, shards: Iterable[int], place: int) -> None:
+        """Write the checksums of messages of these shards, which lie one behind the other."""
         if self._is_on:
-            cuda_ext.write_checksums_(messages, lengths, self._salt_of(place, self.is_spoilt))
+            lengths, covered = _extents(chunk, shards)
+            salt = self._salt_of(place, self.is_spoilt)
+            cuda_ext.write_checksums_(messages, lengths, salt, covered=covered)
 
     def compare(
-        self, messages: torch.Tensor, lengths: list[int], place: int, sender: Callable[[int], int]
+        self,
+        chunk: Chunk,
+        messages: torch.Tensor,
+        shards: Iterable[int],
+        place: int,
+        sender: Callable[[int], int],
     ) -> None:
         """Compare them where they arrive; ``sender`` tells the rank that sent the i-th."""
         if not self._is_on or self.is_spoilt:
             return
-        wrong = cuda_ext.wrong_checksums(messages, lengths, self._salt_of(place, False)).tolist()
+        lengths, covered = _extents(chunk, shards)
+        salts = [self._salt_of(place, is_spoilt) for is_spoilt in (False, True)]
+        wrong = cuda_ext.wrong_checksums(messages, lengths, salts[0], covered=covered).tolist()
         if any(wrong):
-            unmarked = cuda_ext.wrong_checksums(messages, lengths, self._salt_of(place, True)).tolist()
+            unmarked = cuda_ext.wrong_checksums(messages, lengths, salts[1], covered=covered).tolist()
             i = wrong.index(True)
             self._problem = self._text(sender(i), is_marked=not unmarked[i])
 
@@ -83,3 +88,9 @@ class MessageChecks:
             "many steps, end rounds after the same one and load the state of the same iteration; else look at the "
             "memory and the network of the two hosts."
         )
+
+
+def _extents(chunk: Chunk, shards: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Bytes of the messages of shards, and those that their checksums cover."""
+    rows = list(shards)
+    return [chunk.lengths[r] for r in rows], [chunk.covered[r] for r in rows]

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import torch
 
+from mqgrad import cuda_ext
+
 from ..layout import Layout
 from ..vector_codec import VectorCodec
 from ..widths import Width
-from .message_checks import checksum_bytes
 from .runs import Run, chunked, shard_runs
 
 _PLANS = 16
@@ -37,6 +38,8 @@ class Chunk(NamedTuple):
     """Bytes by shard: of the runs' payloads, and of the checksum behind them."""
     lengths: list[int]
     """Bytes of the messages."""
+    covered: list[int]
+    """Of those, from the first one, how many the checksum is of; see :func:`_covered`."""
     copies: Copies
     place: int
     """An even number that no other chunk has: of its push; the next one is that of its pull."""
@@ -103,7 +106,24 @@ def _plan(layout: Layout, codec: VectorCodec, chunks: list[list[list[Run]]], rep
 def _chunk(layout: Layout, codec: VectorCodec, shards: list[list[Run]], copies: Copies) -> Chunk:
     room = checksum_bytes(layout.padding.device)
     pieces = [[*(codec.payload_bytes(run.numel, run.bits) for run in runs), room] for runs in shards]
-    return Chunk(shards, pieces, list(map(sum, pieces)), copies, 2 * shards[0][0].part.start)
+    covered = [_covered(runs, sizes[:-1]) for runs, sizes in zip(shards, pieces, strict=True)]
+    return Chunk(shards, pieces, list(map(sum, pieces)), covered, copies, 2 * shards[0][0].part.start)
+
+
+def checksum_bytes(device: torch.device) -> int:
+    """Of each message. None on a GPU, where to look at a checksum is to wait until everything before it is done."""
+    return cuda_ext.CHECKSUM_BYTES if device.type == "cpu" else 0
+
+
+def _covered(runs: list[Run], sizes: list[int]) -> int:
+    """What precedes the codes: scales and header, to read which costs nothing beside the codes.
+
+    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs.
+    """
+    if len(runs) > 1 or runs[0].bits < 1:
+        return sum(sizes)
+    code_bytes = -(-runs[0].numel * int(runs[0].bits) // 8)
+    return max(0, sizes[0] - code_bytes)
 
 
 def _pieces(layout: Layout, step: int) -> Iterator[Piece]:

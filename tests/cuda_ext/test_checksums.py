@@ -68,6 +68,24 @@ def test_zeros_throughout_are_not_right(size: int) -> None:
     assert cuda_ext.wrong_checksums(zeros, [len(zeros)]).item()
 
 
+@given(MESSAGES, st.data())
+def test_only_what_is_covered_counts(sizes: list[int], data: st.DataObject) -> None:
+    messages, lengths = written(sizes, 0)
+    covered = [data.draw(st.integers(0, size)) for size in sizes]
+    cuda_ext.write_checksums_(messages, lengths, covered=covered)
+    expected = messages.clone()
+    reference_checksum.write_checksums_(expected, lengths, covered, 0)
+    assert torch.equal(messages, expected)
+    changed = data.draw(st.integers(0, sum(lengths) - 1))
+    messages[changed] ^= 4
+    wrong = []
+    for length, part in zip(lengths, covered, strict=True):
+        wrong.append(0 <= changed < part or length - CHECKSUM_BYTES <= changed < length)
+        changed -= length
+    assert cuda_ext.wrong_checksums(messages, lengths, covered=covered).tolist() == wrong
+    assert reference_checksum.wrong_checksums(messages, lengths, covered, 0).tolist() == wrong
+
+
 @contextmanager
 def within(messages: Tensor, offset: int) -> Iterator[Tensor]:
     """A copy that begins `offset` bytes behind an aligned address; what is around it must stay."""
@@ -86,9 +104,9 @@ def test_the_reference_agrees_wherever_messages_begin(sizes: list[int], salt: in
         messages[lengths[0] - CHECKSUM_BYTES :] ^= 255
         expected[lengths[0] - CHECKSUM_BYTES :] ^= 255
         wrong = cuda_ext.wrong_checksums(messages, lengths, salt)
-        assert torch.equal(wrong, reference_checksum.wrong_checksums(expected, lengths, salt))
+        assert torch.equal(wrong, reference_checksum.wrong_checksums(expected, lengths, sizes, salt))
         cuda_ext.write_checksums_(messages, lengths, salt)
-        reference_checksum.write_checksums_(expected, lengths, salt)
+        reference_checksum.write_checksums_(expected, lengths, sizes, salt)
         assert torch.equal(messages, expected)
 
 
@@ -125,6 +143,12 @@ def test_wrong_messages_are_refused(
     for op in (cuda_ext.write_checksums_, cuda_ext.wrong_checksums):
         with pytest.raises(error, match=re.escape(message)):
             op(messages, lengths)
+
+
+@pytest.mark.parametrize("covered", [[13], [-1], [5, 5], []])
+def test_a_covered_part_must_fit(covered: list[int]) -> None:
+    with pytest.raises(ValueError, match="covered must be of messages with"):
+        cuda_ext.wrong_checksums(torch.zeros(20, dtype=torch.uint8), [20], covered=covered)
 
 
 def test_a_salt_must_fit() -> None:

@@ -25,8 +25,8 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "decode": (PAYLOAD, 40, 3, 16),
     "decode_into": (torch.empty(40), PAYLOAD, 3, 16),
     "decode_add_": (torch.ones(40), PAYLOAD, 3, 16),
-    "write_checksums_": (torch.zeros(60, dtype=torch.uint8), [20, 40], 3),
-    "wrong_checksums": (torch.zeros(60, dtype=torch.uint8), [20, 40], 3),
+    "write_checksums_": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
+    "wrong_checksums": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "encode_minmax": (X.view(8, 5), 3),
     "decode_minmax": (reference.encode_minmax(X.view(8, 5), 3), 8, 5, 3),
 }

@@ -23,7 +23,7 @@ SCALARS: dict[str, Any] = {
     "rows": ROWS,
     "columns": COLUMNS,
 }
-SCALARS |= {"lengths": [NUMEL - 9, 9], "salt": 0}
+SCALARS |= {"lengths": [NUMEL - 9, 9], "covered": [7, 1], "salt": 0}
 SCALARS |= {"elements_per_bit": 2, "seed": 1, "alpha": 1.0, "beta": 1.0, "stochastic": True, "unbiased": True}
 PAYLOAD_BYTES = {
     "rotated": cuda_ext.rotated_bytes(NUMEL, BITS, BUCKET),

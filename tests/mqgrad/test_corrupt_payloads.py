@@ -21,13 +21,16 @@ WAYS = {
 
 
 def corrupt(state: mqgrad.CompressionState, collective: str) -> None:
-    """Flip a bit of what rank 2 sends to this rank from now on; of a star's means, of the last shard's."""
+    """Flip a bit of the first scale that rank 2 sends to this rank from now on; of a star's means, of the last shard.
+
+    Of sparse codes and of rotated ones, of the header.
+    """
     transport = state._transport
     original = getattr(transport, collective)
 
     def flip(received: torch.Tensor) -> torch.Tensor:
         rows = received.view(transport.world_size, -1)
-        rows[SENDER, rows.shape[1] // 2] ^= 16
+        rows[SENDER, 2] ^= 16
         return received
 
     setattr(transport, collective, lambda *args: original(*args).then(flip))
@@ -60,7 +63,7 @@ def errors_of(way: tuple[str, str], bits: float) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
-@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 16])
+@pytest.mark.parametrize("bits", [1 / 4, 1, 4])
 def test_a_changed_bit_is_an_error_that_names_where_it_came_from(bits: float, way: tuple[str, str]) -> None:
     victim, _, sender = WAYS[way]
     errors = errors_of(way, bits)

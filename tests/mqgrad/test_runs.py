@@ -2,13 +2,16 @@
 
 import itertools
 
+import pytest
 import torch
 
-from mqgrad.compressors import QSGD, plans
+from mqgrad.compressors import QSGD, OneBit, plans
+from mqgrad.compressors.coded import CodedMean
 from mqgrad.compressors.plans import planned
 from mqgrad.compressors.runs import Run, shard_runs
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 from mqgrad.layout import Layout
+from mqgrad.widths import Width
 
 
 def layout(counts: list[int], world_size: int) -> Layout:
@@ -44,6 +47,27 @@ def test_runs_cover_every_element_once() -> None:
             shards = shard_runs(layout(list(counts), world_size), 0, (1, 32, 1))
             elements = [i for runs in shards for run in runs for i in range(run.part.start, run.part.stop)]
             assert elements == list(range(layout(list(counts), world_size).numel))
+
+
+@pytest.mark.parametrize(
+    ("compressor", "bits", "covered"),
+    [
+        (QSGD(bucket_size=8), 4, 2 * 4),  # two scales
+        (QSGD(bucket_size=8), 16, 0),
+        (OneBit(bucket_size=8), 1, 2 * 8),  # two means for each of two buckets
+        (QSGD(bucket_size=8), 1 / 2, None),
+        (QSGD(bucket_size=8), (2, 4), None),
+    ],
+    ids=str,
+)
+def test_checksums_are_of_what_precedes_the_codes_or_of_all(
+    compressor: CodedMean, bits: Width | tuple[Width, ...], covered: int | None
+) -> None:
+    """All of sparse payloads, and where a message has several."""
+    each = bits if isinstance(bits, tuple) else None
+    plan = planned(layout([1, 3], world_size=2), compressor.codec, 0 if each else bits, each, 8)
+    [chunk] = plan.chunks
+    assert chunk.covered[0] == (chunk.lengths[0] - CHECKSUM_BYTES if covered is None else covered)
 
 
 def test_plans_are_worked_out_once_and_do_not_pile_up() -> None:
