@@ -103,7 +103,7 @@ class RepriceCallback(BaseCallback):
         cut = over | (buffer.timeouts[rows] > 0)
         # Rows lie in the order of time, so the row above shows where the interval before began.
         before = np.where(np.roll(cut, 1, axis=0), 0.0, np.roll(spent, 1, axis=0))
-        before[0] = 0.0
+        before[:1] = 0.0  # there is no row yet where the first episode ended with its first interval
         middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
         change = self.price.returns_to_go - self._old
         buffer.rewards[rows] += self.price.scale * (

@@ -34,6 +34,16 @@ def test_widths_of_equal_goodput_are_worth_the_same_right_after_a_switch() -> No
         assert abs(float(shaped)) < 0.1 * typical
 
 
+def test_the_first_episode_may_end_with_its_first_interval() -> None:
+    """Then no transition is in the replay buffer yet whose reward could be shaped anew."""
+    config = TrainConfig(output=Path("unused"), algo="dqn", total_steps=3, warm_start="none")
+    model = build_model(config, build_env(config, lambda: toy_env(budget_seconds=1e-3)))
+    model.learn(3, callback=repricing(model))
+    price = find_time_price(model)
+    assert price is not None
+    assert price.episodes == 3
+
+
 def test_a_replay_buffer_holds_what_the_latest_potential_would_have_given() -> None:
     config = TrainConfig(output=Path("unused"), algo="dqn", total_steps=150, warm_start="none")
     model = build_model(config, build_env(config, lambda: toy_env(budget_seconds=60.0)))

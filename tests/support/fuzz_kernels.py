@@ -79,7 +79,9 @@ def fuzz(folder: Path, seconds: int, *options: str) -> Path:
     """
     corpus = folder / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
-    _run(build_fuzzer(folder), f"-max_total_time={seconds}", "-max_len=60000", *options, str(corpus))
+    # The most memory that the parent ever had counts as the child's, of which libFuzzer allows 2 GB.
+    bounds = (f"-max_total_time={seconds}", "-max_len=60000", "-rss_limit_mb=0")
+    _run(build_fuzzer(folder), *bounds, *options, str(corpus))
     return corpus
 
 
