@@ -212,9 +212,9 @@ class CompressionState:
         """End a round of local iterations here, however many it has had, so that all ranks have the same parameters.
 
         For the end of the run, or where a script evaluates or saves. Every rank calls it, after the same
-        :meth:`step`: if one calls it alone all fail, by their checksums; where there are none (at 32 bits, on CUDA,
-        with some compressors) at the end of the interval. To controllers it is a round as any other. Does nothing
-        where replicas are equal.
+        :meth:`step`: if one calls it alone all fail, by their checksums; where there are none (at 16 and 32 bits, on
+        CUDA, with some compressors) at the end of the interval. To controllers it is a round as any other. Does
+        nothing where replicas are equal.
 
         Raises:
             RuntimeError: the average failed; or a state has been loaded, and no backward was made since.

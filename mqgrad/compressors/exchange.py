@@ -66,7 +66,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.codec = self.coder.codec
-        self._checks = MessageChecks(self.step, self.layout.keys[0], self.layout.padding.device)
+        self._checks = MessageChecks(self.step, self.layout.keys[0])
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
         """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.
@@ -79,8 +79,8 @@ class Exchange:
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
 
         That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
-        started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU every
-        message ends with a checksum; a wrong one is an error where the end is waited for, a ``CorruptPayload``, and
+        started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU
+        messages end with a checksum; a wrong one is an error where the end is waited for, a ``CorruptPayload``, and
         gradients and residuals are not to be used then.
         """
         layout, step = self.layout, self.step
@@ -137,7 +137,7 @@ class Exchange:
                 self._checks.compare(chunk, versions.reshape(-1), same, chunk.place, lambda rank: rank)
                 for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
                     coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
-                if chunk.pieces[r][-1]:  # of a checksum
+                if chunk.has_checksums:
                     coded.append(versions.new_empty(chunk.pieces[r][-1]))
             means = join(coded, self.flat.device)
             self._checks.sign(chunk, means, owned, chunk.place + 1)

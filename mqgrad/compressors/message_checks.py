@@ -8,7 +8,7 @@ from mqgrad import cuda_ext
 
 from ..seeding import stream_seed
 from .base import Step
-from .plans import Chunk, checksum_bytes
+from .plans import Chunk
 
 
 class CorruptPayload(RuntimeError):
@@ -29,9 +29,8 @@ class MessageChecks:
         bucket: identity of the bucket.
     """
 
-    def __init__(self, step: Step, bucket: int, device: torch.device) -> None:
+    def __init__(self, step: Step, bucket: int) -> None:
         self._step = step
-        self._is_on = checksum_bytes(device) > 0
         self._salt = stream_seed(step.iteration, step.period, bucket)  # it mixes any three numbers
         self._problem = ""
 
@@ -42,7 +41,7 @@ class MessageChecks:
 
     def sign(self, chunk: Chunk, messages: torch.Tensor, shards: Iterable[int], place: int) -> None:
         """Write the checksums of messages of these shards, which lie one behind the other."""
-        if self._is_on:
+        if chunk.has_checksums:
             lengths, covered = _extents(chunk, shards)
             salt = self._salt_of(place, self.is_spoilt)
             cuda_ext.write_checksums_(messages, lengths, salt, covered=covered)
@@ -56,7 +55,7 @@ class MessageChecks:
         sender: Callable[[int], int],
     ) -> None:
         """Compare them where they arrive; ``sender`` tells the rank that sent the i-th."""
-        if not self._is_on or self.is_spoilt:
+        if not chunk.has_checksums or self.is_spoilt:
             return
         lengths, covered = _extents(chunk, shards)
         salts = [self._salt_of(place, is_spoilt) for is_spoilt in (False, True)]

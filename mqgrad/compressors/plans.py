@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
     runs: list[list[Run]]
     """By shard."""
     pieces: list[list[int]]
-    """Bytes by shard: of the runs' payloads, and of the checksum behind them."""
+    """Bytes by shard: of the runs' payloads, and of the checksum behind them, 0 where there is none."""
     lengths: list[int]
     """Bytes of the messages."""
     covered: list[int]
@@ -43,6 +43,11 @@ class Chunk(NamedTuple):
     copies: Copies
     place: int
     """An even number that no other chunk has: of its push; the next one is that of its pull."""
+
+    @property
+    def has_checksums(self) -> bool:
+        """On the CPU, where there is something for them to cover."""
+        return self.pieces[0][-1] > 0
 
     def payloads(self, shard: int, message: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Those of the runs of a shard, in its message [P] or in several versions of it [W, P]."""
@@ -104,13 +109,14 @@ def _plan(layout: Layout, codec: VectorCodec, chunks: list[list[list[Run]]], rep
 
 
 def _chunk(layout: Layout, codec: VectorCodec, shards: list[list[Run]], copies: Copies) -> Chunk:
-    room = checksum_bytes(layout.padding.device)
-    pieces = [[*(codec.payload_bytes(run.numel, run.bits) for run in runs), room] for runs in shards]
-    covered = [_covered(runs, sizes[:-1]) for runs, sizes in zip(shards, pieces, strict=True)]
+    payloads = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in shards]
+    covered = [_covered(runs, sizes) for runs, sizes in zip(shards, payloads, strict=True)]
+    room = _checksum_bytes(layout.padding.device) if any(covered) else 0
+    pieces = [[*sizes, room] for sizes in payloads]
     return Chunk(shards, pieces, list(map(sum, pieces)), covered, copies, 2 * shards[0][0].part.start)
 
 
-def checksum_bytes(device: torch.device) -> int:
+def _checksum_bytes(device: torch.device) -> int:
     """Of each message. None on a GPU, where to look at a checksum is to wait until everything before it is done."""
     return cuda_ext.CHECKSUM_BYTES if device.type == "cpu" else 0
 
