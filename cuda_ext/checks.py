@@ -112,11 +112,14 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
         starts = a.data_ptr(), b.data_ptr()
     except RuntimeError:  # a fake tensor
         return False
-    return all(starts) and starts[0] < starts[1] + _extent(b) and starts[1] < starts[0] + _extent(a)
+    first, second = (a, b) if starts[0] <= starts[1] else (b, a)
+    return all(starts) and abs(starts[0] - starts[1]) < _extent(first) and second.numel() > 0
 
 
 def _extent(tensor: Tensor) -> int:
     """Bytes from the first to the last element; of none, 0."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     if tensor.numel() == 0:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

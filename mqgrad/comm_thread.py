@@ -56,8 +56,8 @@ class CommThread:
     ) -> torch.futures.Future[torch.Tensor]:
         """Run ``job`` after all earlier ones, and wait for what it returns, perhaps after the next one has begun.
 
-        The future then holds ``result``, or raises what the job raised. After a failure every job that has not ended
-        fails too: the ranks are no longer in step.
+        The future then holds ``result``, or raises what the job raised. After a failure every later job fails too: the
+        ranks are no longer in step.
         """
         if result.is_cuda:
             self._device = result.device
@@ -119,8 +119,12 @@ class CommThread:
     ) -> None:
         def begin() -> Pending[None] | None:
             self._wait_for(ready)
-            with trace_range("begin"):
-                return job()
+            try:
+                with trace_range("begin"):
+                    return job()
+            except BaseException:
+                self._end(self._under_way)  # begun before it: what went wrong there first may be why
+                raise
 
         pending = self._resolve(future, result, begin)
         self._end(self._under_way)

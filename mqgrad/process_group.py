@@ -1,23 +1,19 @@
 """Collectives over a process group of torch.distributed."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from .paced_link import Link, PacedLink
-from .transport import Transport
-from .wire_meter import Pending
+from .point_to_point import Exchange, PointToPoint
+from .transport import Start, Transport
+from .wire_meter import Pending, Work
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-_ONE_HOP_BYTES = 2**15
-"""Gloo's all-gather is a ring of W−1 hops, each of which wakes threads. Up to this size, payloads go from everyone
-to everyone instead, the same bytes: with four ranks on two cores in less than half of the time. Above it they queue
-up on slow links. Payloads of different lengths always go that way."""
 
 
 class ProcessGroupTransport(Transport):
@@ -29,59 +25,50 @@ class ProcessGroupTransport(Transport):
     """
 
     def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
-        self._is_nccl = dist.get_backend(group) == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if self._is_nccl else torch.device("cpu")
+        is_nccl = dist.get_backend(group) == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
         super().__init__(group.rank(), group.size(), device, paced)
         self.group = group
+        self._messages = None if is_nccl else PointToPoint(group)
 
-    def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        own = lengths[self.rank]
-        received = payloads.new_empty(self.world_size, own)
-        splits = _splits(lengths)
-        return self._start(
-            lambda: dist.all_to_all_single(
-                received.view(-1),
-                payloads,
-                splits and [own] * self.world_size,
-                splits,
-                group=self.group,
-                async_op=True,
-            ),
-            received,
-            (payloads.numel() - own) * payloads.itemsize,
-            link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
-        )
+    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
+        received = like.new_empty(self.world_size, lengths[self.rank])
+        exchange = self._post(received.unbind())
 
-    def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
-        if not self._is_nccl and payload.nbytes <= _ONE_HOP_BYTES:
-            rows = self._start_one_hop(payload, [payload.numel()] * self.world_size)
-            return rows.then(lambda flat: flat.view(self.world_size, payload.numel()))
-        gathered = payload.new_empty(self.world_size, payload.numel())
-        return self._start(
-            lambda: _all_gather(gathered.view(-1), payload, group=self.group, async_op=True),
-            gathered,
-            payload.nbytes * (self.world_size - 1),
-        )
+        def start(payloads: torch.Tensor) -> Pending[torch.Tensor]:
+            pieces = payloads.split_with_sizes(list(lengths))
+            return self._start(
+                lambda: exchange(pieces),
+                received,
+                (payloads.numel() - lengths[self.rank]) * payloads.itemsize,
+                link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
+            )
 
-    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        if _splits(lengths) is None:
-            return self.start_all_gather(payload).then(torch.Tensor.flatten)
-        return self._start_one_hop(payload, lengths)
+        return start
 
-    def _start_one_hop(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        """Gather by an all-to-all in which everyone gets the same."""
-        gathered, copies = payload.new_empty(sum(lengths)), payload.repeat(self.world_size)
-        others, receives = self.world_size - 1, _splits(lengths)
-        sends = receives and [payload.numel()] * self.world_size
-        return self._start(
-            lambda: dist.all_to_all_single(
-                gathered, copies, receives, sends, group=self.group, async_op=True
-            ),
+    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
+        gathered, others = like.new_empty(sum(lengths)), self.world_size - 1
+        gather = self._post_gather(gathered, lengths)
+        return lambda payload: self._start(
+            lambda: gather(payload),
             gathered,
             payload.nbytes * others,
             link_bytes=max(lengths) * payload.itemsize * others,
         )
+
+    def _post_gather(
+        self, gathered: torch.Tensor, lengths: Sequence[int]
+    ) -> Callable[[torch.Tensor], Work | None]:
+        if self._messages is None and len(set(lengths)) == 1:
+            return lambda payload: _all_gather(gathered, payload, group=self.group, async_op=True)
+        exchange = self._post(gathered.split_with_sizes(list(lengths)))
+        return lambda payload: exchange([payload] * self.world_size)
+
+    def _post(self, received: Sequence[torch.Tensor]) -> Exchange:
+        if self._messages is not None:
+            return self._messages.post(received)
+        return lambda messages: dist.all_to_all(list(received), list(messages), self.group, async_op=True)
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
@@ -136,12 +123,7 @@ class ProcessGroupTransport(Transport):
         interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
         """
         dist.destroy_process_group(self.group)
-        del self.group
-
-
-def _splits(lengths: Sequence[int]) -> list[int] | None:
-    """Lengths as the collectives take them: None if all are the same."""
-    return None if len(set(lengths)) == 1 else list(lengths)
+        del self.group, self._messages
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

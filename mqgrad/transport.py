@@ -10,12 +10,17 @@ from .paced_link import PacedLink
 from .wire_meter import Pending, WireMeter
 
 Result = TypeVar("Result")
+Start = Callable[[torch.Tensor], Pending[torch.Tensor]]
+"""Starts a collective that has been posted, with what this rank sends; to be called once. That must stay as it is
+until the result has been waited for."""
 
 
 class Transport(WireMeter, abc.ABC):
     """Collectives between the ranks of a run, called from one thread in the same order on every rank.
 
-    Those named ``start_`` return at once, and several may be under way; the others block.
+    Those named ``start_`` return at once, and several may be under way; the others block. Those named ``post_`` only
+    get ready to receive, which may be done long before there is something to send: the earlier, the better, as the
+    others need to know of it (:mod:`.point_to_point`). What is posted has to be started, in the same order.
 
     Bytes are those that this rank hands over for other ranks: (W−1)·P for an all-to-all or all-gather of P-byte
     payloads, by a ring or in one hop; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To
@@ -36,11 +41,24 @@ class Transport(WireMeter, abc.ABC):
         self.device = device
 
     @abc.abstractmethod
-    def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        """Send the r-th of the joined ``payloads``, ``lengths[r]`` elements, to rank r.
+    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
+        """Be ready to receive an all-to-all, in which rank r is to get ``lengths[r]`` elements from everyone.
+
+        Args:
+            like: a tensor of the payloads' dtype and device.
 
         Returns:
+            what starts it with this rank's joined payloads, of which the r-th goes to rank r; its result is
             [W, lengths[rank]] with row r from rank r.
+        """
+        ...
+
+    @abc.abstractmethod
+    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
+        """Be ready to receive an all-gather, in which rank r sends ``lengths[r]`` elements to everyone.
+
+        Returns:
+            what starts it with this rank's payload; its result is the payloads of all ranks one behind the other.
         """
         ...
 
@@ -48,15 +66,10 @@ class Transport(WireMeter, abc.ABC):
         """Return [W, P] with row r the payload [P] of rank r."""
         return self.start_all_gather(payload).wait()
 
-    @abc.abstractmethod
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return [W, P] with row r the payload [P] of rank r."""
-        ...
-
-    @abc.abstractmethod
-    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        """Return the payloads of all ranks one behind the other, ``lengths[r]`` elements from rank r."""
-        ...
+        start = self.post_all_gather([payload.numel()] * self.world_size, payload)
+        return start(payload).then(lambda joined: joined.view(self.world_size, payload.numel()))
 
     @abc.abstractmethod
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:

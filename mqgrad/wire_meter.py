@@ -5,9 +5,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Generic, NamedTuple, TypeVar
-
-import torch.distributed as dist
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from . import stopwatch
 from .costs import Costs
@@ -37,10 +35,18 @@ DONE: Pending[None] = Pending(lambda: None)
 """Nothing is under way."""
 
 
+class Work(Protocol):
+    """Something under way, as of torch.distributed."""
+
+    def wait(self) -> object:
+        """Return when it is done."""
+        ...
+
+
 class _Collective(NamedTuple):
     """One under way."""
 
-    work: dist.Work | None
+    work: Work | None
     arrival: float  # on the emulated link, by time.perf_counter
     seconds: list[float]  # of starting it, once they are known
     number: int  # of those started
@@ -89,7 +95,7 @@ class WireMeter:
 
     def _start(
         self,
-        collective: Callable[[], dist.Work | None],
+        collective: Callable[[], Work | None],
         result: Result,
         wire_bytes: float,
         link_bytes: float | None = None,

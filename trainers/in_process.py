@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from mqgrad.transport import Transport
+from mqgrad.transport import Start, Transport
 from mqgrad.wire_meter import Pending
 
 
@@ -54,19 +54,16 @@ class InProcessTransport(Transport):
         super().__init__(rank, exchange.world_size, torch.device("cpu"))
         self._exchange = exchange
 
-    def start_all_to_all(self, payloads: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
         start, own = sum(lengths[: self.rank]), lengths[self.rank]
-        return self._start_meeting(
+        return lambda payloads: self._start_meeting(
             payloads,
             lambda sent: torch.stack([joined[start : start + own] for joined in sent]),
             (payloads.numel() - own) * payloads.itemsize,
         )
 
-    def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
-        return self._start_meeting(payload, torch.stack, payload.nbytes * (self.world_size - 1))
-
-    def start_all_gather_uneven(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
-        return self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
+    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
+        return lambda payload: self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self._all_reduce_bytes(tensor.nbytes)))

@@ -1,5 +1,6 @@
 """One bucket through a parameter server: coded, pushed to the owners of its shards, averaged, coded again, pulled."""
 
+import collections
 import dataclasses
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ from .base import Step
 from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk, planned
-from .runs import Run
+from .runs import CHUNKS_AHEAD, Run
 from .topology import Received, Topology, join
 
 
@@ -78,7 +79,7 @@ class Exchange:
         5. Pull the coded means: an all-gather where rank r owns shard r.
         6. Decode all shards, the own one included, so that every rank ends with the same bits.
 
-        That happens chunk by chunk: while one is coded, those before and after it are on the wire. No collective is
+        That happens chunk by chunk: while one is coded, those before it are on the wire. No collective is
         started by step 6, so that the next bucket may begin before it, on some ranks, or after it. On the CPU
         messages end with a checksum; a wrong one is an error where the end is waited for, a ``CorruptPayload``, and
         gradients and residuals are not to be used then.
@@ -87,13 +88,8 @@ class Exchange:
         plan = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
         with add_seconds(step.costs, "encode_seconds"):
             self.vector = GradientVector(layout, plan, gradients)
-        # 1. and 2.
-        pushed = [self._start_push(chunk) for chunk in plan.chunks]
+        pulled = self._push_and_pull(plan.chunks)
         _clear_padding(self.push.residual, layout)
-        # 3. to 5.
-        pulled = [
-            self._start_pull(chunk, push.wait()) for chunk, push in zip(plan.chunks, pushed, strict=True)
-        ]
         _clear_padding(self.pull.residual, layout)
 
         def finish() -> None:
@@ -116,8 +112,30 @@ class Exchange:
         size = self.coder.bucket_size
         return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
 
-    def _start_push(self, chunk: Chunk) -> Pending[Received]:
-        """Steps 1 and 2."""
+    def _push_and_pull(self, chunks: list[Chunk]) -> list[Pending[torch.Tensor]]:
+        """Steps 1 to 5 of all chunks, up to the pulls under way. What they receive is posted before any is sent."""
+        transport, like = self.step.transport, self.flat.new_empty(0, dtype=torch.uint8)
+        pushes, pulls = [], []
+        for chunk in chunks:
+            pushes.append(self.topology.post_push(transport, chunk.lengths, like))
+            pulls.append(self.topology.post_pull(transport, chunk.lengths, like))
+        pushed: collections.deque[Pending[Received]] = collections.deque()
+        pulled: list[Pending[torch.Tensor]] = []
+
+        def answer_oldest() -> None:
+            i = len(pulled)
+            pulled.append(pulls[i](self._coded_means(chunks[i], pushed.popleft().wait())))
+
+        for chunk, push in zip(chunks, pushes, strict=True):
+            pushed.append(push(self._coded_shards(chunk)))
+            if len(pushed) > CHUNKS_AHEAD:
+                answer_oldest()
+        while pushed:
+            answer_oldest()
+        return pulled
+
+    def _coded_shards(self, chunk: Chunk) -> torch.Tensor:
+        """Step 1: the messages of all shards, joined."""
         with add_seconds(self.step.costs, "encode_seconds"):
             self.vector.pack(chunk.copies)
             messages = self.flat.new_empty(sum(chunk.lengths), dtype=torch.uint8)
@@ -125,11 +143,11 @@ class Exchange:
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.coder.encode(self, self.push, run, out=payload)
             self._checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
-        return self.topology.push(self.step.transport, messages, chunk.lengths)
+        return messages
 
-    def _start_pull(self, chunk: Chunk, received: Received) -> Pending[torch.Tensor]:
-        """Steps 3 to 5."""
-        transport, owned = self.step.transport, self.topology.owned(self.step.transport)
+    def _coded_means(self, chunk: Chunk, received: Received) -> torch.Tensor:
+        """Steps 3 and 4: the messages of the owned shards' means, joined."""
+        owned = self.topology.owned(self.step.transport)
         with add_seconds(self.step.costs, "encode_seconds"):
             coded = []
             for r, versions in zip(owned, received, strict=True):
@@ -141,7 +159,7 @@ class Exchange:
                     coded.append(versions.new_empty(chunk.pieces[r][-1]))
             means = join(coded, self.flat.device)
             self._checks.sign(chunk, means, owned, chunk.place + 1)
-        return self.topology.pull(transport, means, chunk.lengths)
+        return means
 
     def _decode(self, chunk: Chunk, pulled: torch.Tensor) -> None:
         """Step 6."""

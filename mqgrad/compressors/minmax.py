@@ -72,7 +72,9 @@ class MinMax(Stateless):
             payloads = [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
         # 2.
         lengths = [payload.numel() for payload in payloads]
-        received = topology.push(transport, torch.cat(payloads), lengths).wait()
+        push = topology.post_push(transport, lengths, payloads[0])
+        pull = topology.post_pull(transport, lengths, payloads[0])
+        received = push(torch.cat(payloads)).wait()
         # 3.
         coded = []
         for versions in received:
@@ -86,7 +88,7 @@ class MinMax(Stateless):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        pulled = topology.pull(transport, join(coded, gradients[0].device), lengths).wait()
+        pulled = pull(join(coded, gradients[0].device)).wait()
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
             for r, payload in enumerate(pulled.split(lengths)):

@@ -3,11 +3,12 @@
 A bucket has as many shards as there are ranks; their payloads may differ in length, the same on every rank.
 """
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
 
-from ..transport import Transport
+from ..transport import Start, Transport
 from ..wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
@@ -26,15 +27,23 @@ class Topology(Protocol):
         """Rank that averages a shard."""
         ...
 
-    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
-        """Send every shard to its owner: the r-th of the joined payloads has ``lengths[r]`` bytes.
+    def post_push(
+        self, transport: Transport, lengths: list[int], like: torch.Tensor
+    ) -> Callable[[torch.Tensor], Pending[Received]]:
+        """Be ready for a push, of ``lengths[r]`` bytes of shard r; ``like`` is a tensor on the payloads' device.
 
-        The payloads must stay as they are until what is received has been waited for.
+        Returns:
+            what sends every shard to its owner, given the payloads of all shards, joined; to be called once, with
+            payloads that stay as they are until what is received has been waited for.
         """
         ...
 
-    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
-        """Hand out the owned shards' means, joined; return those of all shards, ``lengths[r]`` bytes each, joined."""
+    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
+        """Be ready for a pull of the same.
+
+        Returns:
+            what hands out the owned shards' means, joined; its result is the means of all shards, joined.
+        """
         ...
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -51,11 +60,14 @@ class Sharded:
     def owner(self, shard: int) -> int:
         return shard
 
-    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
-        return transport.start_all_to_all(payloads, lengths).then(lambda received: [received])
+    def post_push(
+        self, transport: Transport, lengths: list[int], like: torch.Tensor
+    ) -> Callable[[torch.Tensor], Pending[Received]]:
+        start = transport.post_all_to_all(lengths, like)
+        return lambda payloads: start(payloads).then(lambda received: [received])
 
-    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
-        return transport.start_all_gather_uneven(coded, lengths)
+    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
+        return transport.post_all_gather(lengths, like)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         buffer.div_(transport.world_size)
@@ -71,14 +83,20 @@ class Star:
     def owner(self, shard: int) -> int:
         return 0
 
-    def push(self, transport: Transport, payloads: torch.Tensor, lengths: list[int]) -> Pending[Received]:
+    def post_push(
+        self, transport: Transport, lengths: list[int], like: torch.Tensor
+    ) -> Callable[[torch.Tensor], Pending[Received]]:
         num_owned = len(self.owned(transport))
-        received = transport.start_gather(payloads)
-        return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
 
-    def pull(self, transport: Transport, coded: torch.Tensor, lengths: list[int]) -> Pending[torch.Tensor]:
+        def push(payloads: torch.Tensor) -> Pending[Received]:
+            received = transport.start_gather(payloads)
+            return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
+
+        return push
+
+    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
         # The server's length, to receive as much.
-        return transport.start_fan_out(coded if len(coded) else coded.new_empty(sum(lengths)))
+        return lambda coded: transport.start_fan_out(coded if len(coded) else coded.new_empty(sum(lengths)))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         gathered = transport.start_gather(buffer).wait()

@@ -16,6 +16,7 @@ from mqgrad.compressors.rotated import FewBitsRotated, RotationCodec
 from mqgrad.costs import Costs
 from mqgrad.layout import Layout, LayoutTable
 from mqgrad.trainers.in_process import Exchange, InProcessTransport
+from mqgrad.transport import Start
 from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import Width
 from mqgrad.wire_meter import Pending
@@ -31,14 +32,16 @@ def _late(start: Callable[..., Pending[Any]]) -> Callable[..., Pending[Any]]:
     return lambda *arguments: Pending(lambda: start(*arguments).wait())
 
 
-for _name in (
-    "start_all_to_all",
-    "start_all_gather",
-    "start_all_gather_uneven",
-    "start_gather",
-    "start_fan_out",
-):
+for _name in ("start_gather", "start_fan_out"):
     setattr(LateTransport, _name, _late(getattr(InProcessTransport, _name)))
+
+
+def _post_late(post: Callable[..., Start]) -> Callable[..., Start]:
+    return lambda *arguments: _late(post(*arguments))
+
+
+for _name in ("post_all_to_all", "post_all_gather"):
+    setattr(LateTransport, _name, _post_late(getattr(InProcessTransport, _name)))
 
 
 @pytest.mark.parametrize("topology", ["sharded", "star"])

@@ -82,16 +82,28 @@ def test_whatever_else_the_thread_does_comes_after_the_end_of_jobs(others: str) 
 
 
 @pytest.mark.parametrize("fails", ["begin", "end"])
-def test_a_failure_reaches_every_job_that_has_not_ended(fails: str) -> None:
+def test_a_failure_reaches_every_later_job(fails: str) -> None:
+    """What was under way before it still ends: what went wrong there, if something did, came first."""
     held = Held()
     futures = [held.submit("0"), held.submit("1"), held.submit("2", fails=fails), held.submit("3")]
     held.go()
     assert futures[0].wait() is held.result
-    ended = 2 if fails == "end" else 1  # by then
-    for future in futures[ended:]:
+    assert futures[1].wait() is held.result
+    for future in futures[2:]:
         with pytest.raises((ValueError, RuntimeError), match=f"{fails} 2 is broken"):
             future.wait()
     held.thread.drain()
+    held.thread.close()
+
+
+def test_of_two_failures_the_one_of_the_earlier_job_counts() -> None:
+    """A job that ends in an error may have made another rank leave, and so the next one fail."""
+    held = Held()
+    futures = [held.submit("1", fails="end"), held.submit("2", fails="begin"), held.submit("3")]
+    held.go()
+    for future, broken in zip(futures, ("end 1", "begin 2", "end 1"), strict=True):
+        with pytest.raises((ValueError, RuntimeError), match=f"{broken} is broken"):
+            future.wait()
     held.thread.close()
 
 

@@ -1,6 +1,7 @@
 """Codes that arrive changed, or are of another iteration: an error that names the rank they came from."""
 
 import dataclasses
+from typing import Any
 
 import models
 import pytest
@@ -9,12 +10,13 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.compressors import runs
+from mqgrad.transport import Start
 
 SENDER = 2
 # Topology and way, to the rank where a message arrives changed, the collective that brings it, and who sent it.
 WAYS = {
-    ("sharded", "push"): (1, "start_all_to_all", SENDER),
-    ("sharded", "pull"): (1, "start_all_gather_uneven", SENDER),
+    ("sharded", "push"): (1, "post_all_to_all", SENDER),
+    ("sharded", "pull"): (1, "post_all_gather", SENDER),
     ("star", "push"): (0, "start_gather", SENDER),
     ("star", "pull"): (1, "start_fan_out", 0),
 }
@@ -33,7 +35,13 @@ def corrupt(state: mqgrad.CompressionState, collective: str) -> None:
         rows[SENDER, 2] ^= 16
         return received
 
-    setattr(transport, collective, lambda *args: original(*args).then(flip))
+    def posted(*args: Any) -> Start:
+        start = original(*args)
+        return lambda payload: start(payload).then(flip)
+
+    is_posted = collective.startswith("post")
+    changed = posted if is_posted else lambda payload: original(payload).then(flip)
+    setattr(transport, collective, changed)
 
 
 def errors_of(way: tuple[str, str], bits: float) -> list[str]:
