@@ -19,6 +19,7 @@ None of this has run on a GPU yet.
 """
 
 import concurrent.futures
+import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,8 +57,8 @@ class CommThread:
     ) -> torch.futures.Future[torch.Tensor]:
         """Run ``job`` after all earlier ones, and wait for what it returns, perhaps after the next one has begun.
 
-        The future then holds ``result``, or raises what the job raised. After a failure every later job fails too: the
-        ranks are no longer in step.
+        The future then holds ``result``, or raises what the job raised. After a failure every later job fails
+        too: the ranks are no longer in step.
         """
         if result.is_cuda:
             self._device = result.device
@@ -108,6 +109,7 @@ class CommThread:
             if self._failure is None:
                 self._run(job, ready)
         except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
             self._failure = error
 
     def _begin(
@@ -151,6 +153,7 @@ class CommThread:
                 raise RuntimeError(_stopped_by(self._failure))
             pending = part()
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
+            traceback.clear_frames(error.__traceback__)  # they hold what is under way, and with it the group
             self._failure = self._failure or error
             future.set_result(error)
             return None

@@ -1,11 +1,16 @@
-"""Messages from every rank to every other one, whose receives are posted before anything is sent."""
+"""All-to-alls and all-gathers as messages between all ranks, whose receives are posted before anything is sent."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 
 from .wire_meter import Work
+
+Send = Callable[[torch.Tensor], Work | None]
+"""Sends this rank's part and returns at once; to be called once, with a tensor that stays as it is until the work has
+been waited for."""
 
 _TAGS = 2**31  # torch takes an int32
 
@@ -21,47 +26,64 @@ class _Works:
             work.wait()
 
 
-Exchange = Callable[[Sequence[torch.Tensor]], Work | None]
-
-
 class PointToPoint:
-    """Direct messages between all ranks of a Gloo group.
+    """Messages on the CPU between all ranks of a Gloo group, one from each to each.
 
     Gloo sends nothing before the receiver has said that it is ready, and what says so queues up behind whatever the
     receiver itself is sending: on a slow link for as long as its queue. Collectives say it when they start, which is
-    when their data starts, too. Here a receive may be posted long before: see :meth:`post`.
+    when their data starts, too. Here receives may be posted before.
 
-    All ranks post in the same order.
+    All ranks post in the same order, from which the tags follow. All-to-alls and all-gathers have tags of their own,
+    so that a rank which is out of step waits for the group's timeout, and does not take one for the other.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self._posted = group, 0
+        self._group = group
         self._rank, world_size = group.rank(), group.size()
         # No two ranks begin with the same receiver.
         self._peers = [(self._rank + step) % world_size for step in range(1, world_size)]
+        self._all_to_alls, self._all_gathers = itertools.count(0, 2), itertools.count(1, 2)
 
-    def post(self, received: Sequence[torch.Tensor]) -> Exchange:
-        """Post the receives of one message from every other rank, to ``received[r]``.
+    def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
+        """Post the receives of ``received`` [W, lengths[rank]], row r from rank r.
 
         Returns:
-            what sends ``messages[r]`` to rank r and returns at once; to be called once, with tensors that stay as
-            they are until everything has been waited for. Empty ones are not sent.
+            what sends the r-th of joined payloads, ``lengths[r]`` elements, to rank r.
         """
-        tag = self._posted % _TAGS
-        self._posted += 1
+        send = self._post(received.unbind(), self._all_to_alls)
+        return lambda payloads: send(payloads.split_with_sizes(list(lengths)))
+
+    def post_all_gather(self, gathered: torch.Tensor, lengths: Sequence[int]) -> Send:
+        """Post the receives of ``gathered``, ``lengths[r]`` elements from rank r, one behind the other.
+
+        Returns:
+            what sends a payload to everyone.
+        """
+        send = self._post(gathered.split_with_sizes(list(lengths)), self._all_gathers)
+        return lambda payload: send([payload] * (len(self._peers) + 1))
+
+    def _post(
+        self, received: Sequence[torch.Tensor], numbers: Iterator[int]
+    ) -> Callable[[Sequence[torch.Tensor]], _Works]:
+        """Post the receives of one message from every other rank, but of empty ones, which are not sent."""
+        tag = next(numbers) % _TAGS
         receives = [
             self._group.recv([received[peer]], peer, tag)
-            for peer in reversed(self._peers)
+            for peer in reversed(self._peers)  # in the order in which they are sent
             if received[peer].numel()
         ]
 
         def send(messages: Sequence[torch.Tensor]) -> _Works:
+            received[self._rank].copy_(messages[self._rank])
             sends = [
                 self._group.send([messages[peer]], peer, tag)
                 for peer in self._peers
                 if messages[peer].numel()
             ]
-            received[self._rank].copy_(messages[self._rank])
             return _Works([*receives, *sends])
 
         return send
+
+    def close(self) -> None:
+        """Hold the group no longer; what has been posted is not to be sent any more."""
+        del self._group

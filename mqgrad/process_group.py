@@ -1,19 +1,49 @@
 """Collectives over a process group of torch.distributed."""
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
 from .paced_link import Link, PacedLink
-from .point_to_point import Exchange, PointToPoint
+from .point_to_point import PointToPoint, Send
 from .transport import Start, Transport
-from .wire_meter import Pending, Work
+from .wire_meter import Pending
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+class Collectives:
+    """The backend's own, for tensors on a GPU: to post does nothing. For the rest see :class:`PointToPoint`."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+
+    def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
+        world_size, own = received.shape
+        return lambda payloads: dist.all_to_all_single(
+            received.view(-1), payloads, [own] * world_size, list(lengths), self._group, async_op=True
+        )
+
+    def post_all_gather(self, gathered: torch.Tensor, lengths: Sequence[int]) -> Send:
+        if len(set(lengths)) == 1:
+            return lambda payload: _all_gather(gathered, payload, self._group, async_op=True)
+        world_size = len(lengths)
+        return lambda payload: dist.all_to_all_single(
+            gathered,
+            payload.repeat(world_size),
+            list(lengths),
+            [payload.numel()] * world_size,
+            self._group,
+            async_op=True,
+        )
+
+    def close(self) -> None:
+        """Hold the group no longer."""
+        del self._group
 
 
 class ProcessGroupTransport(Transport):
@@ -30,45 +60,34 @@ class ProcessGroupTransport(Transport):
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
         super().__init__(group.rank(), group.size(), device, paced)
         self.group = group
+        self._collectives = Collectives(group)
         self._messages = None if is_nccl else PointToPoint(group)
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        received = like.new_empty(self.world_size, lengths[self.rank])
-        exchange = self._post(received.unbind())
-
-        def start(payloads: torch.Tensor) -> Pending[torch.Tensor]:
-            pieces = payloads.split_with_sizes(list(lengths))
-            return self._start(
-                lambda: exchange(pieces),
-                received,
-                (payloads.numel() - lengths[self.rank]) * payloads.itemsize,
-                link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
-            )
-
-        return start
+        received, round_trip = like.new_empty(self.world_size, lengths[self.rank]), self.next_round_trip
+        with self.posting():
+            send = self._carrier(like).post_all_to_all(received, lengths)
+        return lambda payloads: self._start(
+            lambda: send(payloads),
+            received,
+            (payloads.numel() - lengths[self.rank]) * payloads.itemsize,
+            link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
+            round_trip=round_trip,
+        )
 
     def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
         gathered, others = like.new_empty(sum(lengths)), self.world_size - 1
-        gather = self._post_gather(gathered, lengths)
+        with self.posting():
+            send = self._carrier(like).post_all_gather(gathered, lengths)
         return lambda payload: self._start(
-            lambda: gather(payload),
+            lambda: send(payload),
             gathered,
             payload.nbytes * others,
             link_bytes=max(lengths) * payload.itemsize * others,
         )
 
-    def _post_gather(
-        self, gathered: torch.Tensor, lengths: Sequence[int]
-    ) -> Callable[[torch.Tensor], Work | None]:
-        if self._messages is None and len(set(lengths)) == 1:
-            return lambda payload: _all_gather(gathered, payload, group=self.group, async_op=True)
-        exchange = self._post(gathered.split_with_sizes(list(lengths)))
-        return lambda payload: exchange([payload] * self.world_size)
-
-    def _post(self, received: Sequence[torch.Tensor]) -> Exchange:
-        if self._messages is not None:
-            return self._messages.post(received)
-        return lambda messages: dist.all_to_all(list(received), list(messages), self.group, async_op=True)
+    def _carrier(self, like: torch.Tensor) -> Collectives | PointToPoint:
+        return self._collectives if self._messages is None or like.is_cuda else self._messages
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
@@ -123,7 +142,10 @@ class ProcessGroupTransport(Transport):
         interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
         """
         dist.destroy_process_group(self.group)
-        del self.group, self._messages
+        for holder in (self._collectives, self._messages):
+            if holder is not None:
+                holder.close()
+        del self.group
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

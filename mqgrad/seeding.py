@@ -6,13 +6,22 @@ _MASK = (1 << 64) - 1
 def stream_seed(run_seed: int, iteration: int, stream: int) -> int:
     """Derive the 64-bit seed of one iteration of one stream of random numbers, as a signed integer.
 
-    Streams 0..W−1 are the ranks' pushes and W is the pull. Each argument is mixed in through the finalizer of
-    SplitMix64 (Steele et al., 2014), so that neighbouring arguments give unrelated seeds.
+    Streams 0..W−1 are the ranks' pushes and W is the pull.
     """
-    seed = 0
-    for value in (run_seed, iteration, stream):
-        seed = _splitmix64((seed ^ (value & _MASK)) & _MASK)
+    seed = mixed(run_seed, iteration, stream)
     return seed - (1 << 64) if seed >> 63 else seed
+
+
+def mixed(*values: int) -> int:
+    """64 bits that depend on all values and on their order.
+
+    Each is mixed in through the finalizer of SplitMix64 (Steele et al., 2014), so that neighbouring values give
+    unrelated results.
+    """
+    result = 0
+    for value in values:
+        result = _splitmix64((result ^ (value & _MASK)) & _MASK)
+    return result
 
 
 def _splitmix64(x: int) -> int:

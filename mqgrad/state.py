@@ -298,8 +298,12 @@ class CompressionState:
         Call it between ``step`` and the next backward. It holds the residuals, the position in the interval, the
         controller and the totals: a run that loads it goes on with the same gradients: bit by bit from 1 bit on,
         at 32 bits with two ranks.
+
+        Raises:
+            RuntimeError: communication has failed, which leaves residuals half updated.
         """
         self._thread.run(stopwatch.settle)  # the next iteration may be opening
+        self._thread.check()
         return self._parts.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -308,6 +312,7 @@ class CompressionState:
         Raises:
             ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
                 states look otherwise.
+            RuntimeError: communication has failed, which takes a new state in new processes.
         """
         own = self.state_dict()
         self._iteration.recheck()

@@ -20,12 +20,13 @@ class Transport(WireMeter, abc.ABC):
 
     Those named ``start_`` return at once, and several may be under way; the others block. Those named ``post_`` only
     get ready to receive, which may be done long before there is something to send: the earlier, the better, as the
-    others need to know of it (:mod:`.point_to_point`). What is posted has to be started, in the same order.
+    others need to know of it (:mod:`.point_to_point`). What is posted has to be started. Both are done in the same
+    order on every rank.
 
     Bytes are those that this rank hands over for other ranks: (W−1)·P for an all-to-all or all-gather of P-byte
-    payloads, by a ring or in one hop; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To
-    gather on rank 0, every other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of
-    an all-to-all or all-gather may differ in length.
+    payloads; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To gather on rank 0, every
+    other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of an all-to-all or
+    all-gather may differ in length.
 
     Args:
         device: where tensors of control messages must live.
@@ -43,6 +44,8 @@ class Transport(WireMeter, abc.ABC):
     @abc.abstractmethod
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
         """Be ready to receive an all-to-all, in which rank r is to get ``lengths[r]`` elements from everyone.
+
+        All that are posted at once count as one round trip, whenever they start: one hides the latency of another.
 
         Args:
             like: a tensor of the payloads' dtype and device.

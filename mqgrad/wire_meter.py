@@ -89,6 +89,17 @@ class WireMeter:
         self.round_trips = 0
 
     @property
+    def next_round_trip(self) -> int:
+        """What a collective that starts now counts as."""
+        return self._round_trip + 1
+
+    @contextlib.contextmanager
+    def posting(self) -> Iterator[None]:
+        """Time what gets ready to receive."""
+        with _timed(lambda seconds: self._add_seconds(seconds, teaches_latency=False)):
+            yield
+
+    @property
     def latency_seconds(self) -> float:
         """What a collective of few bytes costs: the fastest of the last ones. Others waited for a rank."""
         return min(self._small_seconds, default=0.0)
@@ -101,14 +112,16 @@ class WireMeter:
         link_bytes: float | None = None,
         ways: tuple[Direction, ...] = BOTH_WAYS,
         teaches_latency: bool = True,
+        round_trip: int | None = None,
     ) -> Pending[Result]:
         """Start, count and time. ``link_bytes``: what crosses the busiest link, where that is not each rank's own;
         ``ways``: in which directions it does. ``teaches_latency``: whether a small one takes every rank the latency.
 
-        A collective adds its latency to those that were awaited before it started, not to those under way.
+        A collective adds its latency to those that were awaited before it started, not to those under way; or else
+        it counts as the ``round_trip`` of that number.
         """
         seconds: list[float] = []
-        begun, is_alone, round_trip = time.perf_counter(), self._under_way == 0, self._round_trip + 1
+        begun, is_alone = time.perf_counter(), self._under_way == 0
         with _timed(seconds.append):
             work = collective()
         on_link = wire_bytes if link_bytes is None else link_bytes
@@ -117,7 +130,8 @@ class WireMeter:
         self.wire_bytes += wire_bytes
         self._under_way += 1
         self._started += 1
-        started = _Collective(work, arrival, seconds, self._started, round_trip, is_lone_small)
+        number = round_trip or self.next_round_trip
+        started = _Collective(work, arrival, seconds, self._started, number, is_lone_small)
         return Pending(lambda: self._wait_for(started, result))
 
     def _wait_for(self, started: _Collective, result: Result) -> Result:

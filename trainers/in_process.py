@@ -55,11 +55,12 @@ class InProcessTransport(Transport):
         self._exchange = exchange
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        start, own = sum(lengths[: self.rank]), lengths[self.rank]
+        start, own, round_trip = sum(lengths[: self.rank]), lengths[self.rank], self.next_round_trip
         return lambda payloads: self._start_meeting(
             payloads,
             lambda sent: torch.stack([joined[start : start + own] for joined in sent]),
             (payloads.numel() - own) * payloads.itemsize,
+            round_trip,
         )
 
     def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
@@ -94,12 +95,19 @@ class InProcessTransport(Transport):
         return self._start_meeting(tensor, read, wire_bytes).wait()
 
     def _start_meeting(
-        self, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor], wire_bytes: float
+        self,
+        tensor: torch.Tensor,
+        read: Callable[[list[torch.Tensor]], torch.Tensor],
+        wire_bytes: float,
+        round_trip: int | None = None,
     ) -> Pending[torch.Tensor]:
         """Meet at once: between threads there is nothing to overlap with."""
         results: list[torch.Tensor] = []
         pending = self._start(
-            lambda: results.append(self._exchange.meet(self.rank, tensor, read)), results, wire_bytes
+            lambda: results.append(self._exchange.meet(self.rank, tensor, read)),
+            results,
+            wire_bytes,
+            round_trip=round_trip,
         )
         return pending.then(lambda results: results[0])
 

@@ -95,22 +95,12 @@ def computing_spans(events: list[Event]) -> list[Span]:
 
 
 def report_buckets(events: list[Event]) -> None:
-    """Print how often, and for how long, a bucket is coded while Gloo is at work on another one."""
+    """Print how many buckets have begun before the one before them has ended."""
     begins, ends = spans(events, "mqgrad.begin"), spans(events, "mqgrad.end")
     if len(begins) != len(ends):
         return  # not all were coded: an all-reduce has no second half
-    gloo = spans(events, "gloo:all_to_all") + spans(events, "gloo:all_gather")
-    beside = 0.0
-    for part, halves in (("mqgrad.encode", begins), ("mqgrad.decode", ends)):
-        for begin, half in zip(begins, halves, strict=True):
-            others = [span for span in gloo if not begin.start <= span.start < begin.end]
-            coding = [span for span in spans(events, part) if half.start <= span.start < half.end]
-            beside += sum(overlap(span, others) for span in coding)
     overlapping = sum(following.start < end.start for following, end in zip(begins[1:], ends, strict=False))
-    print(
-        f"{overlapping} of {len(begins)} buckets end after the next has begun; {beside / ITERATIONS / 1e3:.1f} ms of "
-        "encode and decode per iteration beside Gloo's work on other buckets"
-    )
+    print(f"{overlapping} of {len(begins)} buckets end after the next has begun")
 
 
 def overlap(span: Span, others: list[Span]) -> float:

@@ -9,6 +9,7 @@ import torch
 from ..feedback import FeedbackGain
 from ..layout import Layout
 from ..stopwatch import add_seconds
+from ..transport import Start
 from ..vector_codec import VectorCodec
 from ..wire_meter import Pending
 from .base import Step
@@ -16,7 +17,7 @@ from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk, planned
 from .runs import CHUNKS_AHEAD, Run
-from .topology import Received, Topology, join
+from .topology import Received, StartPush, Topology, join
 
 
 class Way(NamedTuple):
@@ -113,26 +114,29 @@ class Exchange:
         return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
 
     def _push_and_pull(self, chunks: list[Chunk]) -> list[Pending[torch.Tensor]]:
-        """Steps 1 to 5 of all chunks, up to the pulls under way. What they receive is posted before any is sent."""
-        transport, like = self.step.transport, self.flat.new_empty(0, dtype=torch.uint8)
-        pushes, pulls = [], []
-        for chunk in chunks:
-            pushes.append(self.topology.post_push(transport, chunk.lengths, like))
-            pulls.append(self.topology.post_pull(transport, chunk.lengths, like))
+        """Steps 1 to 5 of all chunks, up to the pulls under way."""
+        ways = [self._post(chunk) for chunk in chunks]
         pushed: collections.deque[Pending[Received]] = collections.deque()
         pulled: list[Pending[torch.Tensor]] = []
 
         def answer_oldest() -> None:
             i = len(pulled)
-            pulled.append(pulls[i](self._coded_means(chunks[i], pushed.popleft().wait())))
+            pulled.append(ways[i].pull(self._coded_means(chunks[i], pushed.popleft().wait())))
 
-        for chunk, push in zip(chunks, pushes, strict=True):
-            pushed.append(push(self._coded_shards(chunk)))
+        for chunk, way in zip(chunks, ways, strict=True):
+            pushed.append(way.push(self._coded_shards(chunk)))
             if len(pushed) > CHUNKS_AHEAD:
                 answer_oldest()
         while pushed:
             answer_oldest()
         return pulled
+
+    def _post(self, chunk: Chunk) -> "_Posted":
+        transport, like = self.step.transport, self.flat.new_empty(0, dtype=torch.uint8)
+        return _Posted(
+            self.topology.post_push(transport, chunk.lengths, like),
+            self.topology.post_pull(transport, chunk.lengths, like),
+        )
 
     def _coded_shards(self, chunk: Chunk) -> torch.Tensor:
         """Step 1: the messages of all shards, joined."""
@@ -172,6 +176,13 @@ class Exchange:
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.codec.decode_into_(self.flat[run.part], payload, run.bits)
             self.vector.unpack(chunk.copies)
+
+
+class _Posted(NamedTuple):
+    """What of a chunk can be started."""
+
+    push: StartPush
+    pull: Start
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

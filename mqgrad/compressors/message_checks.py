@@ -6,7 +6,7 @@ import torch
 
 from mqgrad import cuda_ext
 
-from ..seeding import stream_seed
+from ..seeding import mixed
 from .base import Step
 from .plans import Chunk
 
@@ -31,7 +31,7 @@ class MessageChecks:
 
     def __init__(self, step: Step, bucket: int) -> None:
         self._step = step
-        self._salt = stream_seed(step.iteration, step.period, bucket)  # it mixes any three numbers
+        self._salt = mixed(step.iteration, step.period, bucket)
         self._problem = ""
 
     @property

@@ -14,6 +14,8 @@ from ..wire_meter import Pending
 TopologyName = Literal["sharded", "star"]
 Received = list[torch.Tensor]
 """For each shard that a rank owns, [W, P] with row r the payload [P] of rank r."""
+StartPush = Callable[[torch.Tensor], Pending[Received]]
+"""Starts a push that has been posted; as :data:`.Start`."""
 
 
 class Topology(Protocol):
@@ -27,9 +29,7 @@ class Topology(Protocol):
         """Rank that averages a shard."""
         ...
 
-    def post_push(
-        self, transport: Transport, lengths: list[int], like: torch.Tensor
-    ) -> Callable[[torch.Tensor], Pending[Received]]:
+    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
         """Be ready for a push, of ``lengths[r]`` bytes of shard r; ``like`` is a tensor on the payloads' device.
 
         Returns:
@@ -60,9 +60,7 @@ class Sharded:
     def owner(self, shard: int) -> int:
         return shard
 
-    def post_push(
-        self, transport: Transport, lengths: list[int], like: torch.Tensor
-    ) -> Callable[[torch.Tensor], Pending[Received]]:
+    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
         start = transport.post_all_to_all(lengths, like)
         return lambda payloads: start(payloads).then(lambda received: [received])
 
@@ -83,9 +81,7 @@ class Star:
     def owner(self, shard: int) -> int:
         return 0
 
-    def post_push(
-        self, transport: Transport, lengths: list[int], like: torch.Tensor
-    ) -> Callable[[torch.Tensor], Pending[Received]]:
+    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
         num_owned = len(self.owned(transport))
 
         def push(payloads: torch.Tensor) -> Pending[Received]:

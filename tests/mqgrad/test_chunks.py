@@ -139,3 +139,10 @@ def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
 
     for sleeps in run_ranks(rank_main, 2):
         assert sleeps == pytest.approx([100, 100, 200, 300], abs=30)
+
+
+def test_a_large_bucket_has_larger_chunks_not_more() -> None:
+    shards = [[Run(slice(r * 2**26, (r + 1) * 2**26), 8)] for r in range(2)]
+    chunks = chunked(shards, 512)
+    assert len(chunks) == runs.MOST_CHUNKS
+    assert {run.numel for chunk in chunks for (run,) in chunk} == {2**26 // runs.MOST_CHUNKS}

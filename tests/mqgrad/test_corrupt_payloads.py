@@ -91,9 +91,13 @@ def test_codes_of_another_iteration_are_refused_between_checks() -> None:
     def rank_main(rank: int) -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50))
         models.train(model, optimizer, state, rank, range(5))
+        saved = state.state_dict()
         state.totals.iterations += rank
         with pytest.raises(RuntimeError, match=rf"wrong checksum.* iteration {5 + rank} "):
             models.train(model, optimizer, state, rank, range(1))
+        for call in (state.state_dict, lambda: state.load_state_dict(saved)):
+            with pytest.raises(RuntimeError, match="communication stopped after an earlier failure"):
+                call()
         state.close()
 
     run_ranks(rank_main)

@@ -232,3 +232,25 @@ def test_seconds_that_are_known_late_count_in_their_interval_and_never_for_start
     for first, second in run_ranks(rank_main):
         assert first[0] == second[0] == 0.75  # of a second, what the last bucket did not wait
         assert first[1] == second[1] > 0
+
+
+@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 16, 32])
+def test_a_bucket_may_be_empty(bits: float) -> None:
+    """A parameter without elements, in a DDP bucket of its own."""
+
+    def rank_main(rank: int) -> list[bytes]:
+        model = models.small_model(layers=1)
+        model.register_parameter("empty", torch.nn.Parameter(torch.empty(0)))
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits, interval=2))
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=1e-6, find_unused_parameters=True)
+        gradients = []
+        for iteration in range(4):
+            ddp.zero_grad()
+            models.backward(ddp, rank, iteration)
+            gradients.append(models.gradient_of(ddp).numpy().tobytes())
+            state.step(0.0)
+        state.close()
+        return gradients
+
+    first, second = run_ranks(rank_main)
+    assert first == second
