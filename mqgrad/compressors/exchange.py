@@ -31,6 +31,13 @@ class Way(NamedTuple):
     """Of the random numbers."""
 
 
+class Posted(NamedTuple):
+    """What of a chunk can be started."""
+
+    push: StartPush
+    pull: Start
+
+
 class Coder(Protocol):
     """Codes runs of the vector of an exchange."""
 
@@ -115,25 +122,25 @@ class Exchange:
 
     def _push_and_pull(self, chunks: list[Chunk]) -> list[Pending[torch.Tensor]]:
         """Steps 1 to 5 of all chunks, up to the pulls under way."""
-        ways = [self._post(chunk) for chunk in chunks]
+        posted = [self._post(chunk) for chunk in chunks]
         pushed: collections.deque[Pending[Received]] = collections.deque()
         pulled: list[Pending[torch.Tensor]] = []
 
         def answer_oldest() -> None:
             i = len(pulled)
-            pulled.append(ways[i].pull(self._coded_means(chunks[i], pushed.popleft().wait())))
+            pulled.append(posted[i].pull(self._coded_means(chunks[i], pushed.popleft().wait())))
 
-        for chunk, way in zip(chunks, ways, strict=True):
-            pushed.append(way.push(self._coded_shards(chunk)))
+        for chunk, ready in zip(chunks, posted, strict=True):
+            pushed.append(ready.push(self._coded_shards(chunk)))
             if len(pushed) > CHUNKS_AHEAD:
                 answer_oldest()
         while pushed:
             answer_oldest()
         return pulled
 
-    def _post(self, chunk: Chunk) -> "_Posted":
+    def _post(self, chunk: Chunk) -> Posted:
         transport, like = self.step.transport, self.flat.new_empty(0, dtype=torch.uint8)
-        return _Posted(
+        return Posted(
             self.topology.post_push(transport, chunk.lengths, like),
             self.topology.post_pull(transport, chunk.lengths, like),
         )
@@ -176,13 +183,6 @@ class Exchange:
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
                     self.codec.decode_into_(self.flat[run.part], payload, run.bits)
             self.vector.unpack(chunk.copies)
-
-
-class _Posted(NamedTuple):
-    """What of a chunk can be started."""
-
-    push: StartPush
-    pull: Start
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
