@@ -124,9 +124,10 @@ class CommThread:
             try:
                 with trace_range("begin"):
                     return job()
-            except BaseException:
-                self._end(self._under_way)  # begun before it: what went wrong there first may be why
-                raise
+            except BaseException as error:
+                failure = error
+            self._end(self._under_way)  # begun before it: what went wrong there first may be why
+            raise failure
 
         pending = self._resolve(future, result, begin)
         self._end(self._under_way)

@@ -46,6 +46,8 @@ class GradientFigures:
 
     def _trials(self, work: BucketWork) -> list[list[float]]:
         """Of each parameter: ‖Q(g) − g‖² and ‖Q(g)‖² at the trial widths, one after another."""
+        if work.buffer.numel() == 0:
+            return [[0.0, 0.0] * len(self._trial_widths) for _ in work.gradients]
         trials: list[list[float]] = [[] for _ in work.gradients]
         for bits in self._trial_widths:
             coded = self._compressor.tried(work, bits)
@@ -57,6 +59,8 @@ class GradientFigures:
 
     def _peak_energy(self, x: torch.Tensor) -> float:
         """Σ n_k·max|g_k|² over scale buckets of n_k elements."""
+        if x.numel() == 0:
+            return 0.0
         padding = -x.numel() % self._bucket_size
         padded = torch.nn.functional.pad(x.float(), (0, padding))
         squares = padded.view(-1, self._bucket_size).abs().amax(dim=1).square()

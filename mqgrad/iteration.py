@@ -80,7 +80,9 @@ class Iteration:
         if measure:
             self._figures.add(work, self._measured.statistics)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
-        if self._transport.world_size > 1 and work.buffer.numel() > 0:
+        if work.buffer.numel() == 0:
+            averaged = Pending(lambda: None)  # the bucket before it may not have ended
+        elif self._transport.world_size > 1:
             averaged = self._compressor.start_average_(work, self._step(work.layout, measure, period))
         if not is_last:
             return averaged

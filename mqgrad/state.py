@@ -312,7 +312,7 @@ class CompressionState:
         Raises:
             ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
                 states look otherwise.
-            RuntimeError: communication has failed, which takes a new state in new processes.
+            RuntimeError: communication has failed, which takes a new state.
         """
         own = self.state_dict()
         self._iteration.recheck()

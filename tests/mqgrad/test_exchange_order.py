@@ -91,7 +91,7 @@ def test_a_rank_that_fails_between_chunks_ends_the_run_of_all_and_leaves_nothing
         models.backward(models.compressed_ddp(models.small_model(), first), rank, 0)
         first.close()
         threads = len(os.listdir("/proc/self/task"))  # with those that backward has started
-        state = mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=20)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=5)
         ddp = models.compressed_ddp(models.small_model(), state)
         if rank == 0:
             break_second_encode(state)
@@ -102,7 +102,10 @@ def test_a_rank_that_fails_between_chunks_ends_the_run_of_all_and_leaves_nothing
             error = str(raised)
         state.close()
         seconds = time.perf_counter() - start
-        return error, seconds, len(os.listdir("/proc/self/task")) - threads
+        deadline = time.monotonic() + 5  # the kernel forgets a thread a little after it has ended
+        while (left := len(os.listdir("/proc/self/task")) - threads) > 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return error, seconds, left
 
     (error, seconds, left), (other, other_seconds, _) = run_ranks(rank_main, 2)
     assert "the second is broken" in error

@@ -73,9 +73,12 @@ def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
 
 
 def test_what_is_not_sent_is_waited_for_within_bounds() -> None:
-    for seconds, error in errors_of_rank_2("nothing")[:2]:
+    results = errors_of_rank_2("nothing")[:2]
+    for seconds, error in results:
         assert seconds < 20
-        assert "Timed out" in error
+        assert error
+    # Who times out first closes its connections.
+    assert any("Timed out" in error for _, error in results)
 
 
 def test_ranks_out_of_step_do_not_take_one_thing_for_another() -> None:

@@ -234,23 +234,47 @@ def test_seconds_that_are_known_late_count_in_their_interval_and_never_for_start
         assert first[1] == second[1] > 0
 
 
-@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 16, 32])
-def test_a_bucket_may_be_empty(bits: float) -> None:
-    """A parameter without elements, in a DDP bucket of its own."""
+class WithEmptyParameter(torch.nn.Module):
+    """One without elements. If its gradient is ready last it has a DDP bucket of its own, else it joins another."""
 
-    def rank_main(rank: int) -> list[bytes]:
-        model = models.small_model(layers=1)
-        model.register_parameter("empty", torch.nn.Parameter(torch.empty(0)))
-        state = mqgrad.CompressionState(mqgrad.FixedBits(bits, interval=2))
-        ddp = models.compressed_ddp(model, state, bucket_cap_mb=1e-6, find_unused_parameters=True)
-        gradients = []
-        for iteration in range(4):
-            ddp.zero_grad()
-            models.backward(ddp, rank, iteration)
-            gradients.append(models.gradient_of(ddp).numpy().tobytes())
-            state.step(0.0)
+    def __init__(self, is_last: bool) -> None:
+        super().__init__()
+        if is_last:
+            self.empty = torch.nn.Parameter(torch.empty(0))
+        self.layers = models.small_model(layers=1)
+        if not is_last:
+            self.empty = torch.nn.Parameter(torch.empty(0))
+        self.is_last = is_last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_last:
+            return self.layers(x + self.empty.sum())
+        return self.layers(x) + self.empty.sum()
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize("controller", ["fixed:1/4", "fixed:1", "fixed:4", "fixed:32", "l-greco:interval=2"])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_bucket_may_be_empty(controller: str, period: int, is_last: bool, world_size: int) -> None:
+    def rank_main(rank: int) -> tuple[bytes, bool, int]:
+        state = mqgrad.CompressionState(mqgrad.make_controller(controller), period=period)
+        ddp = models.compressed_ddp(WithEmptyParameter(is_last), state, bucket_cap_mb=1e-6)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        numels: list[int] = []
+        reduce_bucket = state.reduce_bucket
+
+        def noted(bucket):
+            numels.append(bucket.buffer().numel())
+            return reduce_bucket(bucket)
+
+        state.reduce_bucket = noted  # type: ignore[method-assign]
+        models.train(ddp, optimizer, state, rank, range(6))
+        state.drain()
+        iterations = state.totals.iterations
         state.close()
-        return gradients
+        return models.parameters_of(ddp).numpy().tobytes(), 0 in numels, iterations
 
-    first, second = run_ranks(rank_main)
-    assert first == second
+    results = run_ranks(rank_main, world_size)
+    assert results == [results[0]] * world_size
+    assert results[0][1:] == (is_last, 6)
