@@ -1,12 +1,12 @@
 """Payloads are coded into what is sent and decoded from what is received: nothing there may change too early."""
 
 import concurrent.futures
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from layouts import layout_of
 
 from mqgrad.codec import Codec
 from mqgrad.compressors import make_compressor, runs
@@ -14,7 +14,6 @@ from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.compressors.onebit import OneBitCodec
 from mqgrad.compressors.rotated import FewBitsRotated, RotationCodec
 from mqgrad.costs import Costs
-from mqgrad.layout import Layout, LayoutTable
 from mqgrad.trainers.in_process import Exchange, InProcessTransport
 from mqgrad.transport import Start
 from mqgrad.vector_codec import VectorCodec
@@ -84,7 +83,8 @@ def _means(
 
     def rank_main(rank: int) -> torch.Tensor:
         compressor = make_compressor(spec)
-        layout = _layout(compressor.bucket_size, world_size)
+        parameters = [torch.zeros(numel) for numel in NUMELS]
+        layout = layout_of(parameters, bucket_size=compressor.bucket_size, world_size=world_size)
         means = []
         for iteration in range(3):
             generator = torch.Generator().manual_seed(world_size * iteration + rank)
@@ -97,14 +97,6 @@ def _means(
 
     with concurrent.futures.ThreadPoolExecutor(world_size) as threads:
         return list(threads.map(rank_main, range(world_size)))
-
-
-def _layout(bucket_size: int, world_size: int, numels: Sequence[int] = NUMELS) -> Layout:
-    parameters = [torch.zeros(numel) for numel in numels]
-    bucket: Any = SimpleNamespace(
-        index=lambda: 0, parameters=lambda: parameters, gradients=lambda: parameters
-    )
-    return LayoutTable(bucket_size=bucket_size, world_size=world_size).of(bucket)[0]
 
 
 UNIFORM = Codec(bucket_size=64, rounding="stochastic")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import models
 import pytest
 import torch
+from layouts import layout_of
 from ranks import run_ranks
 
 import mqgrad
 from mqgrad.compressors import make_compressor, runs
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
-from mqgrad.layout import LayoutTable
 from mqgrad.trainers.in_process import Exchange, InProcessTransport
 from mqgrad.transport import Start
 
@@ -43,21 +43,6 @@ class LoggedTransport(InProcessTransport):
         return logged
 
 
-class OneBucket:
-    """What DDP hands over for one parameter."""
-
-    def __init__(self, gradient: torch.Tensor) -> None:
-        self._gradient = gradient
-
-    def index(self) -> int:
-        return 0
-
-    def parameters(self) -> list[torch.Tensor]:
-        return [self._gradient]
-
-    gradients = parameters
-
-
 def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -67,9 +52,9 @@ def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
 
     def rank_main(rank: int) -> tuple[list[str], int]:
         compressor, gradient = make_compressor("quantized"), torch.ones(5 * 2 * 512)
-        layout, gradients = LayoutTable(bucket_size=512, world_size=2).of(OneBucket(gradient))
+        layout = layout_of([gradient], bucket_size=512, world_size=2)
         transport = LoggedTransport(exchange, rank)
-        work = BucketWork(gradient, gradients, layout)
+        work = BucketWork(gradient, [gradient], layout)
         compressor.average_(work, Step(transport, 4, 0, 7, Costs(), False))
         return transport.log, transport.round_trips
 

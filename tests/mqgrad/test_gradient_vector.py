@@ -1,30 +1,22 @@
 """Gradients copied chunk by chunk: the vector is that of one copy, and what is copied back is in place."""
 
-from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from layouts import layout_of
 
 from mqgrad.codec import Codec
 from mqgrad.compressors import runs
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.compressors.plans import Plan, planned
-from mqgrad.layout import Layout, LayoutTable
+from mqgrad.layout import Layout
 from mqgrad.widths import Width
 
 BUCKET = 8
 CODEC = Codec(bucket_size=BUCKET)
-
-
-def layout_of(parameters: Sequence[torch.Tensor], world_size: int) -> Layout:
-    bucket: Any = SimpleNamespace(
-        index=lambda: 0, parameters=lambda: parameters, gradients=lambda: parameters
-    )
-    return LayoutTable(bucket_size=BUCKET, world_size=world_size).of(bucket)[0]
 
 
 def plan_in_chunks(layout: Layout, chunk_bytes: int, bits: Width, parameter_bits: Any = None) -> Plan:
@@ -44,7 +36,7 @@ def test_all_chunks_are_the_vector_that_one_copy_makes(
 ) -> None:
     """Every element once, in the chunk of its shard; padding repeats elements where the code wants that."""
     gradients = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in numels]
-    layout = layout_of(gradients, world_size)
+    layout = layout_of(gradients, bucket_size=BUCKET, world_size=world_size)
     plan = plan_in_chunks(layout, chunk_bytes, bits or 0, None if bits else (4,) * len(numels))
     vector = GradientVector(layout, plan, gradients)
     vector.flat[: layout.end] = torch.nan
@@ -66,7 +58,7 @@ def test_every_gradient_is_given_back(
     gradients = [
         torch.zeros(n, 2, dtype=dtype).T if n % 2 else torch.zeros(2 * n, dtype=dtype) for n in numels
     ]
-    layout = layout_of(gradients, world_size)
+    layout = layout_of(gradients, bucket_size=BUCKET, world_size=world_size)
     plan = plan_in_chunks(layout, chunk_bytes, 4)
     vector = GradientVector(layout, plan, gradients)
     vector.flat[:] = torch.arange(layout.numel) % 251

@@ -4,6 +4,7 @@ import models
 import numpy as np
 import pytest
 import torch
+from layouts import layout_of
 from ranks import run_ranks
 from scripted import Scripted
 
@@ -11,23 +12,6 @@ import mqgrad
 from mqgrad.codec import Codec
 from mqgrad.compressors.base import BucketWork
 from mqgrad.compressors.rotated import RotationCodec
-from mqgrad.layout import LayoutTable
-
-
-class OneParameter:
-    """What a layout asks of a DDP bucket."""
-
-    def __init__(self, gradient: torch.Tensor) -> None:
-        self.gradient = gradient
-
-    def index(self) -> int:
-        return 0
-
-    def parameters(self) -> list[torch.Tensor]:
-        return [self.gradient]
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self.gradient]
 
 
 def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):
@@ -77,8 +61,8 @@ def test_a_compressor_without_trials_gives_none() -> None:
 def test_trying_changes_neither_the_gradients_nor_the_compressor(spec: str) -> None:
     compressor = mqgrad.make_compressor(spec)
     gradient = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
-    layout, gradients = LayoutTable(bucket_size=512, world_size=2).of(OneParameter(gradient))
-    work, before = BucketWork(gradient.flatten(), gradients, layout), gradient.clone()
+    layout = layout_of([gradient], bucket_size=512, world_size=2)
+    work, before = BucketWork(gradient.flatten(), [gradient], layout), gradient.clone()
     state = str(compressor.state_dict())
     errors = []
     for bits in (1, 2, 3, 4, 32):

@@ -1,0 +1,17 @@
+"""Layouts of parameters, without DDP around them."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from mqgrad.layout import Layout, LayoutTable
+
+
+def layout_of(parameters: Sequence[torch.Tensor], *, bucket_size: int, world_size: int) -> Layout:
+    """The layout of one DDP bucket with these parameters, in this order."""
+    bucket: Any = SimpleNamespace(
+        index=lambda: 0, parameters=lambda: parameters, gradients=lambda: parameters
+    )
+    return LayoutTable(bucket_size=bucket_size, world_size=world_size).of(bucket)[0]
