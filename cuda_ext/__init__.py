@@ -3,6 +3,7 @@
 from mqgrad.cuda_ext.bfloat16 import (
     decode_bfloat16,
     decode_bfloat16_add_,
+    decode_bfloat16_into,
     encode_bfloat16,
     encode_bfloat16_with_feedback,
     reduce_encode_bfloat16,
@@ -14,11 +15,13 @@ from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
 from mqgrad.cuda_ext.rotation import (
     decode_rotated,
     decode_rotated_add_,
+    decode_rotated_into,
     encode_rotated,
     encode_rotated_with_feedback,
     reduce_encode_rotated,
     rotated_bytes,
 )
+from mqgrad.cuda_ext.scattered import Scattered, Vector, whole
 from mqgrad.cuda_ext.sparse import (
     sparse_bytes,
     sparse_count,
@@ -30,6 +33,7 @@ from mqgrad.cuda_ext.sparse import (
 from mqgrad.cuda_ext.uniform import (
     decode,
     decode_add_,
+    decode_into,
     encode,
     encode_with_feedback,
     payload_bytes,
@@ -39,13 +43,18 @@ from mqgrad.cuda_ext.uniform import (
 __all__ = [
     "CHECKSUM_BYTES",
     "IMPLEMENTATION",
+    "Scattered",
+    "Vector",
     "decode",
     "decode_add_",
     "decode_bfloat16",
     "decode_bfloat16_add_",
+    "decode_bfloat16_into",
+    "decode_into",
     "decode_minmax",
     "decode_rotated",
     "decode_rotated_add_",
+    "decode_rotated_into",
     "encode",
     "encode_bfloat16",
     "encode_bfloat16_with_feedback",
@@ -65,6 +74,7 @@ __all__ = [
     "sparse_decode_add_",
     "sparse_encode",
     "sparse_encode_with_feedback",
+    "whole",
     "write_checksums_",
     "wrong_checksums",
 ]

@@ -1,29 +1,35 @@
 """The public ops of width 16: arguments checked, then the C++ kernel, or the reference on other devices."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference_bfloat16
+from mqgrad.cuda_ext import checks, library, reference_bfloat16, scattered
+from mqgrad.cuda_ext.scattered import Vector
 
 
-def encode_bfloat16(x: Tensor) -> Tensor:
+def encode_bfloat16(x: Vector, *, out: Tensor | None = None) -> Tensor:
     """Round to bfloat16, to nearest, halves to even; every NaN becomes 0x7fc0.
 
     Args:
-        x: [N], float32, float64, float16 or bfloat16; what is not float32 is rounded to it first.
+        x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; what is not float32
+            is rounded to it first.
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         The payload, uint8 [2·N], little-endian.
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: x is not a vector.
+        ValueError: x is not a vector, or out does not fit or shares memory with it.
     """
-    checks.require_input(x, 1)
-    return library.kernels(x.device, reference_bfloat16).encode_bfloat16(x.contiguous(), None, 0.0, 0.0)
+    return _encode(x, None, 0.0, 0.0, out)
 
 
-def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, beta: float) -> Tensor:
+def encode_bfloat16_with_feedback(
+    x: Vector, residual: Tensor, alpha: float, beta: float, *, out: Tensor | None = None
+) -> Tensor:
     """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)) (ECQ-SGD, Wu et al. 2018).
 
     Where that is not finite, h is left as it was, element by element.
@@ -33,6 +39,7 @@ def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, bet
         residual: h, float32 [N], contiguous, on the device of x; updated.
         alpha: how much of the residual is sent along.
         beta: how much of the residual is remembered.
+        out: as in `encode_bfloat16`.
 
     Returns:
         The payload, uint8 [2·N].
@@ -40,16 +47,31 @@ def encode_bfloat16_with_feedback(x: Tensor, residual: Tensor, alpha: float, bet
     Raises:
         TypeError, ValueError: as `encode_bfloat16`; the residual does not fit, or a coefficient is not finite.
     """
-    checks.require_input(x, 1)
-    checks.require_floats("residual", residual, x.numel(), x.device)
-    checks.require_coefficients(alpha, beta)
-    x = x.contiguous()
-    checks.require_apart("residual", residual, x=x)
-    return library.kernels(x.device, reference_bfloat16).encode_bfloat16(x, residual, alpha, beta)
+    return _encode(x, residual, alpha, beta, out)
+
+
+def _encode(x: Vector, residual: Tensor | None, alpha: float, beta: float, out: Tensor | None) -> Tensor:
+    x, numel = scattered.readable(x), x.numel()
+    out = checks.payload_out(out, 2 * numel, x.device)
+    scattered.require_apart("out", out, x, residual=residual)
+    if residual is not None:
+        checks.require_floats("residual", residual, numel, x.device)
+        checks.require_coefficients(alpha, beta)
+        scattered.require_apart("residual", residual, x)
+    library.kernels(x.device, reference_bfloat16).encode_bfloat16_into(
+        out, *scattered.pieces(x), residual, numel, alpha, beta
+    )
+    return out
 
 
 def reduce_encode_bfloat16(
-    payloads: Tensor, numel: int, *, residual: Tensor | None = None, alpha: float = 1.0, beta: float = 1.0
+    payloads: Tensor,
+    numel: int,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Encode the mean of W payloads, reading each once; the sum itself is never written.
 
@@ -68,29 +90,36 @@ def reduce_encode_bfloat16(
         checks.require_floats("residual", residual, numel, payloads.device)
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
-    return library.kernels(payloads.device, reference_bfloat16).reduce_encode_bfloat16(
-        payloads, residual, numel, alpha, beta
+    out = checks.payload_out(out, 2 * numel, payloads.device)
+    checks.require_apart("out", out, payloads=payloads, residual=residual)
+    library.kernels(payloads.device, reference_bfloat16).reduce_encode_bfloat16_into(
+        out, payloads, residual, numel, alpha, beta
     )
+    return out
 
 
-def decode_bfloat16(payload: Tensor, numel: int, *, out: Tensor | None = None) -> Tensor:
+def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:
     """The values of a payload, float32 [numel]; exact.
-
-    Args:
-        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Raises:
         TypeError: payload is not a uint8 tensor.
-        ValueError: payload does not have 2·numel bytes, or out does not fit.
+        ValueError: payload does not have 2·numel bytes.
     """
     checks.require_payload(payload, 2 * numel)
+    return library.kernels(payload.device, reference_bfloat16).decode_bfloat16(payload.contiguous(), numel)
+
+
+def decode_bfloat16_into(out: Vector, payload: Tensor) -> None:
+    """Overwrite a vector with what `decode_bfloat16` returns; as `decode_into`."""
+    numel = out.numel()
+    checks.require_payload(payload, 2 * numel)
     payload = payload.contiguous()
-    if out is None:
-        return library.kernels(payload.device, reference_bfloat16).decode_bfloat16(payload, numel)
-    checks.require_floats("out", out, numel, payload.device)
-    checks.require_apart("out", out, payload=payload)
-    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(out, payload)
-    return out
+    if not scattered.is_writable(out, payload):
+        out.copy_(decode_bfloat16(payload, numel))
+        return
+    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(
+        *scattered.pieces(out), payload, numel
+    )
 
 
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
@@ -108,20 +137,20 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
 
 if library.IMPLEMENTATION == "extension":
 
-    @torch.library.register_fake("mqgrad::encode_bfloat16")
-    def _(x: Tensor, residual: Tensor | None, alpha: float, beta: float) -> Tensor:
-        return x.new_empty(2 * x.numel(), dtype=torch.uint8)
+    @torch.library.register_fake("mqgrad::encode_bfloat16_into")
+    def _(payload: Tensor, *_: Any) -> None:
+        return None
 
-    @torch.library.register_fake("mqgrad::reduce_encode_bfloat16")
-    def _(payloads: Tensor, residual: Tensor | None, numel: int, alpha: float, beta: float) -> Tensor:
-        return payloads.new_empty(2 * numel)
+    @torch.library.register_fake("mqgrad::reduce_encode_bfloat16_into")
+    def _(payload: Tensor, *_: Any) -> None:
+        return None
 
     @torch.library.register_fake("mqgrad::decode_bfloat16")
     def _(payload: Tensor, numel: int) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
 
     @torch.library.register_fake("mqgrad::decode_bfloat16_into")
-    def _(out: Tensor, payload: Tensor) -> None:
+    def _(out: list[Tensor], *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::decode_bfloat16_add_")

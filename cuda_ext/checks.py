@@ -90,12 +90,16 @@ def rows_of(payloads: Tensor) -> Tensor:
     return payloads if payloads.device.type == "cpu" and lie_apart else payloads.contiguous()
 
 
-def require_payload_out(out: Tensor, expected_bytes: int, device: torch.device) -> None:
+def payload_out(out: Tensor | None, expected_bytes: int, device: torch.device) -> Tensor:
+    """Where a payload is to be written: as given, or a new tensor."""
+    if out is None:
+        return torch.empty(expected_bytes, dtype=torch.uint8, device=device)
     require_bytes("out", out, (expected_bytes,))
     if out.device != device:
         raise ValueError(f"out is on {out.device}, the other tensors on {device}")
     if not out.is_contiguous():
         raise ValueError("out is written in place and must be contiguous")
+    return out
 
 
 def require_apart(name: str, written: Tensor, **others: Tensor | None) -> None:

@@ -16,6 +16,18 @@ def encode_bfloat16(x: Tensor, residual: Tensor | None, alpha: float, beta: floa
     return sent.view(torch.uint8)
 
 
+def encode_bfloat16_into(
+    payload: Tensor,
+    x: list[Tensor],
+    offsets: list[int],
+    residual: Tensor | None,
+    numel: int,
+    *feedback: float,
+) -> None:
+    """The same as the op, of a vector in one tensor."""
+    payload.copy_(encode_bfloat16(x[0], residual, *feedback))
+
+
 def reduce_encode_bfloat16(
     payloads: Tensor, residual: Tensor | None, numel: int, alpha: float, beta: float
 ) -> Tensor:
@@ -24,14 +36,21 @@ def reduce_encode_bfloat16(
     return encode_bfloat16(mean, residual, alpha, beta)
 
 
+def reduce_encode_bfloat16_into(
+    payload: Tensor, payloads: Tensor, residual: Tensor | None, numel: int, *feedback: float
+) -> None:
+    """The same as the op."""
+    payload.copy_(reduce_encode_bfloat16(payloads, residual, numel, *feedback))
+
+
 def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:
     """See `mqgrad.cuda_ext.decode_bfloat16`."""
     return payload.clone().view(torch.bfloat16).float()  # a slice of a message may be unaligned
 
 
-def decode_bfloat16_into(out: Tensor, payload: Tensor) -> None:
-    """See `mqgrad.cuda_ext.decode_bfloat16`."""
-    out.copy_(decode_bfloat16(payload, out.numel()))
+def decode_bfloat16_into(out: list[Tensor], offsets: list[int], payload: Tensor, numel: int) -> None:
+    """The same as the op, to a vector in one tensor."""
+    out[0].copy_(decode_bfloat16(payload, numel))
 
 
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference, reference_rotation
+from mqgrad.cuda_ext import checks, library, reference, reference_rotation, scattered
+from mqgrad.cuda_ext.scattered import Vector
 
 MAX_BITS = 4
 MAX_BUCKET_SIZE = 65536
@@ -26,36 +27,46 @@ def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
     return reference_rotation.SEED_BYTES + num_buckets * (4 + bucket_size // 8 * bits)
 
 
-def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
+def encode_rotated(
+    x: Vector, bits: int, bucket_size: int, unbiased: bool, seed: int, *, out: Tensor | None = None
+) -> Tensor:
     """Rotate every bucket at random and code it with the best scalar codebook of a Gaussian (DRIVE and EDEN).
 
     DRIVE: Vargaftik et al., NeurIPS 2021; EDEN: ICML 2022. Note [Rotation] in csrc/rotation.h has the formulas.
     A bucket with a NaN or infinity, or whose transform overflows float32, decodes to NaN as a whole.
 
     Args:
-        x: [N], float32, float64, float16 or bfloat16; the mathematics is done in float32.
+        x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; the mathematics is
+            done in float32.
         bits: 1..4.
         bucket_size: elements that are rotated together and share a scale, a power of two.
         unbiased: scale for E[decoded] = x over the seeds, with NMSE of about 0.571, 0.133, 0.036, 0.0096 at 1-4
             bits, instead of for the least error (0.363, 0.117, 0.0345, 0.0095), which is contractive.
         seed: of the random signs, any 64-bit integer; it travels in the payload.
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         uint8 [rotated_bytes(N, bits, bucket_size)].
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: a wrong shape or value.
+        ValueError: a wrong shape or value, or out shares memory with x.
     """
-    checks.require_input(x, 1)
-    rotated_bytes(x.numel(), bits, bucket_size)
-    return library.kernels(x.device, reference_rotation).encode_rotated(
-        x.contiguous(), bits, bucket_size, unbiased, checks.as_int64(seed)
-    )
+    x, numel = scattered.readable(x), x.numel()
+    length = rotated_bytes(numel, bits, bucket_size)
+    settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
+    if out is None and isinstance(x, Tensor):
+        return library.kernels(x.device, reference_rotation).encode_rotated(x, *settings)
+    out = checks.payload_out(out, length, x.device)
+    scattered.require_apart("out", out, x)
+    if not _is_fused(x.device):
+        return out.copy_(encode_rotated(x, *settings))
+    torch.ops.mqgrad.encode_rotated_into(out, *scattered.pieces(x), None, numel, *settings, 0.0, 0.0)
+    return out
 
 
 def encode_rotated_with_feedback(
-    x: Tensor,
+    x: Vector,
     residual: Tensor,
     bits: int,
     bucket_size: int,
@@ -63,6 +74,8 @@ def encode_rotated_with_feedback(
     seed: int,
     alpha: float,
     beta: float,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), in one pass on the CPU.
 
@@ -72,20 +85,22 @@ def encode_rotated_with_feedback(
 
     The other arguments, the result and the errors are those of `encode_rotated`.
     """
-    checks.require_input(x, 1)
-    rotated_bytes(x.numel(), bits, bucket_size)
-    checks.require_floats("residual", residual, x.numel(), x.device)
+    x, numel = scattered.readable(x), x.numel()
+    out = checks.payload_out(out, rotated_bytes(numel, bits, bucket_size), x.device)
+    checks.require_floats("residual", residual, numel, x.device)
     checks.require_coefficients(alpha, beta)
-    x = x.contiguous()
-    checks.require_apart("residual", residual, x=x)
+    scattered.require_apart("residual", residual, x)
+    scattered.require_apart("out", out, x, residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _is_fused(x):
-        return torch.ops.mqgrad.encode_rotated_with_feedback(x, residual, *settings, alpha, beta)
-    x = x.float()
-    payload = encode_rotated(x + alpha * residual, *settings)
-    kept = beta * residual + (x - decode_rotated(payload, x.numel(), bits, bucket_size))
+    if _is_fused(x.device):
+        tensors, offsets = scattered.pieces(x)
+        torch.ops.mqgrad.encode_rotated_into(out, tensors, offsets, residual, numel, *settings, alpha, beta)
+        return out
+    x = scattered.whole(x).float()
+    encode_rotated(x + alpha * residual, *settings, out=out)
+    kept = beta * residual + (x - decode_rotated(out, numel, bits, bucket_size))
     residual.copy_(torch.where(kept.isfinite(), kept, residual))
-    return payload
+    return out
 
 
 def reduce_encode_rotated(
@@ -99,6 +114,7 @@ def reduce_encode_rotated(
     residual: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
 
@@ -119,42 +135,43 @@ def reduce_encode_rotated(
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _is_fused(payloads):
-        return torch.ops.mqgrad.reduce_encode_rotated(payloads, residual, numel, *settings, alpha, beta)
+    if _is_fused(payloads.device):
+        out = checks.payload_out(out, payloads.shape[1], payloads.device)
+        checks.require_apart("out", out, payloads=payloads, residual=residual)
+        torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
+        return out
     mean = reference.mean_of(
         payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
     )
     if residual is None:
-        return encode_rotated(mean, *settings)
-    return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta)
+        return encode_rotated(mean, *settings, out=out)
+    return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta, out=out)
 
 
-def decode_rotated(
-    payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Tensor | None = None
-) -> Tensor:
+def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
     """Decode what `encode_rotated` returned for the same numel, bits and bucket_size: float32 [numel].
 
     Any bytes of the right length decode to something and harm nothing.
-
-    Args:
-        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Raises:
         TypeError: payload is not a uint8 tensor.
         ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
+    return library.kernels(payload.device, reference_rotation).decode_rotated(
+        payload.contiguous(), numel, bits, bucket_size
+    )
+
+
+def decode_rotated_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> None:
+    """Overwrite a vector with what `decode_rotated` returns; as `decode_into`."""
+    numel = out.numel()
+    checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
     payload = payload.contiguous()
-    if out is None:
-        return library.kernels(payload.device, reference_rotation).decode_rotated(
-            payload, numel, bits, bucket_size
-        )
-    checks.require_floats("out", out, numel, payload.device)
-    checks.require_apart("out", out, payload=payload)
-    if payload.device.type not in library.COMPILED_DEVICES:
-        return out.copy_(decode_rotated(payload, numel, bits, bucket_size))
-    torch.ops.mqgrad.decode_rotated_into(out, payload, bits, bucket_size)
-    return out
+    if not scattered.is_writable(out, payload) or payload.device.type not in library.COMPILED_DEVICES:
+        out.copy_(decode_rotated(payload, numel, bits, bucket_size))
+        return
+    torch.ops.mqgrad.decode_rotated_into(*scattered.pieces(out), payload, numel, bits, bucket_size)
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -172,9 +189,9 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     )
 
 
-def _is_fused(tensor: Tensor) -> bool:
+def _is_fused(device: torch.device) -> bool:
     """Whether the ops of several steps are compiled; elsewhere the others do their work in turn."""
-    return library.IMPLEMENTATION == "extension" and tensor.device.type == "cpu"
+    return library.IMPLEMENTATION == "extension" and device.type == "cpu"
 
 
 if library.IMPLEMENTATION == "extension":
@@ -183,18 +200,16 @@ if library.IMPLEMENTATION == "extension":
     def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
-    @torch.library.register_fake("mqgrad::encode_rotated_with_feedback")
-    def _(x: Tensor, residual: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
-        return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
+    @torch.library.register_fake("mqgrad::encode_rotated_into")
+    def _(payload: Tensor, *_: Any) -> None:
+        return None
 
-    @torch.library.register_fake("mqgrad::reduce_encode_rotated")
-    def _(
-        payloads: Tensor, residual: Tensor | None, numel: int, bits: int, bucket_size: int, *_: Any
-    ) -> Tensor:
-        return payloads.new_empty(rotated_bytes(numel, bits, bucket_size))
+    @torch.library.register_fake("mqgrad::reduce_encode_rotated_into")
+    def _(payload: Tensor, *_: Any) -> None:
+        return None
 
     @torch.library.register_fake("mqgrad::decode_rotated_into")
-    def _(out: Tensor, *_: Any) -> None:
+    def _(out: list[Tensor], *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::decode_rotated")

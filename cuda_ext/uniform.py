@@ -5,11 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference
+from mqgrad.cuda_ext import checks, library, reference, scattered
+from mqgrad.cuda_ext.scattered import Vector
 
 
 def _writes_in_place(device: torch.device) -> bool:
-    """Whether encode_into, decode_into and reduce_encode are compiled; elsewhere other ops do their work in turn."""
+    """Whether the ops that write to given memory are compiled; elsewhere others do their work in turn."""
     return device.type in library.COMPILED_DEVICES
 
 
@@ -24,7 +25,7 @@ def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
 
 
 def encode(
-    x: Tensor,
+    x: Vector,
     bits: int,
     bucket_size: int,
     stochastic: bool,
@@ -40,7 +41,8 @@ def encode(
     any machine and any number of threads. A NaN or infinity makes its whole bucket decode to NaN.
 
     Args:
-        x: [N], float32, float64, float16 or bfloat16; the mathematics is done in float32.
+        x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; the mathematics is
+            done in float32.
         bits: 1..8.
         bucket_size: elements that share a scale, at least 1.
         stochastic: round at random instead of to the nearest level.
@@ -55,22 +57,17 @@ def encode(
         TypeError: x is not a tensor of a supported type, or an argument is not of its type.
         ValueError: a wrong shape, device or value, or an argument that is written shares memory with another.
     """
-    checks.require_input(x, 1)
+    x = scattered.readable(x)
     checks.require_layout(x.numel(), bits, bucket_size)
     checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
-    x, seed = x.contiguous(), checks.as_int64(seed)
-    if out is None:
+    seed = checks.as_int64(seed)
+    if out is None and isinstance(x, Tensor):
         return library.kernels(x.device, reference).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
-    checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
-    checks.require_apart("out", out, x=x, bucket_ids=bucket_ids)
-    if not _writes_in_place(x.device):
-        return out.copy_(encode(x, bits, bucket_size, stochastic, seed, bucket_ids))
-    torch.ops.mqgrad.encode_into(out, x, None, bits, bucket_size, stochastic, seed, 0.0, 0.0, bucket_ids)
-    return out
+    return _encode_to(out, x, None, bits, bucket_size, stochastic, seed, 0.0, 0.0, bucket_ids)
 
 
 def encode_with_feedback(
-    x: Tensor,
+    x: Vector,
     residual: Tensor,
     bits: int,
     bucket_size: int,
@@ -94,22 +91,43 @@ def encode_with_feedback(
 
     The other arguments, the result and the errors are those of `encode`.
     """
-    checks.require_input(x, 1)
+    x = scattered.readable(x)
     checks.require_layout(x.numel(), bits, bucket_size)
     checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
     checks.require_floats("residual", residual, x.numel(), x.device)
     checks.require_coefficients(alpha, beta)
-    x = x.contiguous()
-    checks.require_apart("residual", residual, x=x, bucket_ids=bucket_ids)
+    scattered.require_apart("residual", residual, x, bucket_ids=bucket_ids)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
-    if out is None:
+    if out is None and isinstance(x, Tensor):
         return library.kernels(x.device, reference).encode_with_feedback(x, residual, *settings)
-    checks.require_payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
-    checks.require_apart("out", out, x=x, residual=residual, bucket_ids=bucket_ids)
-    if not _writes_in_place(x.device):
-        return out.copy_(encode_with_feedback(x, residual, *settings))
-    torch.ops.mqgrad.encode_into(out, x, residual, *settings)
-    return out
+    return _encode_to(out, x, residual, *settings)
+
+
+def _encode_to(
+    out: Tensor | None,
+    x: Vector,
+    residual: Tensor | None,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    alpha: float,
+    beta: float,
+    bucket_ids: Tensor | None,
+) -> Tensor:
+    """Encode to a payload that is given, or to a new one, what the op can read."""
+    out = checks.payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
+    scattered.require_apart("out", out, x, residual=residual, bucket_ids=bucket_ids)
+    settings = (bits, bucket_size, stochastic, seed)
+    if _writes_in_place(x.device):
+        tensors, offsets = scattered.pieces(x)
+        torch.ops.mqgrad.encode_into(
+            out, tensors, offsets, residual, x.numel(), *settings, alpha, beta, bucket_ids
+        )
+        return out
+    if residual is None:
+        return out.copy_(encode(x, *settings, bucket_ids))
+    return out.copy_(encode_with_feedback(x, residual, *settings, alpha, beta, bucket_ids))
 
 
 def reduce_encode(
@@ -124,6 +142,7 @@ def reduce_encode(
     residual: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
 
@@ -145,38 +164,53 @@ def reduce_encode(
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
     if _writes_in_place(payloads.device):
-        return torch.ops.mqgrad.reduce_encode(payloads, residual, numel, *settings, alpha, beta, bucket_ids)
+        out = checks.payload_out(out, payloads.shape[1], payloads.device)
+        checks.require_apart("out", out, payloads=payloads, residual=residual, bucket_ids=bucket_ids)
+        torch.ops.mqgrad.reduce_encode_into(
+            out, payloads, residual, numel, *settings, alpha, beta, bucket_ids
+        )
+        return out
     mean = reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
     if residual is None:
-        return encode(mean, *settings, bucket_ids)
-    return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids)
+        return encode(mean, *settings, bucket_ids, out=out)
+    return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids, out=out)
 
 
-def decode(payload: Tensor, numel: int, bits: int, bucket_size: int, *, out: Tensor | None = None) -> Tensor:
+def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
     """Decode what `encode` returned for the same numel, bits and bucket_size.
 
     Any bytes of the right length decode to something and harm nothing; a scale that is not finite decodes to NaN.
-
-    Args:
-        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         float32 [numel].
 
     Raises:
         TypeError: payload is not a uint8 tensor.
-        ValueError: payload has the wrong length, or an argument is out of range, or out shares memory with payload.
+        ValueError: payload has the wrong length, or an argument is out of range.
     """
     checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
     payload = payload.contiguous()
-    if out is None:
-        return library.kernels(payload.device, reference).decode(payload, numel, bits, bucket_size)
-    checks.require_floats("out", out, numel, payload.device)
-    checks.require_apart("out", out, payload=payload)
-    if not _writes_in_place(payload.device):
-        return out.copy_(decode(payload, numel, bits, bucket_size))
-    torch.ops.mqgrad.decode_into(out, payload, bits, bucket_size)
-    return out
+    return library.kernels(payload.device, reference).decode(payload, numel, bits, bucket_size)
+
+
+def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> None:
+    """Overwrite a vector with what `decode` returns, without the tensor in between.
+
+    Args:
+        out: contiguous float32 [N] on the device of payload, or scattered over tensors of the types of `encode`.
+
+    Raises:
+        TypeError: payload is not a uint8 tensor, or out of no supported type.
+        ValueError: payload has the wrong length, or an argument is out of range, or out shares memory with payload.
+    """
+    numel = out.numel()
+    checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
+    payload = payload.contiguous()
+    if not scattered.is_writable(out, payload) or not _writes_in_place(payload.device):
+        out.copy_(decode(payload, numel, bits, bucket_size))
+        return
+    tensors, offsets = scattered.pieces(out)
+    torch.ops.mqgrad.decode_into(tensors, offsets, payload, numel, bits, bucket_size)
 
 
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -214,14 +248,12 @@ if library.IMPLEMENTATION == "extension":
     def _(payload: Tensor, *_: Any) -> None:
         return None
 
-    @torch.library.register_fake("mqgrad::reduce_encode")
-    def _(
-        payloads: Tensor, residual: Tensor | None, numel: int, bits: int, bucket_size: int, *_: Any
-    ) -> Tensor:
-        return payloads.new_empty(checks.payload_bytes(numel, bits, bucket_size))
+    @torch.library.register_fake("mqgrad::reduce_encode_into")
+    def _(payload: Tensor, *_: Any) -> None:
+        return None
 
     @torch.library.register_fake("mqgrad::decode_into")
-    def _(out: Tensor, *_: Any) -> None:
+    def _(out: list[Tensor], *_: Any) -> None:
         return None
 
     @torch.library.register_fake("mqgrad::decode_add_")

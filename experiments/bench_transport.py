@@ -94,7 +94,6 @@ def gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
         shard_numel=numel // world_size,
         bucket_ids=torch.arange(buckets),
         padding=torch.empty(0, dtype=torch.int64),
-        padded_with=torch.empty(0, dtype=torch.int64),
     )
     return BucketWork(gradient, [gradient], layout)
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import checks
+from mqgrad.cuda_ext import Vector, checks, whole
 
 from .vector_codec import VectorCodec, placed
 from .widths import Width, check_width
@@ -43,14 +43,14 @@ class Codec(VectorCodec):
 
     def encode(
         self,
-        x: torch.Tensor,
+        x: Vector,
         bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Code a floating vector [N] as a uint8 payload [P].
+        """Code a floating vector [N], in one tensor or scattered, as a uint8 payload [P].
 
         Args:
             seed: of stochastic rounding; the same seed gives the same bytes.
@@ -59,17 +59,17 @@ class Codec(VectorCodec):
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
         if check_width(bits) < 1:
-            return placed(cuda_ext.sparse_encode(x, _elements_per_bit(bits)), out)
+            return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits)), out)
         if bits == 16:
-            return placed(cuda_ext.encode_bfloat16(x), out)
+            return cuda_ext.encode_bfloat16(x, out=out)
         if bits == 32:
-            return placed(x.float().contiguous().view(torch.uint8), out)
+            return placed(whole(x).float().contiguous().view(torch.uint8), out)
         stochastic = self.rounding == "stochastic"
         return cuda_ext.encode(x, int(bits), self.bucket_size, stochastic, seed, bucket_ids, out=out)
 
     def encode_with_feedback(
         self,
-        x: torch.Tensor,
+        x: Vector,
         residual: torch.Tensor,
         bits: Width,
         *,
@@ -82,7 +82,7 @@ class Codec(VectorCodec):
         """Code v = x + α·h and update the residual in place: h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018).
 
         Args:
-            x: float [N].
+            x: float [N], in one tensor or scattered.
             residual: float32 [N], the h of the formula. Where v is not finite it stays as it was, so that
                 one overflowing step does not poison the run.
             out: contiguous uint8 [P], to be written and returned.
@@ -90,7 +90,7 @@ class Codec(VectorCodec):
         if check_width(bits) < 1:
             elements_per_bit = _elements_per_bit(bits)
             return placed(
-                cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit, alpha, beta), out
+                cuda_ext.sparse_encode_with_feedback(whole(x), residual, elements_per_bit, alpha, beta), out
             )
         if bits < 16:
             stochastic = self.rounding == "stochastic"
@@ -98,8 +98,8 @@ class Codec(VectorCodec):
                 x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids, out=out
             )
         if bits == 16:
-            return placed(cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta), out)
-        return placed(_send_floats(x.float(), residual, alpha, beta), out)
+            return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta, out=out)
+        return placed(_send_floats(whole(x).float(), residual, alpha, beta), out)
 
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
@@ -131,10 +131,13 @@ class Codec(VectorCodec):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
         if check_width(bits) == 16:
-            return cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual, alpha=alpha, beta=beta)
+            return cuda_ext.reduce_encode_bfloat16(
+                payloads, numel, residual=residual, alpha=alpha, beta=beta, out=out
+            )
         if not 1 <= bits <= 8:
             return VectorCodec.encode_mean(
                 self,
@@ -146,6 +149,7 @@ class Codec(VectorCodec):
                 beta=beta,
                 seed=seed,
                 bucket_ids=bucket_ids,
+                out=out,
             )
         return cuda_ext.reduce_encode(
             payloads,
@@ -158,14 +162,15 @@ class Codec(VectorCodec):
             residual=residual,
             alpha=alpha,
             beta=beta,
+            out=out,
         )
 
-    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        """Overwrite the float32 ``out`` [N] with a decoded payload."""
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
         if 1 <= check_width(bits) <= 8:
-            cuda_ext.decode(payload, out.numel(), int(bits), self.bucket_size, out=out)
+            cuda_ext.decode_into(out, payload, int(bits), self.bucket_size)
         elif bits == 16:
-            cuda_ext.decode_bfloat16(payload, out.numel(), out=out)
+            cuda_ext.decode_bfloat16_into(out, payload)
         else:
             VectorCodec.decode_into_(self, out, payload, bits)
 

@@ -20,8 +20,8 @@ from .widths import Width
 class Layout:
     """The coded vector of one DDP bucket: [W, shard_numel] elements.
 
-    A parameter that ends within a scale bucket is continued with its own last elements, over again, so that the
-    bucket's scale is that of the parameter. Scale buckets that no parameter lies in are zero.
+    What lies between parameters and behind the last one is zero, which changes no scale: those of the codes that are
+    sent are maxima, or means weighted by the magnitudes.
     """
 
     keys: tuple[int, ...]
@@ -36,9 +36,7 @@ class Layout:
     bucket_ids: torch.Tensor
     """int64 [numel / bucket_size]: identity of each scale bucket, for the random numbers."""
     padding: torch.Tensor
-    """int64 [K]: elements that continue a parameter."""
-    padded_with: torch.Tensor
-    """int64 [K]: the elements that they repeat."""
+    """int64 [K]: elements of no parameter in scale buckets of one."""
     plans: dict[Any, Any] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """What coders work out for it once, by what that depends on."""
 
@@ -69,19 +67,10 @@ class Layout:
             raise ValueError(f"widths for {len(by_key)} parameters, and parameter {self.keys[-1]} has none")
         return tuple(by_key[key] for key in self.keys)
 
-    def pack(self, gradients: list[torch.Tensor], *, fill_padding: bool = True) -> torch.Tensor:
-        """Copy gradients of any floating dtype to a float32 vector [numel].
-
-        Args:
-            fill_padding: False leaves padding zero, for codes that pay for every element which is not.
-        """
-        flat = torch.empty(self.numel, dtype=torch.float32, device=gradients[0].device)
+    def pack(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """Copy gradients of any floating dtype to a float32 vector [numel]."""
+        flat = torch.zeros(self.numel, dtype=torch.float32, device=gradients[0].device)
         torch._foreach_copy_(self.views(flat), [gradient.reshape(-1) for gradient in gradients])
-        if fill_padding:
-            flat[self.padding] = flat[self.padded_with]
-        else:
-            flat.index_fill_(0, self.padding, 0.0)
-        flat[self.end :].zero_()
         return flat
 
     def unpack(self, flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
@@ -139,7 +128,6 @@ class LayoutTable:
         counts = [self._scale_buckets(n) for n in numels]
         starts = [sum(counts[:i]) for i in range(len(counts))]
         shard = -(-sum(counts) // self._world_size)
-        padding, padded_with = self._padding(starts, numels)
         ids = torch.zeros(shard * self._world_size, dtype=torch.int64)
         for key, start, count in zip(keys, starts, counts, strict=True):
             ids[start : start + count] = torch.arange(self._first_ids[key], self._first_ids[key] + count)
@@ -150,17 +138,13 @@ class LayoutTable:
             numel=len(ids) * self._bucket_size,
             shard_numel=shard * self._bucket_size,
             bucket_ids=ids.to(device),
-            padding=padding.to(device),
-            padded_with=padded_with.to(device),
+            padding=self._padding(starts, numels).to(device),
         )
 
-    def _padding(self, starts: list[int], numels: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Padding of parameters that start at these scale buckets, and what it repeats."""
-        padding, padded_with = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
+    def _padding(self, starts: list[int], numels: tuple[int, ...]) -> torch.Tensor:
+        """Padding of parameters that start at these scale buckets."""
+        padding = [torch.empty(0, dtype=torch.int64)]
         for start, numel in zip(starts, numels, strict=True):
             end = start * self._bucket_size + numel
-            missing, used = -numel % self._bucket_size, numel % self._bucket_size
-            if missing:
-                padding.append(torch.arange(end, end + missing))
-                padded_with.append(end - used + torch.arange(missing) % used)
-        return torch.cat(padding), torch.cat(padded_with)
+            padding.append(torch.arange(end, end + -numel % self._bucket_size))
+        return torch.cat(padding)

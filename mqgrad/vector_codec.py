@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from mqgrad.cuda_ext import checks, reference
+from mqgrad.cuda_ext import Vector, checks, reference
 
 from .widths import Width
 
@@ -25,7 +25,7 @@ class VectorCodec(abc.ABC):
     @abc.abstractmethod
     def encode(
         self,
-        x: torch.Tensor,
+        x: Vector,
         bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
@@ -36,7 +36,7 @@ class VectorCodec(abc.ABC):
     @abc.abstractmethod
     def encode_with_feedback(
         self,
-        x: torch.Tensor,
+        x: Vector,
         residual: torch.Tensor,
         bits: Width,
         *,
@@ -46,13 +46,6 @@ class VectorCodec(abc.ABC):
         bucket_ids: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
-
-    def repeats_padding(self, bits: Width) -> bool:
-        """Whether padding should repeat elements, so that the scale stays theirs; else it is zero.
-
-        A sparse code would send the copies, a rotated one would spend its accuracy on them.
-        """
-        return bits >= 1
 
     @abc.abstractmethod
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
@@ -64,8 +57,8 @@ class VectorCodec(abc.ABC):
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
 
-    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        """Overwrite the float32 ``out`` [N] with a decoded payload."""
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
         out.copy_(self.decode(payload, out.numel(), bits))
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
@@ -89,13 +82,14 @@ class VectorCodec(abc.ABC):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]."""
         mean = self.decode_mean(payloads, numel, bits)
         if residual is None:
-            return self.encode(mean, bits, seed, bucket_ids)
+            return self.encode(mean, bits, seed, bucket_ids, out=out)
         return self.encode_with_feedback(
-            mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids
+            mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids, out=out
         )
 
 
@@ -111,11 +105,11 @@ class CodecByWidth(VectorCodec):
     def payload_bytes(self, numel: int, bits: Width) -> int:
         return self.at(bits).payload_bytes(numel, bits)
 
-    def encode(self, x: torch.Tensor, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def encode(self, x: Vector, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.at(bits).encode(x, bits, *args, **kwargs)
 
     def encode_with_feedback(
-        self, x: torch.Tensor, residual: torch.Tensor, bits: Width, **kwargs: Any
+        self, x: Vector, residual: torch.Tensor, bits: Width, **kwargs: Any
     ) -> torch.Tensor:
         return self.at(bits).encode_with_feedback(x, residual, bits, **kwargs)
 
@@ -132,14 +126,11 @@ class CodecByWidth(VectorCodec):
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         return self.at(bits).decode(payload, numel, bits)
 
-    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_into_(out, payload, bits)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_add_(accumulator, payload, bits)
-
-    def repeats_padding(self, bits: Width) -> bool:
-        return self.at(bits).repeats_padding(bits)
 
     def is_contractive(self, bits: Width) -> bool:
         return self.at(bits).is_contractive(bits)

@@ -1,16 +1,14 @@
 """What collectives cost one rank: bytes, seconds and latency, counted as they are started and waited for."""
 
 import collections
-import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from . import stopwatch
 from .costs import Costs
 from .paced_link import BOTH_WAYS, Direction, PacedLink
-from .trace import trace_range
+from .stopwatch import Timed
 
 Result = TypeVar("Result")
 Read = TypeVar("Read")
@@ -93,11 +91,9 @@ class WireMeter:
         """What a collective that starts now counts as."""
         return self._round_trip + 1
 
-    @contextlib.contextmanager
-    def posting(self) -> Iterator[None]:
+    def posting(self) -> Timed:
         """Time what gets ready to receive."""
-        with _timed(lambda seconds: self._add_seconds(seconds, teaches_latency=False)):
-            yield
+        return _timed(lambda seconds: self._add_seconds(seconds, teaches_latency=False))
 
     @property
     def latency_seconds(self) -> float:
@@ -165,9 +161,5 @@ class WireMeter:
             self._small_seconds.append(seconds)
 
 
-@contextlib.contextmanager
-def _timed(add: Callable[[float], None]) -> Iterator[None]:
-    mark = stopwatch.mark()
-    with trace_range("wire"):
-        yield
-    stopwatch.since(mark, add)
+def _timed(add: Callable[[float], None]) -> Timed:
+    return Timed("wire", add)

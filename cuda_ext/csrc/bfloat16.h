@@ -37,12 +37,14 @@ struct Bfloat16Arguments {
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
   int64_t gap = 0;
+
+  int64_t x_begin = 0;  // the element that x points at; what is encoded of x lies from there on (on CUDA 0)
 };
 
 // Elements [begin, end), whose bytes begin at payload[2 * begin]. A caller may split the range in any way.
 void encode_bfloat16_range(const Bfloat16Arguments& arguments, int64_t begin, int64_t end, uint8_t* payload);
 
-// Elements [begin, end) to out[begin] and on. `add` adds to `out` instead of overwriting it.
+// Elements [begin, end) to out[0] and on. `add` adds to `out` instead of overwriting it.
 void decode_bfloat16_range(const uint8_t* payload, int64_t begin, int64_t end, bool add, float* out);
 
 }  // namespace mqgrad

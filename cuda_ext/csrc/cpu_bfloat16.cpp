@@ -50,7 +50,7 @@ void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, floa
 
 // Elements [begin, begin + n) as fp32, in `room` where they are not that already.
 const float* input_floats(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* room) {
-  if (!a.payloads) return as_floats(a.x, a.dtype, begin, n, room);
+  if (!a.payloads) return as_floats(a.x, a.dtype, begin - a.x_begin, n, room);
   mean_of_payloads(a, begin, n, room);
   return room;
 }
@@ -72,7 +72,7 @@ void encode_bfloat16_range(const Bfloat16Arguments& a, int64_t begin, int64_t en
 
 void decode_bfloat16_range(const uint8_t* payload, int64_t begin, int64_t end, bool add, float* out) {
   const auto values = add ? add_values : write_values;
-  values(payload + 2 * begin, end - begin, out + begin);
+  values(payload + 2 * begin, end - begin, out);
 }
 
 }  // namespace mqgrad

@@ -58,16 +58,17 @@ uint32_t segment_codes(const EncodeArguments& a, const float* v, const float* ne
 // What one bucket is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
 class BucketInput {
  public:
-  explicit BucketInput(const EncodeArguments& a)
-      : a_(a), reads_ahead_(is_floats(a) && !a.residual && a.layout.bucket_size % kBlock == 0) {}
+  // For buckets up to `end`.
+  BucketInput(const EncodeArguments& a, int64_t end)
+      : a_(a), end_(std::min(a.layout.numel, end * a.layout.bucket_size)), reads_ahead_(is_floats(a) && !a.residual && a.layout.bucket_size % kBlock == 0) {}
 
   void load(int64_t begin, int64_t n) {
     if (a_.payloads) {
       x = mean_of_payloads(begin, n);
     } else if (is_floats(a_)) {
-      x = static_cast<const float*>(a_.x) + begin;
+      x = static_cast<const float*>(a_.x) + (begin - a_.x_begin);
     } else {
-      load_floats(a_.x, a_.dtype, begin, n, room(loaded_, n));
+      load_floats(a_.x, a_.dtype, begin - a_.x_begin, n, room(loaded_, n));
       x = loaded_.data();
     }
     if (a_.residual) {
@@ -77,7 +78,7 @@ class BucketInput {
       max_bits = x == next ? next_max_bits : max_abs_bits(x, n);
       v = x;
     }
-    const bool next_is_whole = a_.layout.numel - begin - n >= a_.layout.bucket_size;
+    const bool next_is_whole = end_ - begin - n >= a_.layout.bucket_size;
     next = reads_ahead_ && next_is_whole ? x + n : nullptr;
     next_max_bits = 0;
   }
@@ -118,6 +119,7 @@ class BucketInput {
   }
 
   const EncodeArguments& a_;
+  const int64_t end_;  // element
   const bool reads_ahead_;
   std::vector<float> loaded_;
   std::vector<float> compensated_;
@@ -197,10 +199,10 @@ int64_t buckets_per_unit(const Layout& layout) {
 void encode_units(const EncodeArguments& arguments, int64_t begin, int64_t end, uint8_t* payload) {
   const Layout& layout = arguments.layout;
   const int64_t per_unit = buckets_per_unit(layout);
-  const int64_t first = begin * per_unit;
-  BucketInput input(arguments);
+  const int64_t first = begin * per_unit, last = std::min(end * per_unit, layout.buckets());
+  BucketInput input(arguments, last);
   Packer packer(layout.bits, payload + layout.scale_bytes() + first * layout.bucket_size / 8 * layout.bits);
-  for (int64_t bucket = first; bucket < std::min(end * per_unit, layout.buckets()); ++bucket) {
+  for (int64_t bucket = first; bucket < last; ++bucket) {
     encode_bucket(arguments, bucket, input, packer, payload);
   }
   packer.finish();

@@ -1,19 +1,13 @@
-// Codes to bit stream and back, and input types to fp32.
-#include <torch/headeronly/util/BFloat16.h>
-#include <torch/headeronly/util/Half.h>
-
-#include <stdexcept>
+// Codes to bit stream and back.
+#include <cstring>
 #include <type_traits>
 
-#include "bfloat16.h"
 #include "clones.h"
 #include "kernels.h"
 #include "payload.h"
 
 namespace mqgrad {
 namespace {
-
-using torch::headeronly::ScalarType;
 
 // Widths 2 and 4: the codes of one byte of the stream are bytes of one integer, in loops that compilers turn into vector
 // code. (Of width 8 they would make calls of memcpy, which are slower here than groups.)
@@ -153,18 +147,6 @@ MQ_INLINE void unpack_width(const uint8_t* __restrict packed, int64_t n, uint8_t
   }
 }
 
-MQ_CLONES void from_double(const double* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(x[i]);
-}
-
-MQ_CLONES void from_half(const c10::Half* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = c10::detail::fp16_ieee_to_fp32_value(x[i].x);
-}
-
-MQ_CLONES void from_bfloat16(const c10::BFloat16* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = bfloat16_value(x[i].x);
-}
-
 }  // namespace
 
 MQ_CLONES void pack(int bits, const uint8_t* codes, int64_t n, uint8_t* out) {
@@ -190,22 +172,6 @@ MQ_CLONES void unpack(int bits, const uint8_t* packed, int64_t n, uint8_t* codes
     case 6: return unpack_width<6>(packed, n, codes);
     case 7: return unpack_width<7>(packed, n, codes);
     default: return unpack_width<8>(packed, n, codes);
-  }
-}
-
-void load_floats(const void* x, ScalarType dtype, int64_t first, int64_t n, float* out) {
-  switch (dtype) {
-    case ScalarType::Float:
-      std::memcpy(out, static_cast<const float*>(x) + first, 4 * n);
-      return;
-    case ScalarType::Double:
-      return from_double(static_cast<const double*>(x) + first, n, out);
-    case ScalarType::Half:
-      return from_half(static_cast<const c10::Half*>(x) + first, n, out);
-    case ScalarType::BFloat16:
-      return from_bfloat16(static_cast<const c10::BFloat16*>(x) + first, n, out);
-    default:
-      throw std::invalid_argument("mqgrad: x must be float32, float64, float16 or bfloat16");
   }
 }
 

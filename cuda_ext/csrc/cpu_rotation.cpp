@@ -116,7 +116,7 @@ class Encoder {
 
  private:
   const float* load(int64_t bucket, int64_t begin, int64_t n) {
-    if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin, n, loaded_.data());
+    if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin - a_.x_begin, n, loaded_.data());
     mean_of_payloads(bucket, n);
     return loaded_.data();
   }
@@ -172,10 +172,9 @@ void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout
                             float* out) {
   DecodingRoom room(layout.bucket_size);
   Decoder decoder(payload, layout, room);
-  for (int64_t bucket = begin; bucket < end; ++bucket) {
-    const int64_t first = bucket * layout.bucket_size;
-    const int64_t n = std::min(layout.bucket_size, layout.numel - first);
-    decoder.decode(bucket, add, n, out + first, GradualPrefetch(out + first, n, 3));
+  for (int64_t bucket = begin; bucket < end; ++bucket, out += layout.bucket_size) {
+    const int64_t n = std::min(layout.bucket_size, layout.numel - bucket * layout.bucket_size);
+    decoder.decode(bucket, add, n, out, GradualPrefetch(out, n, 3));
   }
 }
 

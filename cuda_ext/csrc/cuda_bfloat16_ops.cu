@@ -14,15 +14,33 @@ struct Cuda {
     return torch::stable::new_empty(like, {numel}, dtype);
   }
 
-  static void encode(const Bfloat16Arguments& arguments, const Tensor& payload) {
-    const OnDevice device(payload);
-    check_status(
-        cuda::encode_bfloat16(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()), device.stream()));
+  static void encode(Bfloat16Arguments arguments, const Tensors& tensors, const Offsets& offsets,
+                     const Tensor& payload) {
+    const Tensor& x = only_piece(tensors, offsets, arguments.numel);
+    arguments.x = x.const_data_ptr();
+    arguments.dtype = x.scalar_type();
+    reduce_encode(arguments, payload);
   }
 
-  static void decode(const Tensor& payload, bool add, const Tensor& out) {
+  static void reduce_encode(const Bfloat16Arguments& arguments, const Tensor& payload) {
     const OnDevice device(payload);
-    check_status(cuda::decode_bfloat16(static_cast<const uint8_t*>(payload.const_data_ptr()), out.numel(), add,
+    uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+    if (reinterpret_cast<uintptr_t>(bytes) % 8 == 0) {
+      check_status(cuda::encode_bfloat16(arguments, bytes, device.stream()));
+      return;
+    }
+    const Tensor aligned = new_output(payload, payload.numel(), ScalarType::Byte);
+    uint8_t* aligned_bytes = static_cast<uint8_t*>(aligned.mutable_data_ptr());
+    check_status(cuda::encode_bfloat16(arguments, aligned_bytes, device.stream()));
+    check_status(
+        cudaMemcpyAsync(bytes, aligned_bytes, payload.numel(), cudaMemcpyDeviceToDevice, device.stream()));
+  }
+
+  static void decode(const Tensor& payload, int64_t numel, bool add, const Tensors& tensors, const Offsets& offsets) {
+    const Tensor& out = only_piece(tensors, offsets, numel);
+    check_floats(out, numel, payload, "out");
+    const OnDevice device(payload);
+    check_status(cuda::decode_bfloat16(static_cast<const uint8_t*>(payload.const_data_ptr()), numel, add,
                                        static_cast<float*>(out.mutable_data_ptr()), device.stream()));
   }
 };
@@ -30,8 +48,8 @@ struct Cuda {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
-  m.impl("encode_bfloat16", TORCH_BOX(&Bfloat16Ops<Cuda>::encode));
-  m.impl("reduce_encode_bfloat16", TORCH_BOX(&Bfloat16Ops<Cuda>::reduce_encode));
+  m.impl("encode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cuda>::encode_into));
+  m.impl("reduce_encode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cuda>::reduce_encode_into));
   m.impl("decode_bfloat16", TORCH_BOX(&Bfloat16Ops<Cuda>::decode));
   m.impl("decode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cuda>::decode_into));
   m.impl("decode_bfloat16_add_", TORCH_BOX(&Bfloat16Ops<Cuda>::decode_add_));

@@ -6,7 +6,7 @@
 
 #include "cuda_device.h"
 #include "cuda_kernels.h"
-#include "op_checks.h"
+#include "scattered_checks.h"
 
 namespace mqgrad {
 namespace {
@@ -33,18 +33,16 @@ void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
       cudaMemcpyAsync(bytes, aligned_bytes, layout.payload_bytes(), cudaMemcpyDeviceToDevice, device.stream()));
 }
 
-void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
-                 int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
-                 const std::optional<Tensor>& bucket_ids) {
-  check_input(x, 1);
-  STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
-  check_apart(payload, "payload", x, "x");
-  check_apart(payload, "payload", residual, "residual");
+void encode_into(const Tensor& payload, const Tensors& tensors, const Offsets& offsets,
+                 const std::optional<Tensor>& residual, int64_t numel, int64_t bits, int64_t bucket_size, bool stochastic,
+                 int64_t seed, double alpha, double beta, const std::optional<Tensor>& bucket_ids) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  check_pieces(tensors, offsets, payload);
+  const Tensor& x = only_piece(tensors, offsets, numel);
   check_apart(payload, "payload", bucket_ids, "bucket_ids");
-  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
   run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-              checked_ids(bucket_ids, layout.buckets(), x, residual), checked_residual(residual, layout.numel, x), alpha,
-              beta},
+              checked_ids(bucket_ids, layout.buckets(), x, residual), checked_residual(residual, numel, payload, tensors),
+              alpha, beta},
              payload);
 }
 
@@ -52,28 +50,27 @@ Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bit
                             bool stochastic, int64_t seed, double alpha, double beta,
                             const std::optional<Tensor>& bucket_ids) {
   const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, x, residual, bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
+  encode_into(payload, {x}, {0}, residual, x.numel(), bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
   return payload;
 }
 
 Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
               const std::optional<Tensor>& bucket_ids) {
   const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, x, std::nullopt, bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
+  encode_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
   return payload;
 }
 
-Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel, int64_t bits,
-                     int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
-                     const std::optional<Tensor>& bucket_ids) {
+void reduce_encode_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
+                        int64_t numel, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed, double alpha,
+                        double beta, const std::optional<Tensor>& bucket_ids) {
   const Layout layout = checked_layout(numel, bits, bucket_size);
   checked_gap(payloads, layout.payload_bytes());
-  const Tensor payload = new_payload(payloads, layout);
+  check_written_payload(payload, layout.payload_bytes(), payloads, residual, bucket_ids);
   run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
               checked_ids(bucket_ids, layout.buckets(), payloads, residual), checked_residual(residual, numel, payloads),
               alpha, beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0)},
              payload);
-  return payload;
 }
 
 void run_decode(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size, bool add) {
@@ -91,8 +88,11 @@ Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket
   return out;
 }
 
-void decode_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(out, out.numel(), payload, "out");
+void decode_into(const Tensors& tensors, const Offsets& offsets, const Tensor& payload, int64_t numel, int64_t bits,
+                 int64_t bucket_size) {
+  check_pieces(tensors, offsets, payload);
+  const Tensor& out = only_piece(tensors, offsets, numel);
+  check_floats(out, numel, payload, "out");
   run_decode(out, payload, bits, bucket_size, false);
 }
 
@@ -129,7 +129,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("encode", TORCH_BOX(&encode));
   m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
   m.impl("encode_into", TORCH_BOX(&encode_into));
-  m.impl("reduce_encode", TORCH_BOX(&reduce_encode));
+  m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));
   m.impl("decode_into", TORCH_BOX(&decode_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));

@@ -5,6 +5,7 @@
 #include "cuda_device.h"
 #include "cuda_rotation.h"
 #include "rotation_checks.h"
+#include "scattered_checks.h"
 
 namespace mqgrad {
 namespace {
@@ -42,9 +43,13 @@ Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_
   return out;
 }
 
-void decode_rotated_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(out, out.numel(), payload, "out");
-  run_decode(payload, checked_rotation_layout(out.numel(), bits, bucket_size), false, out);
+void decode_rotated_into(const Tensors& tensors, const Offsets& offsets, const Tensor& payload, int64_t numel,
+                         int64_t bits, int64_t bucket_size) {
+  const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
+  check_pieces(tensors, offsets, payload);
+  const Tensor& out = only_piece(tensors, offsets, numel);
+  check_floats(out, numel, payload, "out");
+  run_decode(payload, layout, false, out);
 }
 
 void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {

@@ -41,6 +41,8 @@ struct EncodeArguments {
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
   int64_t gap = 0;
+
+  int64_t x_begin = 0;  // the element that x points at; what is encoded of x lies from there on (on CUDA 0)
 };
 
 // A unit is the fewest buckets whose codes end on a byte, so that no two units write to the same byte.
@@ -52,6 +54,12 @@ void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, i
 
 // n elements of any supported type from x[first] on, as fp32 in `out`.
 void load_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n, float* out);
+
+// n values to elements of any supported type, from out[first] on.
+void store_floats(const float* values, torch::headeronly::ScalarType dtype, int64_t first, int64_t n, void* out);
+
+// Of one element of a supported type.
+int64_t bytes_of(torch::headeronly::ScalarType dtype);
 
 // The same, without a copy of what is fp32 already: `room` is for what is not.
 inline const float* as_floats(const void* x, torch::headeronly::ScalarType dtype, int64_t first, int64_t n,

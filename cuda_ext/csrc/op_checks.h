@@ -82,6 +82,17 @@ inline void check_payload(const Tensor& payload, int64_t bytes) {
   STD_TORCH_CHECK(payload.numel() == bytes, "mqgrad: payload must have ", bytes, " bytes, got ", payload.numel());
 }
 
+// Of a payload that is written while others are read.
+inline void check_written_payload(const Tensor& payload, int64_t bytes, const Tensor& payloads,
+                                  const std::optional<Tensor>& residual,
+                                  const std::optional<Tensor>& bucket_ids = std::nullopt) {
+  check_payload(payload, bytes);
+  STD_TORCH_CHECK(same_device(payload, payloads), "mqgrad: payload must be on the device of payloads");
+  check_apart(payload, "payload", payloads, "payloads");
+  check_apart(payload, "payload", residual, "residual");
+  check_apart(payload, "payload", bucket_ids, "bucket_ids");
+}
+
 // Returns the bytes between one and the next: on the CPU payloads may be parts of the rows of a tensor.
 inline int64_t checked_gap(const Tensor& payloads, int64_t bytes) {
   STD_TORCH_CHECK(payloads.scalar_type() == ScalarType::Byte && payloads.dim() == 2,

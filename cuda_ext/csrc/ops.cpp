@@ -11,7 +11,7 @@
 
 #include "kernels.h"
 #include "new_output.h"
-#include "op_checks.h"
+#include "scattered_checks.h"
 
 namespace mqgrad {
 namespace {
@@ -23,90 +23,104 @@ void parallel_chunks(int64_t numel, const F& f) {
   torch::stable::parallel_for(0, ceil_divide(numel, kChunk), kGrain / kChunk, f);
 }
 
-void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
+template <typename F>
+void parallel_units(const Layout& layout, const F& f) {
+  const int64_t per_unit = buckets_per_unit(layout);
+  const int64_t grain = std::max<int64_t>(1, kGrain / (per_unit * layout.bucket_size));
+  torch::stable::parallel_for(0, ceil_divide(layout.buckets(), per_unit), grain, f);
+}
+
+// Of `vector`, where the arguments have an x.
+void run_encode(const EncodeArguments& arguments, const Scattered& vector, const Tensor& payload) {
   const Layout& layout = arguments.layout;
   check_payload(payload, layout.payload_bytes());
   uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
-  const int64_t per_unit = buckets_per_unit(layout);
-  const int64_t grain = std::max<int64_t>(1, kGrain / (per_unit * layout.bucket_size));
-  torch::stable::parallel_for(
-      0, ceil_divide(layout.buckets(), per_unit), grain,
-      [&](int64_t begin, int64_t end) { encode_units(arguments, begin, end, bytes); });
+  const int64_t unit = buckets_per_unit(layout) * layout.bucket_size;
+  parallel_units(layout, [&](int64_t begin, int64_t end) {
+    vector.read(begin * unit, std::min(end * unit, layout.numel), unit,
+                [&](const void* x, ScalarType dtype, int64_t from, int64_t to) {
+                  EncodeArguments part = arguments;
+                  part.x = x;
+                  part.dtype = dtype;
+                  part.x_begin = from;
+                  encode_units(part, from / unit, ceil_divide(to, unit), bytes);
+                });
+  });
 }
 
-Tensor new_payload(const Tensor& like, const Layout& layout) {
-  return new_output(like, layout.payload_bytes(), ScalarType::Byte);
-}
-
-void encode_into(const Tensor& payload, const Tensor& x, const std::optional<Tensor>& residual, int64_t bits,
-                 int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
-                 const std::optional<Tensor>& bucket_ids) {
-  check_input(x, 1);
-  STD_TORCH_CHECK(same_device(payload, x), "mqgrad: payload must be on the device of x");
-  check_apart(payload, "payload", x, "x");
-  check_apart(payload, "payload", residual, "residual");
+void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets, const std::optional<Tensor>& residual,
+                 int64_t numel, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed, double alpha,
+                 double beta, const std::optional<Tensor>& bucket_ids) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  check_pieces(x, offsets, payload);
   check_apart(payload, "payload", bucket_ids, "bucket_ids");
-  const Layout layout = checked_layout(x.numel(), bits, bucket_size);
-  run_encode({x.const_data_ptr(), x.scalar_type(), layout, stochastic, static_cast<uint64_t>(seed),
-              checked_ids(bucket_ids, layout.buckets(), x, residual), checked_residual(residual, layout.numel, x), alpha,
-              beta},
-             payload);
+  run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
+              checked_ids(bucket_ids, layout.buckets(), payload, residual),
+              checked_residual(residual, numel, payload, x), alpha, beta},
+             read_from(x, offsets), payload);
+}
+
+Tensor new_payload(const Tensor& x, int64_t bits, int64_t bucket_size) {
+  check_input(x, 1);
+  return new_output(x, checked_layout(x.numel(), bits, bucket_size).payload_bytes(), ScalarType::Byte);
 }
 
 Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
                             bool stochastic, int64_t seed, double alpha, double beta,
                             const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, x, residual, bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
+  const Tensor payload = new_payload(x, bits, bucket_size);
+  encode_into(payload, {x}, {0}, residual, x.numel(), bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
   return payload;
 }
 
 Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
               const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, x, std::nullopt, bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
+  const Tensor payload = new_payload(x, bits, bucket_size);
+  encode_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
   return payload;
 }
 
-Tensor reduce_encode(const Tensor& payloads, const std::optional<Tensor>& residual, int64_t numel, int64_t bits,
-                     int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
-                     const std::optional<Tensor>& bucket_ids) {
+void reduce_encode_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
+                        int64_t numel, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed, double alpha,
+                        double beta, const std::optional<Tensor>& bucket_ids) {
   const Layout layout = checked_layout(numel, bits, bucket_size);
   const int64_t gap = checked_gap(payloads, layout.payload_bytes());
-  const Tensor payload = new_payload(payloads, layout);
-  run_encode({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
-              checked_ids(bucket_ids, layout.buckets(), payloads, residual), checked_residual(residual, numel, payloads),
-              alpha, beta, static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap},
-             payload);
-  return payload;
+  check_written_payload(payload, layout.payload_bytes(), payloads, residual, bucket_ids);
+  const EncodeArguments arguments{nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
+                                  checked_ids(bucket_ids, layout.buckets(), payloads, residual),
+                                  checked_residual(residual, numel, payloads), alpha, beta,
+                                  static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap};
+  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  parallel_units(layout, [&](int64_t begin, int64_t end) { encode_units(arguments, begin, end, bytes); });
 }
 
-void run_decode(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size, bool add) {
-  const Layout layout = checked_layout(out.numel(), bits, bucket_size);
+void run_decode(const Scattered& vector, const Tensor& payload, const Layout& layout, bool add) {
   check_payload(payload, layout.payload_bytes());
   const uint8_t* bytes = static_cast<const uint8_t*>(payload.const_data_ptr());
-  float* values = static_cast<float*>(out.mutable_data_ptr());
   parallel_chunks(layout.numel, [&](int64_t begin, int64_t end) {
-    const int64_t first = begin * kChunk;
-    decode_range(bytes, layout, first, std::min(end * kChunk, layout.numel), add, values + first);
+    vector.write(begin * kChunk, std::min(end * kChunk, layout.numel), 8, [&](float* out, int64_t from, int64_t to) {
+      decode_range(bytes, layout, from, to, add, out);
+    });
   });
+}
+
+void decode_into(const Tensors& out, const Offsets& offsets, const Tensor& payload, int64_t numel, int64_t bits,
+                 int64_t bucket_size) {
+  check_pieces(out, offsets, payload);
+  run_decode(written_to(out, offsets), payload, checked_layout(numel, bits, bucket_size), false);
 }
 
 Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
   check_payload(payload, checked_layout(numel, bits, bucket_size).payload_bytes());  // before numel is allocated
   const Tensor out = new_output(payload, numel, ScalarType::Float);
-  run_decode(out, payload, bits, bucket_size, false);
+  decode_into({out}, {0}, payload, numel, bits, bucket_size);
   return out;
 }
 
-void decode_into(const Tensor& out, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(out, out.numel(), payload, "out");
-  run_decode(out, payload, bits, bucket_size, false);
-}
-
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-  check_floats(accumulator, accumulator.numel(), payload, "accumulator");
-  run_decode(accumulator, payload, bits, bucket_size, true);
+  const int64_t numel = accumulator.numel();
+  check_floats(accumulator, numel, payload, "accumulator");
+  run_decode(written_to({accumulator}, {0}), payload, checked_layout(numel, bits, bucket_size), true);
 }
 
 // The payload's statistics, copied to where they are aligned: minimums, then ranges.
@@ -161,13 +175,13 @@ STABLE_TORCH_LIBRARY(mqgrad, m) {
       "encode_with_feedback(Tensor x, Tensor(a!) residual, int bits, int bucket_size, bool stochastic, int seed, "
       "float alpha, float beta, Tensor? bucket_ids=None) -> Tensor");
   m.def(
-      "encode_into(Tensor(a!) payload, Tensor x, Tensor(b!)? residual, int bits, int bucket_size, bool stochastic, "
-      "int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
+      "encode_into(Tensor(a!) payload, Tensor[] x, int[] offsets, Tensor(b!)? residual, int numel, int bits, "
+      "int bucket_size, bool stochastic, int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
   m.def(
-      "reduce_encode(Tensor payloads, Tensor(a!)? residual, int numel, int bits, int bucket_size, bool stochastic, "
-      "int seed, float alpha, float beta, Tensor? bucket_ids=None) -> Tensor");
+      "reduce_encode_into(Tensor(a!) payload, Tensor payloads, Tensor(b!)? residual, int numel, int bits, "
+      "int bucket_size, bool stochastic, int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
   m.def("decode(Tensor payload, int numel, int bits, int bucket_size) -> Tensor");
-  m.def("decode_into(Tensor(a!) out, Tensor payload, int bits, int bucket_size) -> ()");
+  m.def("decode_into(Tensor(a!)[] out, int[] offsets, Tensor payload, int numel, int bits, int bucket_size) -> ()");
   m.def("decode_add_(Tensor(a!) accumulator, Tensor payload, int bits, int bucket_size) -> ()");
   m.def("encode_minmax(Tensor x, int bits) -> Tensor");
   m.def("decode_minmax(Tensor payload, int rows, int columns, int bits) -> Tensor");
@@ -177,7 +191,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("encode", TORCH_BOX(&encode));
   m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
   m.impl("encode_into", TORCH_BOX(&encode_into));
-  m.impl("reduce_encode", TORCH_BOX(&reduce_encode));
+  m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));
   m.impl("decode_into", TORCH_BOX(&decode_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));

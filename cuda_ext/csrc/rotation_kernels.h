@@ -45,12 +45,14 @@ struct RotatedArguments {
   const uint8_t* payloads = nullptr;
   int64_t count = 0;
   int64_t gap = 0;
+
+  int64_t x_begin = 0;  // the element that x points at; what is encoded of x lies from there on (on CUDA 0)
 };
 
 // Scales and codes of buckets [begin, end); the seed at the front of the payload is the caller's to write.
 void encode_rotated_buckets(const RotatedArguments& arguments, int64_t begin, int64_t end, uint8_t* payload);
 
-// `add` adds to `out`, which is that of bucket 0, instead of overwriting it.
+// `out` is that of bucket `begin`; `add` adds to it instead of overwriting it.
 void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,
                             float* out);
 

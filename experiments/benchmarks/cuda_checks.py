@@ -136,7 +136,7 @@ def check_slices(sizes: Sizes, device: str) -> None:
         cuda_ext.encode(x.to(device), bits, 512, True, 5, out=memory[shift:])
         same(f"payload, bits={bits}, shift={shift}", memory[shift:], expected)
         values = torch.zeros(1000 + shift, device=device)
-        cuda_ext.decode(memory[shift:], 1000, bits, 512, out=values[shift:])
+        cuda_ext.decode_into(values[shift:], memory[shift:], bits, 512)
         same(
             f"decoded, bits={bits}, shift={shift}", values[shift:], cuda_ext.decode(expected, 1000, bits, 512)
         )

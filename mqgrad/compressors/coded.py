@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from mqgrad.cuda_ext import Vector, whole
+
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
 from ..saved_state import check_keys
@@ -144,7 +146,7 @@ class CodedMean(abc.ABC):
         if bits == 32:
             return [gradient.reshape(-1) for gradient in work.gradients]
         codec, layout = self.codec, work.layout
-        flat = layout.pack(work.gradients, fill_padding=codec.repeats_padding(bits))
+        flat = layout.pack(work.gradients)
         for shard in flat.split(layout.shard_numel):
             codec.decode_into_(shard, codec.encode(shard, bits), bits)
         return layout.views(flat)
@@ -169,37 +171,48 @@ class CodedMean(abc.ABC):
         names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
         return [name for name in names if getattr(self, name) is not None]
 
-    def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor | None = None) -> torch.Tensor:
+    def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
         """Encode a run of the vector, through the same run of the residual where there is feedback."""
-        part, bits = run
-        x, ids = exchange.flat[part], exchange.bucket_ids(run)
-        if way.residual is None:
-            return self.codec.encode(x, bits, way.seed, ids, out=out)
-        alpha, beta = self.coefficients(way.gain, bits)
-        residual = way.residual[part]
-        learns = exchange.step.measure and self.learns_gain(bits)
-        value = x + alpha * residual if learns else x
-        payload = self.codec.encode_with_feedback(
-            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids, out=out
-        )
-        if learns:
-            self.observed = exchange.step.iteration
-            self._observe(way.gain, bits, payload, value)
-        return payload
+        self._encode(exchange.vector.part(run.part), exchange, way, run, out)
 
-    def encode_mean(self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor) -> torch.Tensor:
+    def encode_mean(
+        self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
+    ) -> None:
         """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
         part, bits = run
         if exchange.step.measure and self.learns_gain(bits):
             # the code's error is seen on the mean
-            exchange.flat[part] = self.codec.decode_mean(payloads, run.numel, bits)
-            return self.encode(exchange, way, run)
+            self._encode(self.codec.decode_mean(payloads, run.numel, bits), exchange, way, run, out)
+            return
         alpha, beta = self.coefficients(way.gain, bits)
         residual = way.residual[part] if way.residual is not None else None
-        ids = exchange.bucket_ids(run)
-        return self.codec.encode_mean(
-            payloads, run.numel, bits, residual, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids
+        self.codec.encode_mean(
+            payloads,
+            run.numel,
+            bits,
+            residual,
+            alpha=alpha,
+            beta=beta,
+            seed=way.seed,
+            bucket_ids=exchange.bucket_ids(run),
+            out=out,
         )
+
+    def _encode(self, x: Vector, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
+        bits, ids = run.bits, exchange.bucket_ids(run)
+        if way.residual is None:
+            self.codec.encode(x, bits, way.seed, ids, out=out)
+            return
+        alpha, beta = self.coefficients(way.gain, bits)
+        residual = way.residual[run.part]
+        learns = exchange.step.measure and self.learns_gain(bits)
+        value = whole(x) + alpha * residual if learns else None
+        self.codec.encode_with_feedback(
+            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids, out=out
+        )
+        if value is not None:
+            self.observed = exchange.step.iteration
+            self._observe(way.gain, bits, out, value)
 
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor

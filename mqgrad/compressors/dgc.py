@@ -59,7 +59,7 @@ class DGC(Sparsified):
 
     def accumulate(self, work: BucketWork, world_size: int) -> Accumulated:
         """u ← m·u + g with g clipped; v ← v + u (algorithm 4 of the paper)."""
-        gradient = self._clipped(work.layout.pack(work.gradients, fill_padding=False), world_size)
+        gradient = self._clipped(work.layout.pack(work.gradients), world_size)
         velocity, accumulated = self.velocity.flat(work.layout), self.accumulated.flat(work.layout)
         u = self.momentum * velocity + gradient
         v = accumulated + u

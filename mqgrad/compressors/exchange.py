@@ -17,7 +17,7 @@ from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk, planned
 from .runs import CHUNKS_AHEAD, Run
-from .topology import Received, StartPush, Topology, join
+from .topology import Received, StartPush, Topology
 
 
 class Way(NamedTuple):
@@ -47,14 +47,14 @@ class Coder(Protocol):
     @property
     def bucket_size(self) -> int: ...
 
-    def encode(
-        self, exchange: "Exchange", way: Way, run: Run, out: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Encode a run of ``exchange.flat``, to ``out`` if given, through its residual where there is feedback."""
+    def encode(self, exchange: "Exchange", way: Way, run: Run, out: torch.Tensor) -> None:
+        """Encode a run of ``exchange.vector`` to ``out`` [P], through its residual where there is feedback."""
         ...
 
-    def encode_mean(self, exchange: "Exchange", way: Way, run: Run, payloads: torch.Tensor) -> torch.Tensor:
-        """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
+    def encode_mean(
+        self, exchange: "Exchange", way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        """The same of the mean of the ranks' payloads [W, P] of the run."""
         ...
 
 
@@ -93,27 +93,22 @@ class Exchange:
         gradients and residuals are not to be used then.
         """
         layout, step = self.layout, self.step
-        plan = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
+        chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
         with add_seconds(step.costs, "encode_seconds"):
-            self.vector = GradientVector(layout, plan, gradients)
-        pulled = self._push_and_pull(plan.chunks)
+            self.vector = GradientVector(layout, gradients)
+        pulled = self._push_and_pull(chunks)
         _clear_padding(self.push.residual, layout)
         _clear_padding(self.pull.residual, layout)
 
         def finish() -> None:
             # 6.
-            for chunk, pull in zip(plan.chunks, pulled, strict=True):
+            for chunk, pull in zip(chunks, pulled, strict=True):
                 self._decode(chunk, pull.wait())
             with add_seconds(step.costs, "decode_seconds"):
                 self.vector.finish()
             self._checks.raise_problem()
 
         return Pending(finish)
-
-    @property
-    def flat(self) -> torch.Tensor:
-        """float32 [numel], see :class:`GradientVector`."""
-        return self.vector.flat
 
     def bucket_ids(self, run: Run) -> torch.Tensor:
         """int64 [buckets of the run]: the identity of each scale bucket."""
@@ -139,36 +134,37 @@ class Exchange:
         return pulled
 
     def _post(self, chunk: Chunk) -> Posted:
-        transport, like = self.step.transport, self.flat.new_empty(0, dtype=torch.uint8)
+        transport, like = self.step.transport, self._new_messages(0)
         return Posted(
             self.topology.post_push(transport, chunk.lengths, like),
             self.topology.post_pull(transport, chunk.lengths, like),
         )
 
+    def _new_messages(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.layout.bucket_ids.device)
+
     def _coded_shards(self, chunk: Chunk) -> torch.Tensor:
         """Step 1: the messages of all shards, joined."""
         with add_seconds(self.step.costs, "encode_seconds"):
-            self.vector.pack(chunk.copies)
-            messages = self.flat.new_empty(sum(chunk.lengths), dtype=torch.uint8)
+            messages = self._new_messages(sum(chunk.lengths))
             for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
-                    self.coder.encode(self, self.push, run, out=payload)
+                    self.coder.encode(self, self.push, run, payload)
             self._checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
         return messages
 
     def _coded_means(self, chunk: Chunk, received: Received) -> torch.Tensor:
         """Steps 3 and 4: the messages of the owned shards' means, joined."""
         owned = self.topology.owned(self.step.transport)
+        lengths = [chunk.lengths[r] for r in owned]
         with add_seconds(self.step.costs, "encode_seconds"):
-            coded = []
-            for r, versions in zip(owned, received, strict=True):
+            means = self._new_messages(sum(lengths))
+            for r, versions, mean in zip(owned, received, means.split_with_sizes(lengths), strict=True):
                 same = [r] * len(versions)
                 self._checks.compare(chunk, versions.reshape(-1), same, chunk.place, lambda rank: rank)
-                for run, payloads in zip(chunk.runs[r], chunk.payloads(r, versions), strict=True):
-                    coded.append(self.coder.encode_mean(self, self.pull, run, payloads))
-                if chunk.has_checksums:
-                    coded.append(versions.new_empty(chunk.pieces[r][-1]))
-            means = join(coded, self.flat.device)
+                payloads = zip(chunk.payloads(r, versions), chunk.payloads(r, mean), strict=True)
+                for run, (pushed, payload) in zip(chunk.runs[r], payloads, strict=True):
+                    self.coder.encode_mean(self, self.pull, run, pushed, payload)
             self._checks.sign(chunk, means, owned, chunk.place + 1)
         return means
 
@@ -181,8 +177,7 @@ class Exchange:
                 return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
                 for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
-                    self.codec.decode_into_(self.flat[run.part], payload, run.bits)
-            self.vector.unpack(chunk.copies)
+                    self.codec.decode_into_(self.vector.part(run.part), payload, run.bits)
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:

@@ -6,11 +6,12 @@ import functools
 import torch
 
 from mqgrad import cuda_ext
+from mqgrad.cuda_ext import Vector
 
 from ..codec import Codec
 from ..feedback import FeedbackGain
 from ..quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
-from ..vector_codec import CodecByWidth, VectorCodec, placed
+from ..vector_codec import CodecByWidth, VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 
@@ -39,7 +40,7 @@ class RotationCodec(VectorCodec):
 
     def encode(
         self,
-        x: torch.Tensor,
+        x: Vector,
         bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
@@ -47,11 +48,11 @@ class RotationCodec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
-        return placed(cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed), out)
+        return cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed, out=out)
 
     def encode_with_feedback(
         self,
-        x: torch.Tensor,
+        x: Vector,
         residual: torch.Tensor,
         bits: Width,
         *,
@@ -62,10 +63,9 @@ class RotationCodec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h, and update h ← β·h + x − Q(v) where that is finite."""
-        payload = cuda_ext.encode_rotated_with_feedback(
-            x, residual, int(bits), self.bucket_size, self.unbiased, seed, alpha, beta
+        return cuda_ext.encode_rotated_with_feedback(
+            x, residual, int(bits), self.bucket_size, self.unbiased, seed, alpha, beta, out=out
         )
-        return placed(payload, out)
 
     def encode_mean(
         self,
@@ -78,6 +78,7 @@ class RotationCodec(VectorCodec):
         beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P], with feedback if there is a residual [numel], in one pass."""
         return cuda_ext.reduce_encode_rotated(
@@ -90,22 +91,20 @@ class RotationCodec(VectorCodec):
             residual=residual,
             alpha=alpha,
             beta=beta,
+            out=out,
         )
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode to float32 [numel]."""
         return cuda_ext.decode_rotated(payload, numel, int(bits), self.bucket_size)
 
-    def decode_into_(self, out: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        """Overwrite the float32 ``out`` [N] with a decoded payload."""
-        cuda_ext.decode_rotated(payload, out.numel(), int(bits), self.bucket_size, out=out)
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
+        cuda_ext.decode_rotated_into(out, payload, int(bits), self.bucket_size)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
         cuda_ext.decode_rotated_add_(accumulator, payload, int(bits), self.bucket_size)
-
-    def repeats_padding(self, bits: Width) -> bool:
-        return False
 
     def is_contractive(self, bits: Width) -> bool:
         return not self.unbiased

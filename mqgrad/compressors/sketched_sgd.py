@@ -80,7 +80,7 @@ class SketchedSGD(Stateless):
         # 1.
         with add_seconds(step.costs, "encode_seconds"):
             velocity, accumulated = self.velocity.flat(layout), self.accumulated.flat(layout)
-            u = self.momentum * velocity + layout.pack(work.gradients, fill_padding=False)
+            u = self.momentum * velocity + layout.pack(work.gradients)
             v = accumulated + u
             views = dict(zip(layout.keys, layout.views(v), strict=True))
             sketches = {

@@ -24,7 +24,7 @@ class TopK(Sparsified):
 
     def accumulate(self, work: BucketWork, world_size: int) -> Accumulated:
         """Gradient and memory."""
-        flat = work.layout.pack(work.gradients, fill_padding=False)
+        flat = work.layout.pack(work.gradients)
         if not self.error_feedback:
             return Accumulated(flat, ())
         memory = self.memory.flat(work.layout)

@@ -46,12 +46,12 @@ MINMAX = Family(st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(1,
 Receive = Callable[[Tensor, Tensor, Layout], Tensor | None]
 ONE: dict[str, tuple[Family, Receive]] = {
     "decode": (UNIFORM, lambda p, floats, layout: cuda_ext.decode(p, *layout)),
-    "decode_out": (UNIFORM, lambda p, floats, layout: cuda_ext.decode(p, *layout, out=floats)),
+    "decode_into": (UNIFORM, lambda p, floats, layout: cuda_ext.decode_into(floats, p, *layout[1:])),
     "decode_add_": (UNIFORM, lambda p, floats, layout: cuda_ext.decode_add_(floats, p, *layout[1:])),
     "decode_rotated": (ROTATED, lambda p, floats, layout: cuda_ext.decode_rotated(p, *layout)),
-    "decode_rotated_out": (
+    "decode_rotated_into": (
         ROTATED,
-        lambda p, floats, layout: cuda_ext.decode_rotated(p, *layout, out=floats),
+        lambda p, floats, layout: cuda_ext.decode_rotated_into(floats, p, *layout[1:]),
     ),
     "decode_rotated_add_": (
         ROTATED,
@@ -63,9 +63,9 @@ ONE: dict[str, tuple[Family, Receive]] = {
         lambda p, floats, layout: cuda_ext.sparse_decode_add_(floats, p, *layout[1:]),
     ),
     "decode_bfloat16": (BFLOAT16, lambda p, floats, layout: cuda_ext.decode_bfloat16(p, *layout)),
-    "decode_bfloat16_out": (
+    "decode_bfloat16_into": (
         BFLOAT16,
-        lambda p, floats, layout: cuda_ext.decode_bfloat16(p, *layout, out=floats),
+        lambda p, floats, layout: cuda_ext.decode_bfloat16_into(floats, p),
     ),
     "decode_bfloat16_add_": (
         BFLOAT16,

@@ -17,6 +17,7 @@ compiled = pytest.mark.skipif(
     cuda_ext.IMPLEMENTATION == "reference" and "MQGRAD_REQUIRE_EXTENSION" not in os.environ,
     reason="the extension was not built: nothing to compare with the reference",
 )
+BYTES = torch.zeros(8, dtype=torch.uint8)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LENGTHS = [*range(140), 2047, 2048, 2049, 4096, 5001, 32767, 65536, 70001]
 
@@ -86,7 +87,7 @@ def test_slices_at_any_alignment(offset: int) -> None:
     flat = torch.full((numel + 16,), 7.0)
     part = flat[offset : offset + numel]
     received = message[offset : offset + 2 * numel]
-    assert cuda_ext.decode_bfloat16(received, numel, out=part) is part
+    cuda_ext.decode_bfloat16_into(part, received)
     assert_same(part, x.bfloat16().float())
     assert_same(residual, x - part)
     for whole in (owed, flat):
@@ -131,10 +132,13 @@ def test_opcheck() -> None:
     x = gradient(70)
     payload = cuda_ext.encode_bfloat16(x)
     ops = torch.ops.mqgrad
-    torch.library.opcheck(ops.encode_bfloat16.default, (x, x.clone(), 1.0, 0.9))
-    torch.library.opcheck(ops.reduce_encode_bfloat16.default, (payload.repeat(2, 1), None, 70, 1.0, 1.0))
+    torch.library.opcheck(
+        ops.encode_bfloat16_into.default, (payload.clone(), [x], [0], x.clone(), 70, 1.0, 0.9)
+    )
+    reduction = (payload.clone(), payload.repeat(2, 1), None, 70, 1.0, 1.0)
+    torch.library.opcheck(ops.reduce_encode_bfloat16_into.default, reduction)
     torch.library.opcheck(ops.decode_bfloat16.default, (payload, 70))
-    torch.library.opcheck(ops.decode_bfloat16_into.default, (x.clone(), payload))
+    torch.library.opcheck(ops.decode_bfloat16_into.default, ([x.clone()], [0], payload, 70))
     torch.library.opcheck(ops.decode_bfloat16_add_.default, (x.clone(), payload))
 
 
@@ -142,14 +146,15 @@ def test_opcheck() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("encode_bfloat16", (torch.zeros(4, dtype=torch.int32), None, 1.0, 1.0)),
-        ("encode_bfloat16", (torch.zeros(8)[::2], None, 1.0, 1.0)),
-        ("encode_bfloat16", (torch.zeros(4), torch.zeros(3), 1.0, 1.0)),
-        ("reduce_encode_bfloat16", (torch.zeros(2, 7, dtype=torch.uint8), None, 4, 1.0, 1.0)),
-        ("reduce_encode_bfloat16", (torch.zeros(0, 8, dtype=torch.uint8), None, 4, 1.0, 1.0)),
+        ("encode_bfloat16_into", (BYTES, [torch.zeros(4, dtype=torch.int32)], [0], None, 4, 1.0, 1.0)),
+        ("encode_bfloat16_into", (BYTES, [torch.zeros(8)[::2]], [0], None, 4, 1.0, 1.0)),
+        ("encode_bfloat16_into", (BYTES, [torch.zeros(4)], [0], torch.zeros(3), 4, 1.0, 1.0)),
+        ("encode_bfloat16_into", (BYTES[:7], [torch.zeros(4)], [0], None, 4, 1.0, 1.0)),
+        ("reduce_encode_bfloat16_into", (BYTES, torch.zeros(2, 7, dtype=torch.uint8), None, 4, 1.0, 1.0)),
+        ("reduce_encode_bfloat16_into", (BYTES, torch.zeros(0, 8, dtype=torch.uint8), None, 4, 1.0, 1.0)),
         ("decode_bfloat16", (torch.zeros(8, dtype=torch.uint8), 5)),
         ("decode_bfloat16", (torch.zeros(0, dtype=torch.uint8), 2**63 - 1)),  # twice that wraps to -2
-        ("decode_bfloat16_into", (torch.zeros(5), torch.zeros(8, dtype=torch.uint8))),
+        ("decode_bfloat16_into", ([torch.zeros(5)], [0], BYTES, 5)),
         ("decode_bfloat16_add_", (torch.zeros(3), torch.zeros(8, dtype=torch.uint8))),
     ],
 )

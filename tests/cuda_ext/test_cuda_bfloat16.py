@@ -82,7 +82,7 @@ def test_decode_any_bytes_at_any_address(shift: int) -> None:
         on_gpu, expected = payload.cuda()[shift:], cuda_ext.decode_bfloat16(payload[shift:], numel)
         assert_same(cuda_ext.decode_bfloat16(on_gpu, numel), expected)
         out = torch.ones(numel + shift).cuda()
-        cuda_ext.decode_bfloat16(on_gpu, numel, out=out[shift:])
+        cuda_ext.decode_bfloat16_into(out[shift:], on_gpu)
         cuda_ext.decode_bfloat16_add_(out[shift:], on_gpu)
         assert_same(out, torch.cat([torch.ones(shift), expected + expected]))
 

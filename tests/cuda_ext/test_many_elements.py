@@ -85,7 +85,7 @@ def test_uniform_stochastic(x: Tensor) -> None:
 def test_uniform_nearest(x: Tensor, out: Tensor, one_thread: None) -> None:
     payload, alone = encoded(x, 2, False)
     expected = cuda_ext.decode(alone, HEAD + TAIL, 2, BUCKET_SIZE)
-    cuda_ext.decode(payload, NUMEL, 2, BUCKET_SIZE, out=out)
+    cuda_ext.decode_into(out, payload, 2, BUCKET_SIZE)
     assert_ends(out, expected)
     cuda_ext.decode_add_(out, payload, 2, BUCKET_SIZE)
     assert_ends(out, 2 * expected)
@@ -117,7 +117,7 @@ def test_bfloat16(x: Tensor, out: Tensor, one_thread: None) -> None:
     expected = cuda_ext.decode_bfloat16(alone, HEAD + TAIL)
     with memory.repeating_zeros(2 * NUMEL, torch.uint8) as payload:
         payload[: 2 * HEAD], payload[-2 * TAIL :] = alone[: 2 * HEAD], alone[2 * HEAD :]
-        cuda_ext.decode_bfloat16(payload, NUMEL, out=out)
+        cuda_ext.decode_bfloat16_into(out, payload)
         assert_ends(out, expected)
         cuda_ext.decode_bfloat16_add_(out, payload)
         assert_ends(out, 2 * expected)

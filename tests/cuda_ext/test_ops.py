@@ -17,13 +17,14 @@ needs_extension = pytest.mark.skipif(
     cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"
 )
 
+OUT = torch.empty_like(PAYLOAD)
 CALLS: dict[str, tuple[Any, ...]] = {
     "encode": (X, 3, 16, True, 1, IDS),
     "encode_with_feedback": (X, torch.zeros(40), 3, 16, False, 1, 1.0, 0.5, None),
-    "encode_into": (torch.empty_like(PAYLOAD), X, torch.zeros(40), 3, 16, True, 1, 1.0, 0.5, IDS),
-    "reduce_encode": (PAYLOAD.repeat(3, 1), torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
+    "encode_into": (torch.empty_like(PAYLOAD), [X], [0], torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
+    "reduce_encode_into": (OUT, PAYLOAD.repeat(3, 1), torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
     "decode": (PAYLOAD, 40, 3, 16),
-    "decode_into": (torch.empty(40), PAYLOAD, 3, 16),
+    "decode_into": ([torch.empty(40)], [0], PAYLOAD, 40, 3, 16),
     "decode_add_": (torch.ones(40), PAYLOAD, 3, 16),
     "write_checksums_": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "wrong_checksums": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
@@ -59,16 +60,22 @@ LONGS = torch.zeros(20, dtype=torch.int64)
     [
         ("decode", (PAYLOAD[:-1], 40, 3, 16)),
         ("decode_add_", (torch.zeros(41), PAYLOAD, 3, 16)),
-        ("decode_into", (torch.zeros(41), PAYLOAD, 3, 16)),
-        ("encode_into", (PAYLOAD[1:].clone(), X, None, 3, 16, False, 0, 0.0, 0.0)),
-        ("encode_into", (PAYLOAD.clone(), X, torch.zeros(39), 3, 16, False, 0, 1.0, 1.0)),
-        ("reduce_encode", (PAYLOAD, None, 40, 3, 16, False, 0, 0.0, 0.0)),
-        ("reduce_encode", (PAYLOAD[1:].repeat(2, 1), None, 40, 3, 16, False, 0, 0.0, 0.0)),
-        ("reduce_encode", (PAYLOAD.new_empty(0, len(PAYLOAD)), None, 40, 3, 16, False, 0, 0.0, 0.0)),
-        ("reduce_encode", (PAYLOAD.repeat(2, 1), torch.zeros(39), 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("decode_into", ([torch.zeros(41)], [0], PAYLOAD, 41, 3, 16)),
+        ("encode_into", (PAYLOAD[1:].clone(), [X], [0], None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (PAYLOAD.clone(), [X], [0], torch.zeros(39), 40, 3, 16, False, 0, 1.0, 1.0)),
+        ("reduce_encode_into", (OUT, PAYLOAD, None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("reduce_encode_into", (OUT, PAYLOAD[1:].repeat(2, 1), None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        (
+            "reduce_encode_into",
+            (OUT, PAYLOAD.new_empty(0, len(PAYLOAD)), None, 40, 3, 16, False, 0, 0.0, 0.0),
+        ),
+        ("reduce_encode_into", (OUT, PAYLOAD.repeat(2, 1), torch.zeros(39), 40, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_minmax", (PAYLOAD, 8, 5, 3)),
         # Modulo 2^64, the payload of so many elements has 4 bytes.
-        ("reduce_encode", (PAYLOAD[:4].repeat(1, 1), None, (2**64 + 4) // 5, 8, 1, False, 0, 0.0, 0.0)),
+        (
+            "reduce_encode_into",
+            (OUT, PAYLOAD[:4].repeat(1, 1), None, (2**64 + 4) // 5, 8, 1, False, 0, 0.0, 0.0),
+        ),
         ("decode", (PAYLOAD[:4], (2**64 + 4) // 5, 8, 1)),
         ("decode_minmax", (PAYLOAD[:0], 2**32, 2**32, 3)),  # modulo 2^64, that is an empty matrix
         ("encode", (X, 9, 16, False, 0)),
@@ -79,13 +86,16 @@ LONGS = torch.zeros(20, dtype=torch.int64)
         ("encode_with_feedback", (X, torch.zeros(39), 3, 16, False, 0, 1.0, 1.0)),
         ("encode_minmax", (X, 3)),
         ("encode_with_feedback", (X, X, 3, 16, False, 0, 1.0, 1.0)),
-        ("encode_into", (X.view(torch.uint8)[:27], X, None, 3, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (X.view(torch.uint8)[:27], [X], [0], None, 40, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_add_", (X, X.view(torch.uint8)[133:], 3, 16)),
-        ("encode_into", (LONGS.view(torch.uint8)[:27], X, None, 3, 16, True, 0, 0.0, 0.0, LONGS[3:6])),
+        (
+            "encode_into",
+            (LONGS.view(torch.uint8)[:27], [X], [0], None, 40, 3, 16, True, 0, 0.0, 0.0, LONGS[3:6]),
+        ),
         ("encode_with_feedback", (X, LONGS.view(torch.float32), 3, 16, True, 0, 1.0, 1.0, LONGS[17:])),
         (
-            "reduce_encode",
-            (PAYLOAD.repeat(2, 1), LONGS.view(torch.float32), 40, 3, 16, True, 0, 1.0, 1.0, LONGS[:3]),
+            "reduce_encode_into",
+            (OUT, PAYLOAD.repeat(2, 1), LONGS.view(torch.float32), 40, 3, 16, True, 0, 1.0, 1.0, LONGS[:3]),
         ),
     ],
 )

@@ -24,6 +24,7 @@ SCALARS: dict[str, Any] = {
     "columns": COLUMNS,
 }
 SCALARS |= {"lengths": [NUMEL - 9, 9], "covered": [7, 1], "salt": 0}
+SCALARS |= {"offsets": [0]}
 SCALARS |= {"elements_per_bit": 2, "seed": 1, "alpha": 1.0, "beta": 1.0, "stochastic": True, "unbiased": True}
 PAYLOAD_BYTES = {
     "rotated": cuda_ext.rotated_bytes(NUMEL, BITS, BUCKET),
@@ -40,8 +41,13 @@ def random_tensor(shape: list[int], dtype: torch.dtype, seed: int) -> Tensor:
     return raw.view(dtype).view(shape)
 
 
-def fitting(op: str, name: str) -> Any:
-    """An argument with which the op works."""
+def fitting(op: str, argument: Any) -> Any:
+    """A value of an op's argument with which it works."""
+    value = _fitting(op, argument.name)
+    return [value] if str(argument.type) == "List[Tensor]" else value
+
+
+def _fitting(op: str, name: str) -> Any:
     if name in SCALARS:
         return SCALARS[name]
     size = next((size for family, size in PAYLOAD_BYTES.items() if family in op), None)
@@ -66,6 +72,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
     "List[int]": st.lists(st.integers(0, NUMEL) | st.sampled_from(EDGES), max_size=3),
     "Tensor": TENSORS | TENSORS.map(lambda x: x.repeat_interleave(2, -1)[..., ::2] if x.dim() else x),
     "Optional[Tensor]": st.none() | TENSORS,
+    "List[Tensor]": st.lists(TENSORS, max_size=3),
 }
 
 
@@ -73,7 +80,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
 def test_the_arguments_fit(op: str) -> None:
     """Else what follows would test one check only."""
     call = getattr(torch.ops.mqgrad, op)
-    call(*(fitting(op, argument.name) for argument in call.default._schema.arguments))
+    call(*(fitting(op, argument) for argument in call.default._schema.arguments))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -82,7 +89,7 @@ def test_the_arguments_fit(op: str) -> None:
 def test_any_arguments(op: str, data: st.DataObject) -> None:
     call = getattr(torch.ops.mqgrad, op)
     schema = call.default._schema.arguments
-    arguments = [fitting(op, argument.name) for argument in schema]
+    arguments = [fitting(op, argument) for argument in schema]
     wrong = data.draw(st.sets(st.integers(0, len(schema) - 1), min_size=1, max_size=2), label="wrong")
     for i in wrong:
         arguments[i] = data.draw(ANY[str(schema[i].type)], label=schema[i].name)

@@ -92,7 +92,7 @@ def test_a_device_without_the_fused_kernels_gets_the_same_bytes(
     def run() -> list[Tensor]:
         x, residual, out = gradient(1300), gradient(1300).flip(0) / 4, torch.empty(1300)
         payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 512, True, 5, 0.7, 0.9)
-        cuda_ext.decode_rotated(payload, 1300, bits, 512, out=out)
+        cuda_ext.decode_rotated_into(out, payload, bits, 512)
         payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6)])
         plain = cuda_ext.reduce_encode_rotated(payloads, 1300, bits, 512, True, 7)
         through = cuda_ext.reduce_encode_rotated(
@@ -177,7 +177,7 @@ def test_decoding_into_a_slice_touches_nothing_beside_it() -> None:
     payload = cuda_ext.encode_rotated(gradient(1000), 3, 64, True, 0)
     flat = torch.full((1009,), 7.0)
     part = flat[3:1003]
-    assert cuda_ext.decode_rotated(payload, 1000, 3, 64, out=part) is part
+    cuda_ext.decode_rotated_into(part, payload, 3, 64)
     assert torch.equal(part, cuda_ext.decode_rotated(payload, 1000, 3, 64))
     assert bool((flat[:3] == 7).all() & (flat[1003:] == 7).all())
 
@@ -195,22 +195,23 @@ def test_the_ops_themselves_guard_the_memory() -> None:
     ops, x = torch.ops.mqgrad, torch.zeros(100)
     payloads = torch.zeros(2, cuda_ext.rotated_bytes(100, 2, 64), dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="residual must have 100 elements"):
-        ops.encode_rotated_with_feedback(x, x[1:], 2, 64, True, 0, 1.0, 1.0)
+        ops.encode_rotated_into(payloads[0], [x], [0], x[1:].clone(), 100, 2, 64, True, 0, 1.0, 1.0)
     with pytest.raises(RuntimeError, match="rows of"):
-        ops.reduce_encode_rotated(payloads, None, 1000, 2, 64, True, 0, 1.0, 1.0)
+        ops.reduce_encode_rotated_into(payloads[0], payloads, None, 1000, 2, 64, True, 0, 1.0, 1.0)
     with pytest.raises(RuntimeError, match="payload must have"):
-        ops.decode_rotated_into(torch.zeros(1000), payloads[0], 2, 64)
+        ops.decode_rotated_into([torch.zeros(1000)], [0], payloads[0], 1000, 2, 64)
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
 def test_opcheck() -> None:
     ops, x = torch.ops.mqgrad, gradient(700)
     payload = cuda_ext.encode_rotated(x, 2, 64, True, 1)
-    feedback = (x, x.flip(0), 2, 64, True, 1, 0.7, 1.0)
-    torch.library.opcheck(ops.encode_rotated_with_feedback.default, feedback)
-    reduction = (torch.stack([payload, payload]), x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
-    torch.library.opcheck(ops.reduce_encode_rotated.default, reduction)
-    torch.library.opcheck(ops.decode_rotated_into.default, (x.clone(), payload, 2, 64))
+    feedback = (payload.clone(), [x], [0], x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
+    torch.library.opcheck(ops.encode_rotated_into.default, feedback)
+    payloads = torch.stack([payload, payload])
+    reduction = (payload.clone(), payloads, x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
+    torch.library.opcheck(ops.reduce_encode_rotated_into.default, reduction)
+    torch.library.opcheck(ops.decode_rotated_into.default, ([x.clone()], [0], payload, 700, 2, 64))
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension is not built")

@@ -70,7 +70,7 @@ def test_an_output_must_fit(error: type[Exception], message: str, out: torch.Ten
     with pytest.raises(error, match=message):
         cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, 1.0, 1.0, out=out)
     with pytest.raises(TypeError, match=r"out must be float32, got torch\.uint8"):
-        cuda_ext.decode(PAYLOAD, 40, 3, 16, out=PAYLOAD)
+        cuda_ext.decode_into(torch.zeros(40, dtype=torch.uint8), PAYLOAD, 3, 16)
 
 
 FLOATS = torch.zeros(400)
@@ -90,7 +90,7 @@ ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2
             BYTES[319:346],
             "out .* with residual",
         ),
-        ("decode", (BYTES[:27], 40, 3, 16), FIRST, "out .* with payload"),
+        ("decode_into", (FIRST, BYTES[:27], 3, 16), None, "out .* with payload"),
         ("decode_add_", (FIRST, BYTES[159:186], 3, 16), None, "accumulator .* with payload"),
         (
             "encode_rotated_with_feedback",
@@ -98,12 +98,12 @@ ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2
             None,
             "residual .* with x",
         ),
-        ("decode_rotated", (BYTES[:ROTATED], 40, 2, 16), FIRST, "out .* with payload"),
+        ("decode_rotated_into", (FIRST, BYTES[:ROTATED], 2, 16), None, "out .* with payload"),
         ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), None, "accumulator .* with payload"),
         ("sparse_encode_with_feedback", (SHIFTED, FIRST, 2), None, "residual .* with x"),
         ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), None, "accumulator .* with payload"),
         ("encode_bfloat16_with_feedback", (FIRST, FIRST, 1.0, 1.0), None, "residual .* with x"),
-        ("decode_bfloat16", (BYTES[:80], 40), FIRST, "out .* with payload"),
+        ("decode_bfloat16_into", (FIRST, BYTES[:80]), None, "out .* with payload"),
         ("decode_bfloat16_add_", (FIRST, BYTES[80:160]), None, "accumulator .* with payload"),
     ],
 )

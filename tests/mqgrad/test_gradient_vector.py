@@ -1,69 +1,44 @@
-"""Gradients copied chunk by chunk: the vector is that of one copy, and what is copied back is in place."""
+"""Gradients as one vector: read and written where they are."""
 
-from typing import Any
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from layouts import layout_of
 
-from mqgrad.codec import Codec
-from mqgrad.compressors import runs
 from mqgrad.compressors.gradient_vector import GradientVector
-from mqgrad.compressors.plans import Plan, planned
-from mqgrad.layout import Layout
-from mqgrad.widths import Width
 
 BUCKET = 8
-CODEC = Codec(bucket_size=BUCKET)
-
-
-def plan_in_chunks(layout: Layout, chunk_bytes: int, bits: Width, parameter_bits: Any = None) -> Plan:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "CHUNK_BYTES", chunk_bytes)
-        return planned(layout, CODEC, bits, parameter_bits, BUCKET)
-
-
 NUMELS = st.lists(st.integers(0, 70), min_size=1, max_size=6).filter(any)
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16])
 
 
-@given(
-    NUMELS, st.integers(1, 4), st.sampled_from([8, 40, 2**17]), st.sampled_from([0.25, 4, 8, None]), st.data()
-)
-def test_all_chunks_are_the_vector_that_one_copy_makes(
-    numels: list[int], world_size: int, chunk_bytes: int, bits: Width | None, data: st.DataObject
+def gradients_of(numels: list[int], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Every other one is not contiguous."""
+    values = [torch.randn(2 * n, generator=torch.Generator().manual_seed(n)).to(dtype) for n in numels]
+    return [x.view(-1, 2).T if len(x) % 4 else x for x in values]
+
+
+@given(NUMELS, st.integers(1, 4), DTYPES, st.data())
+def test_any_part_is_that_of_one_copy(
+    numels: list[int], world_size: int, dtype: torch.dtype, data: st.DataObject
 ) -> None:
-    """Every element once, in the chunk of its shard; padding repeats elements where the code wants that."""
-    gradients = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in numels]
+    gradients = gradients_of(numels, dtype)
     layout = layout_of(gradients, bucket_size=BUCKET, world_size=world_size)
-    plan = plan_in_chunks(layout, chunk_bytes, bits or 0, None if bits else (4,) * len(numels))
-    vector = GradientVector(layout, plan, gradients)
-    vector.flat[: layout.end] = torch.nan
-    for i in data.draw(st.permutations(range(len(plan.chunks)))):
-        vector.pack(plan.chunks[i].copies)
-    assert torch.equal(vector.flat, layout.pack(gradients, fill_padding=bits != 0.25))
+    start = data.draw(st.integers(0, layout.numel // BUCKET)) * BUCKET
+    part = slice(start, start + data.draw(st.integers(0, (layout.numel - start) // BUCKET)) * BUCKET)
+    vector = GradientVector(layout, gradients)
+    assert torch.equal(vector.part(part).gathered(), layout.pack(gradients)[part])
 
 
-@given(
-    NUMELS,
-    st.integers(1, 4),
-    st.sampled_from([8, 40, 2**17]),
-    st.sampled_from([torch.float32, torch.bfloat16]),
-)
-def test_every_gradient_is_given_back(
-    numels: list[int], world_size: int, chunk_bytes: int, dtype: torch.dtype
-) -> None:
-    """Chunk by chunk, of any type, and where a gradient is not contiguous."""
-    gradients = [
-        torch.zeros(n, 2, dtype=dtype).T if n % 2 else torch.zeros(2 * n, dtype=dtype) for n in numels
-    ]
+@given(NUMELS, st.integers(1, 4), DTYPES)
+def test_every_gradient_is_given_back(numels: list[int], world_size: int, dtype: torch.dtype) -> None:
+    """Shard by shard."""
+    gradients = gradients_of(numels, dtype)
     layout = layout_of(gradients, bucket_size=BUCKET, world_size=world_size)
-    plan = plan_in_chunks(layout, chunk_bytes, 4)
-    vector = GradientVector(layout, plan, gradients)
-    vector.flat[:] = torch.arange(layout.numel) % 251
-    for chunk in plan.chunks:
-        vector.unpack(chunk.copies)
+    vector, values = GradientVector(layout, gradients), torch.arange(layout.numel) % 251.0
+    for start in range(0, layout.numel, layout.shard_numel):
+        part = slice(start, start + layout.shard_numel)
+        vector.part(part).copy_(values[part])
     vector.finish()
-    for gradient, expected in zip(gradients, layout.views(vector.flat), strict=True):
+    for gradient, expected in zip(gradients, layout.views(values), strict=True):
         assert torch.equal(gradient.reshape(-1).float(), expected)

@@ -25,7 +25,6 @@ def layout(counts: list[int], world_size: int) -> Layout:
         shard_numel=8 * shard,
         bucket_ids=torch.arange(shard * world_size),
         padding=torch.empty(0, dtype=torch.int64),
-        padded_with=torch.empty(0, dtype=torch.int64),
     )
 
 
@@ -65,8 +64,8 @@ def test_checksums_are_of_what_precedes_the_codes_or_of_all(
 ) -> None:
     """All of sparse payloads, and where a message has several."""
     each = bits if isinstance(bits, tuple) else None
-    plan = planned(layout([1, 3], world_size=2), compressor.codec, 0 if each else bits, each, 8)
-    [chunk] = plan.chunks
+    chunks = planned(layout([1, 3], world_size=2), compressor.codec, 0 if each else bits, each, 8)
+    [chunk] = chunks
     assert chunk.covered[0] == (sum(chunk.pieces[0][:-1]) if covered is None else covered)
     assert chunk.pieces[0][-1] == (0 if covered == 0 else CHECKSUM_BYTES)
 
@@ -75,9 +74,9 @@ def test_plans_are_worked_out_once_and_do_not_pile_up() -> None:
     both, codec = layout([1, 3], world_size=2), QSGD(bucket_size=8).codec
     first = planned(both, codec, 4, None, 8)
     assert planned(both, codec, 4, None, 8) is first
-    assert [chunk.lengths for chunk in first.chunks] == [[codec.payload_bytes(16, 4) + CHECKSUM_BYTES] * 2]
+    assert [chunk.lengths for chunk in first] == [[codec.payload_bytes(16, 4) + CHECKSUM_BYTES] * 2]
     for widths in itertools.product(range(1, 9), repeat=2):  # as decisions may bring them
         planned(both, codec, 0, widths, 8)
         assert len(both.plans) <= plans._PLANS
     again = planned(both, codec, 4, None, 8)
-    assert [chunk[:3] for chunk in again.chunks] == [chunk[:3] for chunk in first.chunks]
+    assert [chunk[:3] for chunk in again] == [chunk[:3] for chunk in first]

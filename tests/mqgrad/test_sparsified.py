@@ -121,7 +121,6 @@ def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) 
         shard_numel=512,
         bucket_ids=torch.arange(2),
         padding=none,
-        padded_with=none,
     )
     compressor = TopK(ratio=2 / 1024)
     memory = compressor.memory.flat(layout).fill_(0.25)

@@ -10,12 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "bfloat16.h"
 #include "checksum.h"
 #include "fuzz_input.h"
 #include "kernels.h"
 #include "rotation_kernels.h"
+#include "scattered.h"
 #include "sparse.h"
 
 using namespace mqgrad;
@@ -240,11 +242,52 @@ void fuzz_checksum(Input& input) {
   require((checksum(bytes.get(), n, salt) != before) == (n && mask), "a change is seen, and no other");
 }
 
+// Every element of a range is read once, and written once: where it lies, or zero where nothing does.
+void fuzz_scattered(Input& input) {
+  std::vector<Bytes> memory;
+  std::vector<Piece> pieces;
+  int64_t behind = -input.take_in(0, 40);  // the last piece
+  const int64_t count = input.take_in(0, 4), unit = input.take_in(1, 3) == 1 ? 1 : 8 * input.take_in(1, 64);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t begin = behind + input.take_in(0, 1) * input.take_in(0, 600), n = input.take_in(0, kMaxElements / 2);
+    const int type = static_cast<int>(input.take_in(0, 3));
+    memory.push_back(input.take_bytes(n * kTypeBytes[type], kTypeBytes[type]));
+    pieces.push_back({memory.back().get(), kTypes[type], begin, behind = begin + n});
+  }
+  const int64_t numel = input.take_in(0, 2 * kMaxElements);
+  std::vector<float> expected(numel);
+  for (const Piece& piece : pieces) {
+    const int64_t first = std::max<int64_t>(piece.begin, 0), last = std::min(piece.end, numel);
+    if (first < last) load_floats(piece.data, piece.dtype, first - piece.begin, last - first, expected.data() + first);
+  }
+  const Scattered vector(pieces);
+  const int64_t begin = input.take_in(0, numel / unit) * unit;
+  int64_t at = begin;
+  vector.read(begin, numel, unit, [&](const void* x, ScalarType dtype, int64_t from, int64_t to) {
+    const ExactArray<float> values(to - from);
+    load_floats(x, dtype, 0, to - from, values.get());
+    require(from == at && from % unit == 0 && from < to, "ranges of whole units, one behind the other");
+    require(std::memcmp(values.get(), expected.data() + from, 4 * (to - from)) == 0, "what is read is what lies there");
+    at = to;
+  });
+  require(at == std::max(begin, numel), "everything is read");
+  vector.write(begin, numel, unit, [&](float* out, int64_t from, int64_t to) {
+    for (int64_t i = from; i < to; ++i) out[i - from] = static_cast<float>(i % 128);
+  });
+  for (const Piece& piece : pieces) {
+    for (int64_t i = std::max(piece.begin, begin); i < std::min(piece.end, numel); ++i) {
+      float value;
+      load_floats(piece.data, piece.dtype, i - piece.begin, 1, &value);
+      require(value == static_cast<float>(i % 128), "what is written lies where it belongs");
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 12)) {
+  switch (input.take_in(0, 13)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
@@ -256,6 +299,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 8: fuzz_rotation_decode(input); break;
     case 9: fuzz_bfloat16(input); break;
     case 10: fuzz_checksum(input); break;
+    case 11: fuzz_scattered(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

@@ -1,0 +1,122 @@
+"""Vectors that lie in several tensors, as the gradients of a DDP bucket do."""
+
+import bisect
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext import checks, library
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scattered:
+    """A vector [length] that lies in several tensors, with zeros between and behind them.
+
+    The CPU's ops read and write the tensors where they are; elsewhere torch gathers them, or copies to them.
+    """
+
+    tensors: list[Tensor]
+    """At least one, 1-D and contiguous, of a floating type, on one device, as they lie in the vector."""
+    offsets: list[int]
+    """Where each begins. Those of a part of a vector may lie before it or behind it, in part or as a whole."""
+    length: int
+
+    def numel(self) -> int:
+        return self.length
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensors[0].device
+
+    def part(self, part: slice) -> "Scattered":
+        """Elements from ``part.start`` to ``part.stop``, as another vector in the same memory."""
+        first = max(bisect.bisect_right(self.offsets, part.start) - 1, 0)
+        last = max(bisect.bisect_left(self.offsets, part.stop), first + 1)
+        offsets = [offset - part.start for offset in self.offsets[first:last]]
+        return Scattered(self.tensors[first:last], offsets, part.stop - part.start)
+
+    def gathered(self) -> Tensor:
+        """A copy in one tensor, float32 [length]."""
+        vector = torch.zeros(self.length, dtype=torch.float32, device=self.device)
+        parts, pieces = self._pieces(vector)
+        if parts:
+            torch._foreach_copy_(parts, pieces)
+        return vector
+
+    def copy_(self, vector: Tensor) -> None:
+        """Overwrite with a float32 [length]; what it has between and behind the tensors is dropped."""
+        parts, pieces = self._pieces(vector)
+        if parts:
+            torch._foreach_copy_(pieces, parts)
+
+    def _pieces(self, vector: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Parts of a vector [length], and the memory of the same elements."""
+        parts, pieces = [], []
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            start, stop = max(offset, 0), min(offset + tensor.numel(), self.length)
+            if start < stop:
+                parts.append(vector[start:stop])
+                pieces.append(tensor[start - offset : stop - offset])
+        return parts, pieces
+
+
+Vector = Tensor | Scattered
+
+
+def _is_used_in_place(x: Scattered) -> bool:
+    """Whether the ops take the tensors of a scattered vector; those of CUDA, and the reference, take one."""
+    end: float = -math.inf
+    for tensor, offset in zip(x.tensors, x.offsets, strict=True):
+        checks.require_input(tensor, 1)
+        if not tensor.is_contiguous():
+            raise ValueError("the tensors of a scattered vector are used in place and must be contiguous")
+        if offset < end:
+            raise ValueError(
+                f"a scattered vector has a tensor that ends at {end} before one that begins at {offset}"
+            )
+        end = offset + tensor.numel()
+    return library.IMPLEMENTATION == "extension" and x.device.type == "cpu"
+
+
+def readable(x: Vector) -> Vector:
+    """A vector as the ops of its device take it.
+
+    Raises:
+        TypeError: it is of no supported type.
+        ValueError: it is not 1-D, or tensors of a scattered one are not contiguous or overlap in it.
+    """
+    if isinstance(x, Scattered):
+        return x if _is_used_in_place(x) else x.gathered()
+    checks.require_input(x, 1)
+    return x.contiguous()
+
+
+def is_writable(out: Vector, payload: Tensor) -> bool:
+    """Whether the ops can write to it where it is, while they read a payload.
+
+    Raises:
+        TypeError, ValueError: a tensor that is not float32 or not contiguous, or a vector that shares memory with the
+            payload or is on another device.
+    """
+    if isinstance(out, Scattered):
+        return _is_used_in_place(out)
+    checks.require_floats("out", out, out.numel(), payload.device)
+    checks.require_apart("out", out, payload=payload)
+    return True
+
+
+def whole(x: Vector) -> Tensor:
+    """In one tensor."""
+    return x.gathered() if isinstance(x, Scattered) else x
+
+
+def pieces(x: Vector) -> tuple[list[Tensor], list[int]]:
+    """The tensors and their offsets, as the compiled ops take them."""
+    return (x.tensors, x.offsets) if isinstance(x, Scattered) else ([x], [0])
+
+
+def require_apart(name: str, written: Tensor, x: Vector, **others: Tensor | None) -> None:
+    """As :func:`.checks.require_apart`; the compiled ops look at the tensors of a scattered vector."""
+    checks.require_apart(name, written, x=x if isinstance(x, Tensor) else None, **others)
