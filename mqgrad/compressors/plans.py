@@ -21,7 +21,7 @@ class Chunk(NamedTuple):
     runs: list[list[Run]]
     """By shard."""
     pieces: list[list[int]]
-    """Bytes by shard: of the runs' payloads, and of the checksum behind them, 0 where there is none."""
+    """Bytes by shard: of the runs' payloads, and of the checksum behind them, 0 on a GPU."""
     lengths: list[int]
     """Bytes of the messages."""
     covered: list[int]
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
     @property
     def has_checksums(self) -> bool:
-        """On the CPU, where there is something for them to cover."""
+        """On the CPU."""
         return self.pieces[0][-1] > 0
 
     def payloads(self, shard: int, message: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -61,7 +61,7 @@ def planned(
 def _chunk(codec: VectorCodec, shards: list[list[Run]], device: torch.device) -> Chunk:
     payloads = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in shards]
     covered = [_covered(runs, sizes) for runs, sizes in zip(shards, payloads, strict=True)]
-    room = _checksum_bytes(device) if any(covered) else 0
+    room = _checksum_bytes(device)
     pieces = [[*sizes, room] for sizes in payloads]
     return Chunk(shards, pieces, list(map(sum, pieces)), covered, 2 * shards[0][0].part.start)
 
@@ -74,7 +74,8 @@ def _checksum_bytes(device: torch.device) -> int:
 def _covered(runs: list[Run], sizes: list[int]) -> int:
     """What precedes the codes: scales and header, to read which costs nothing beside the codes.
 
-    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs.
+    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs; nothing at 16 bits,
+    where the checksum tells only what it depends on.
     """
     if len(runs) > 1 or runs[0].bits < 1:
         return sum(sizes)

@@ -85,11 +85,12 @@ def test_a_changed_bit_is_an_error_that_names_where_it_came_from(bits: float, wa
         assert others == ["no error", "no error"]
 
 
-def test_codes_of_another_iteration_are_refused_between_checks() -> None:
+@pytest.mark.parametrize("bits", [4, 16])
+def test_codes_of_another_iteration_are_refused_between_checks(bits: int) -> None:
     """Ranks compare iterations only where an interval ends; each payload's checksum depends on them, too."""
 
     def rank_main(rank: int) -> None:
-        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50))
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits, interval=50))
         models.train(model, optimizer, state, rank, range(5))
         saved = state.state_dict()
         state.totals.iterations += rank

@@ -64,10 +64,9 @@ def test_checksums_are_of_what_precedes_the_codes_or_of_all(
 ) -> None:
     """All of sparse payloads, and where a message has several."""
     each = bits if isinstance(bits, tuple) else None
-    chunks = planned(layout([1, 3], world_size=2), compressor.codec, 0 if each else bits, each, 8)
-    [chunk] = chunks
+    [chunk] = planned(layout([1, 3], world_size=2), compressor.codec, 0 if each else bits, each, 8)
     assert chunk.covered[0] == (sum(chunk.pieces[0][:-1]) if covered is None else covered)
-    assert chunk.pieces[0][-1] == (0 if covered == 0 else CHECKSUM_BYTES)
+    assert chunk.pieces[0][-1] == CHECKSUM_BYTES
 
 
 def test_plans_are_worked_out_once_and_do_not_pile_up() -> None:
