@@ -14,7 +14,8 @@ from mqgrad.cuda_ext import checks, library
 class Scattered:
     """A vector [length] that lies in several tensors, with zeros between and behind them.
 
-    The CPU's ops read and write the tensors where they are; elsewhere torch gathers them, or copies to them.
+    The CPU's ops read and write the tensors where they are, and raise ``RuntimeError`` if they share memory with what
+    is written or read beside them; elsewhere torch gathers them, or copies to them.
     """
 
     tensors: list[Tensor]
@@ -45,6 +46,20 @@ class Scattered:
             torch._foreach_copy_(parts, pieces)
         return vector
 
+    def continued(self, bucket_size: int) -> Tensor:
+        """A copy in which tensors that end within a bucket go on with their elements in it, over again.
+
+        For codes that zeros behind the elements would change. The tensors begin where buckets do.
+        """
+        vector = self.gathered()
+        for tensor, offset in zip(self.tensors, self.offsets, strict=True):
+            end, used = offset + tensor.numel(), tensor.numel() % bucket_size
+            if used and 0 < end <= len(vector):
+                padding = vector[end : end + bucket_size - used]
+                copies = -(-len(padding) // used)
+                padding.copy_(vector[end - used : end].repeat(copies)[: len(padding)])
+        return vector
+
     def copy_(self, vector: Tensor) -> None:
         """Overwrite with a float32 [length]; what it has between and behind the tensors is dropped."""
         parts, pieces = self._pieces(vector)
@@ -65,8 +80,12 @@ class Scattered:
 Vector = Tensor | Scattered
 
 
-def _is_used_in_place(x: Scattered) -> bool:
+def _is_used_in_place(device: torch.device) -> bool:
     """Whether the ops take the tensors of a scattered vector; those of CUDA, and the reference, take one."""
+    return library.IMPLEMENTATION == "extension" and device.type == "cpu"
+
+
+def _require_tensors(x: Scattered) -> None:
     end: float = -math.inf
     for tensor, offset in zip(x.tensors, x.offsets, strict=True):
         checks.require_input(tensor, 1)
@@ -77,7 +96,6 @@ def _is_used_in_place(x: Scattered) -> bool:
                 f"a scattered vector has a tensor that ends at {end} before one that begins at {offset}"
             )
         end = offset + tensor.numel()
-    return library.IMPLEMENTATION == "extension" and x.device.type == "cpu"
 
 
 def readable(x: Vector) -> Vector:
@@ -88,20 +106,23 @@ def readable(x: Vector) -> Vector:
         ValueError: it is not 1-D, or tensors of a scattered one are not contiguous or overlap in it.
     """
     if isinstance(x, Scattered):
-        return x if _is_used_in_place(x) else x.gathered()
+        _require_tensors(x)
+        return x if _is_used_in_place(x.device) else x.gathered()
     checks.require_input(x, 1)
     return x.contiguous()
 
 
 def is_writable(out: Vector, payload: Tensor) -> bool:
-    """Whether the ops can write to it where it is, while they read a payload.
+    """Whether the ops write to a vector where it is, while they read a payload.
 
     Raises:
-        TypeError, ValueError: a tensor that is not float32 or not contiguous, or a vector that shares memory with the
-            payload or is on another device.
+        TypeError: a tensor that is not float32, or one of a scattered vector of no supported type.
+        ValueError: one that is not contiguous, is on another device or shares memory with the payload; tensors of a
+            scattered vector that overlap in it.
     """
     if isinstance(out, Scattered):
-        return _is_used_in_place(out)
+        _require_tensors(out)
+        return _is_used_in_place(out.device)
     checks.require_floats("out", out, out.numel(), payload.device)
     checks.require_apart("out", out, payload=payload)
     return True

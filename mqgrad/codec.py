@@ -101,6 +101,10 @@ class Codec(VectorCodec):
             return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta, out=out)
         return placed(_send_floats(whole(x).float(), residual, alpha, beta), out)
 
+    def repeats_padding(self, bits: Width) -> bool:
+        """At 1 bit, which has no zero: it would be noise as large as the scale, or, to nearest, move the scale."""
+        return bits == 1
+
     def is_contractive(self, bits: Width) -> bool:
         """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
         return self.rounding == "nearest" or bits >= 16 or bits < 1

@@ -20,8 +20,8 @@ from .widths import Width
 class Layout:
     """The coded vector of one DDP bucket: [W, shard_numel] elements.
 
-    What lies between parameters and behind the last one is zero, which changes no scale: those of the codes that are
-    sent are maxima, or means weighted by the magnitudes.
+    What lies between parameters and behind the last one is zero, unless a code asks for more
+    (:meth:`.VectorCodec.repeats_padding`): scales are maxima, or means weighted by the magnitudes.
     """
 
     keys: tuple[int, ...]

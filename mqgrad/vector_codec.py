@@ -47,6 +47,10 @@ class VectorCodec(abc.ABC):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
+    def repeats_padding(self, bits: Width) -> bool:
+        """Whether padding should repeat elements: zeros would change what is decoded of them."""
+        return False
+
     @abc.abstractmethod
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
 
@@ -131,6 +135,9 @@ class CodecByWidth(VectorCodec):
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_add_(accumulator, payload, bits)
+
+    def repeats_padding(self, bits: Width) -> bool:
+        return self.at(bits).repeats_padding(bits)
 
     def is_contractive(self, bits: Width) -> bool:
         return self.at(bits).is_contractive(bits)

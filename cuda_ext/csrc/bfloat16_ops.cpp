@@ -17,7 +17,7 @@ struct Cpu {
 
   static void encode(const Bfloat16Arguments& arguments, const Tensors& x, const Offsets& offsets,
                      const Tensor& payload) {
-    uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+    uint8_t* bytes = written_bytes(payload);
     const Scattered vector = read_from(x, offsets);
     torch::stable::parallel_for(0, arguments.numel, kGrain, [&](int64_t begin, int64_t end) {
       vector.read(begin, end, 1, [&](const void* data, ScalarType dtype, int64_t from, int64_t to) {
@@ -31,7 +31,7 @@ struct Cpu {
   }
 
   static void reduce_encode(const Bfloat16Arguments& arguments, const Tensor& payload) {
-    uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+    uint8_t* bytes = written_bytes(payload);
     torch::stable::parallel_for(0, arguments.numel, kGrain, [&](int64_t begin, int64_t end) {
       encode_bfloat16_range(arguments, begin, end, bytes);
     });

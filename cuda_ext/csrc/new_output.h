@@ -28,6 +28,12 @@ inline void advise_huge_pages(void* data, int64_t bytes) {
 #endif
 }
 
+// Of a payload that is written as a whole, wherever it comes from.
+inline uint8_t* written_bytes(const torch::stable::Tensor& payload) {
+  advise_huge_pages(payload.mutable_data_ptr(), payload.numel());
+  return static_cast<uint8_t*>(payload.mutable_data_ptr());
+}
+
 // An uninitialized vector on the CPU, like `like`'s, of bytes or fp32.
 inline torch::stable::Tensor new_output(const torch::stable::Tensor& like, int64_t numel,
                                         torch::headeronly::ScalarType dtype) {

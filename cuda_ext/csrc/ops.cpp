@@ -34,7 +34,7 @@ void parallel_units(const Layout& layout, const F& f) {
 void run_encode(const EncodeArguments& arguments, const Scattered& vector, const Tensor& payload) {
   const Layout& layout = arguments.layout;
   check_payload(payload, layout.payload_bytes());
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  uint8_t* bytes = written_bytes(payload);
   const int64_t unit = buckets_per_unit(layout) * layout.bucket_size;
   parallel_units(layout, [&](int64_t begin, int64_t end) {
     vector.read(begin * unit, std::min(end * unit, layout.numel), unit,
@@ -62,7 +62,7 @@ void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets
 
 Tensor new_payload(const Tensor& x, int64_t bits, int64_t bucket_size) {
   check_input(x, 1);
-  return new_output(x, checked_layout(x.numel(), bits, bucket_size).payload_bytes(), ScalarType::Byte);
+  return torch::stable::new_empty(x, {checked_layout(x.numel(), bits, bucket_size).payload_bytes()}, ScalarType::Byte);
 }
 
 Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
@@ -90,7 +90,7 @@ void reduce_encode_into(const Tensor& payload, const Tensor& payloads, const std
                                   checked_ids(bucket_ids, layout.buckets(), payloads, residual),
                                   checked_residual(residual, numel, payloads), alpha, beta,
                                   static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap};
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  uint8_t* bytes = written_bytes(payload);
   parallel_units(layout, [&](int64_t begin, int64_t end) { encode_units(arguments, begin, end, bytes); });
 }
 
@@ -135,7 +135,7 @@ Tensor encode_minmax(const Tensor& x, int64_t bits) {
   const Matrix shape{x.size(0), x.size(1)};
   Tensor payload = torch::stable::new_empty(x, {minmax_bytes(shape, bits)}, ScalarType::Byte);
   if (x.numel() == 0) return payload;
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  uint8_t* bytes = written_bytes(payload);
   float* minimums = reinterpret_cast<float*>(bytes);  // a fresh tensor is aligned
   float* ranges = minimums + shape.columns;
   const void* data = x.const_data_ptr();

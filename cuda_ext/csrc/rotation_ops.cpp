@@ -2,6 +2,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#include "new_output.h"
 #include "rotation_checks.h"
 #include "scattered_checks.h"
 
@@ -18,7 +19,7 @@ void parallel_buckets(const RotationLayout& layout, const F& f) {
 template <typename F>
 void write_payload(const RotationLayout& layout, uint64_t seed, const Tensor& payload, const F& f) {
   check_payload(payload, layout.payload_bytes());
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
+  uint8_t* bytes = written_bytes(payload);
   store_seed(bytes, seed);
   parallel_buckets(layout, [&](int64_t begin, int64_t end) { f(begin, end, bytes); });
 }

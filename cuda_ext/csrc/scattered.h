@@ -62,8 +62,8 @@ class Scattered {
   }
 
  private:
-  // Elements that are gathered at a time, to stay in the L1 cache.
-  static int64_t room_for(int64_t unit) { return std::max(unit, kChunk / unit * unit); }
+  // Elements that are gathered at a time: they stay in the cache, and what kernels set up for them costs little.
+  static int64_t room_for(int64_t unit) { return std::max(unit, 4 * kChunk / unit * unit); }
 
   static int64_t whole_units(int64_t from, int64_t to, int64_t end, int64_t unit) {
     return to == end ? end : from + (to - from) / unit * unit;

@@ -1,6 +1,8 @@
 // What the ops demand of a vector that comes as several tensors.
 #pragma once
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "op_checks.h"
@@ -21,7 +23,7 @@ inline void check_pieces(const Tensors& tensors, const Offsets& offsets, const T
     check_input(tensors[i], 1);
     STD_TORCH_CHECK(same_device(tensors[i], beside), "mqgrad: x must be on the device of the payload");
     STD_TORCH_CHECK(end <= offsets[i] && offsets[i] <= kFar, "mqgrad: tensor ", i, " cannot begin at ", offsets[i],
-                    ": the one before it ends at ", end);
+                    ", but from ", end, " to ", kFar);
     end = offsets[i] + tensors[i].numel();
     check_apart(beside, "payload", tensors[i], "x");
   }
@@ -32,13 +34,22 @@ inline Scattered read_from(const Tensors& tensors, const Offsets& offsets) {
   pieces.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& t = tensors[i];
+    if (t.numel() == 0) continue;  // it may have no memory
     pieces.push_back({const_cast<void*>(t.const_data_ptr()), t.scalar_type(), offsets[i], offsets[i] + t.numel()});
   }
   return Scattered(std::move(pieces));
 }
 
 inline Scattered written_to(const Tensors& tensors, const Offsets& offsets) {
-  for (const Tensor& t : tensors) t.mutable_data_ptr();
+  std::vector<std::pair<const char*, const char*>> extents;
+  for (const Tensor& t : tensors) {
+    const char* begin = static_cast<const char*>(t.mutable_data_ptr());
+    if (t.numel() > 0) extents.emplace_back(begin, begin + extent(t));
+  }
+  std::sort(extents.begin(), extents.end());
+  for (size_t i = 1; i < extents.size(); ++i) {
+    STD_TORCH_CHECK(extents[i - 1].second <= extents[i].first, "mqgrad: tensors that are written must not share memory");
+  }
   return read_from(tensors, offsets);
 }
 

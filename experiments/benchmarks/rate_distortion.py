@@ -23,6 +23,7 @@ from rate_plot import plot
 
 from mqgrad import cuda_ext
 from mqgrad.codec import Codec
+from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench_peers import find_peers
@@ -72,7 +73,8 @@ def send_coded(
     """As the collective's push does. Scales of another type are rounded in the payload and counted as such."""
     bucket_size = codec.bucket_size
     layout = source.layout(bucket_size)
-    flat = layout.pack(source.gradients)
+    vector = GradientVector(layout, source.gradients).part(slice(0, layout.numel))
+    flat = vector.continued(bucket_size) if codec.repeats_padding(bits) else vector.gathered()
     decoded, wire_bytes, shard = torch.empty_like(flat), 0, layout.shard_numel
     for start in range(0, layout.numel, shard):
         ids = layout.bucket_ids[start // bucket_size : (start + shard) // bucket_size]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mqgrad.cuda_ext import Vector, whole
+from mqgrad.cuda_ext import Scattered, Vector, whole
 
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
@@ -19,6 +19,7 @@ from ..widths import WIDTHS, Width, Widths
 from ..wire_meter import DONE, Pending
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
+from .gradient_vector import GradientVector
 from .runs import Run
 from .topology import TopologyName, make_topology
 
@@ -145,11 +146,13 @@ class CodedMean(abc.ABC):
             return None
         if bits == 32:
             return [gradient.reshape(-1) for gradient in work.gradients]
-        codec, layout = self.codec, work.layout
-        flat = layout.pack(work.gradients)
-        for shard in flat.split(layout.shard_numel):
-            codec.decode_into_(shard, codec.encode(shard, bits), bits)
-        return layout.views(flat)
+        codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
+        decoded = torch.empty(layout.numel, device=work.gradients[0].device)
+        for start in range(0, layout.numel, layout.shard_numel):
+            shard = slice(start, start + layout.shard_numel)
+            payload = codec.encode(self._coded_from(vector.part(shard), bits), bits)
+            codec.decode_into_(decoded[shard], payload, bits)
+        return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:
         """Nothing; see :meth:`Compressor.figures`."""
@@ -173,7 +176,7 @@ class CodedMean(abc.ABC):
 
     def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
         """Encode a run of the vector, through the same run of the residual where there is feedback."""
-        self._encode(exchange.vector.part(run.part), exchange, way, run, out)
+        self._encode(self._coded_from(exchange.vector.part(run.part), run.bits), exchange, way, run, out)
 
     def encode_mean(
         self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
@@ -197,6 +200,10 @@ class CodedMean(abc.ABC):
             bucket_ids=exchange.bucket_ids(run),
             out=out,
         )
+
+    def _coded_from(self, vector: Scattered, bits: Width) -> Vector:
+        """A part of the gradients, with the padding that the code wants."""
+        return vector.continued(self.bucket_size) if self.codec.repeats_padding(bits) else vector
 
     def _encode(self, x: Vector, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
         bits, ids = run.bits, exchange.bucket_ids(run)

@@ -181,6 +181,6 @@ class Exchange:
 
 
 def _clear_padding(residual: torch.Tensor | None, layout: Layout) -> None:
-    """Padding is repeated, not owed: a checkpoint and another bucket layout do not carry it along."""
+    """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
     if residual is not None:
         residual.index_fill_(0, layout.padding, 0.0)

@@ -16,7 +16,7 @@ class GradientVector:
 
     def __init__(self, layout: Layout, gradients: list[torch.Tensor]) -> None:
         self._gradients = gradients
-        self._flat_gradients = [gradient.reshape(-1) for gradient in gradients]
+        self._flat_gradients = [gradient.contiguous().view(-1) for gradient in gradients]
         self._vector = Scattered(self._flat_gradients, list(layout.offsets), layout.numel)
 
     def part(self, part: slice) -> Scattered:

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from mqgrad.cuda_ext import Scattered, Vector
+from mqgrad.cuda_ext import Vector, whole
 
 from ..bit_planes import pack, unpack
 from ..vector_codec import VectorCodec, placed
@@ -36,7 +36,7 @@ class OneBitCodec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code float [N] as uint8 [8·B + N/8]; deterministic, so seed and identities are not used."""
-        x_BL = _with_padding(x, self.bucket_size).view(-1, self.bucket_size)
+        x_BL = whole(x).float().view(-1, self.bucket_size)
         positive_BL = x_BL >= 0
         count_B = positive_BL.sum(1)
         sum_B = torch.where(positive_BL, x_BL, 0.0).sum(1)
@@ -63,11 +63,15 @@ class OneBitCodec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code v = x + α·h; h ← β·h + x − Q(v) in place, except in buckets that are not finite."""
-        x = _with_padding(x, self.bucket_size)
+        x = whole(x).float()
         payload = self.encode(torch.add(x, residual, alpha=alpha), bits, out=out)
         update = beta * residual + x - self.decode(payload, x.numel(), bits)
         residual.copy_(torch.where(update.isfinite(), update, residual))
         return payload
+
+    def repeats_padding(self, bits: Width) -> bool:
+        """Zeros would move the means."""
+        return True
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode to float32 [numel].
@@ -88,23 +92,6 @@ class OneBitCodec(VectorCodec):
     def is_contractive(self, bits: Width) -> bool:
         """Always: what is left of x is its part orthogonal to the two indicator vectors of the signs."""
         return True
-
-
-def _with_padding(x: Vector, bucket_size: int) -> torch.Tensor:
-    """float32 [N], where tensors that end within a bucket are continued with their elements in it, over again.
-
-    Zeros would move the means.
-    """
-    if not isinstance(x, Scattered):
-        return x.float()
-    vector = x.gathered()
-    for tensor, offset in zip(x.tensors, x.offsets, strict=True):
-        end, used = offset + tensor.numel(), tensor.numel() % bucket_size
-        if used and 0 < end <= len(vector):
-            padding = vector[end : end + bucket_size - used]
-            copies = -(-len(padding) // used)
-            padding.copy_(vector[end - used : end].repeat(copies)[: len(padding)])
-    return vector
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

@@ -11,7 +11,7 @@ from same_bits import same
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import Scattered
+from mqgrad.cuda_ext import Scattered, library
 
 
 class Code(NamedTuple):
@@ -95,6 +95,31 @@ def test_as_of_one_tensor(code: Code, vector: Scattered, data: st.DataObject) ->
         assert same(tensor, copy)
 
 
+@pytest.mark.filterwarnings("ignore:mqgrad runs on its slow torch reference")
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    vector, settings = Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600), (2, 512)
+    if code is CODES["bfloat16"]:
+        settings = ()
+    expected = code.encode_with_feedback(vector, torch.ones(600), settings)
+    monkeypatch.setattr(library, "IMPLEMENTATION", "reference")
+    monkeypatch.setattr(library, "COMPILED_DEVICES", ())
+    assert torch.equal(code.encode_with_feedback(vector, torch.ones(600), settings), expected)
+    code.decode_into(vector, expected, settings)
+    values = vector.gathered()
+    assert same(values[:500], code.decode(expected, 600, settings)[:500])
+    assert not values[500:512].any()
+
+
+def test_a_copy_that_goes_on_to_the_end_of_the_bucket() -> None:
+    vector = Scattered([torch.arange(1.0, 12.0), torch.tensor([20.0, 21.0])], [0, 16], 32)
+    assert vector.continued(8).tolist() == [
+        *range(1, 12), 9, 10, 11, 9, 10, 20, 21, 20, 21, 20, 21, 20, 21, *[0] * 8
+    ]  # fmt: skip
+    part = vector.part(slice(8, 24)).continued(8)
+    assert torch.equal(part, vector.continued(8)[8:24])
+
+
 def test_same_bytes_on_any_number_of_threads() -> None:
     sizes, before, results = (70_001, 3, 90_000), torch.get_num_threads(), []
     try:
@@ -146,6 +171,15 @@ def test_the_ops_themselves_guard_the_memory() -> None:
     for offsets in ([0, 3], [4, 0], [0], [0, 2**57], [-(2**62), 0]):
         with pytest.raises(RuntimeError, match=r"cannot begin at|but 1 offsets"):
             torch.ops.mqgrad.decode_into(two, offsets, payload, 8, 4, 8)
+
+
+@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+def test_memory_that_is_written_twice_is_refused() -> None:
+    floats, payload = torch.zeros(20), cuda_ext.encode(torch.zeros(20), 4, 8, False, 0)
+    for second in (floats[:10], floats[9:19]):
+        with pytest.raises(RuntimeError, match="must not share memory"):
+            cuda_ext.decode_into(Scattered([floats[:10], second], [0, 10], 20), payload, 4, 8)
+    cuda_ext.decode_into(Scattered([floats[10:], floats[:10]], [0, 10], 20), payload, 4, 8)
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")

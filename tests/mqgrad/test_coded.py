@@ -154,5 +154,5 @@ def test_bytes_are_counted_as_sent() -> None:
         seed_bytes = 8 if bits == 2 else 0  # rotated
         shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2 + seed_bytes
         assert sent[bits] == 2 * (shard_payload + CHECKSUM_BYTES) + agreement_bytes
-    assert sent[16] == 2 * n + agreement_bytes
+    assert sent[16] == 2 * n + 2 * CHECKSUM_BYTES + agreement_bytes
     assert sent[32] == 4 * n + agreement_bytes

@@ -84,6 +84,32 @@ void fuzz_decode(Input& input) {
   }
 }
 
+// What is encoded, in two pieces of memory, each of which ends where its elements do.
+class Vector {
+ public:
+  // The second one begins with element `first`.
+  Vector(Input& input, int type, int64_t first, int64_t numel)
+      : first_(std::min(first, numel)), front_(input.take_bytes(first_ * kTypeBytes[type], kTypeBytes[type])),
+        back_(input.take_bytes((numel - first_) * kTypeBytes[type], kTypeBytes[type])) {}
+
+  template <typename Arguments>
+  Arguments front(Arguments arguments) const {
+    arguments.x = front_.get();
+    return arguments;
+  }
+
+  template <typename Arguments>
+  Arguments back(Arguments arguments) const {
+    arguments.x = back_.get();
+    arguments.x_begin = first_;
+    return arguments;
+  }
+
+ private:
+  const int64_t first_;
+  const Bytes front_, back_;
+};
+
 void fuzz_encode(Input& input, bool from_payloads) {
   const Layout layout = take_layout(input);
   const int type = static_cast<int>(input.take_in(0, 3));
@@ -91,24 +117,23 @@ void fuzz_encode(Input& input, bool from_payloads) {
                             nullptr, nullptr,      1.0,    input.take_in(0, 1) ? 1.0 : 0.9};
   const int64_t count = input.take_in(1, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes bytes = from_payloads ? input.take_bytes(count * (layout.payload_bytes() + gap) - gap)
-                                    : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
+  const int64_t per_unit = buckets_per_unit(layout), units = (layout.buckets() + per_unit - 1) / per_unit;
+  const int64_t middle = input.take_in(0, units);
+  const int64_t first = std::min(middle * per_unit * layout.bucket_size, layout.numel);
+  const Vector x(input, type, first, from_payloads ? 0 : layout.numel);
+  const Bytes payloads = input.take_bytes(from_payloads ? count * (layout.payload_bytes() + gap) - gap : 0);
   const auto residual = input.take_array<float>(layout.numel);
   if (feedback) arguments.residual = residual.get();
   if (from_payloads) {
-    arguments.payloads = bytes.get();
+    arguments.payloads = payloads.get();
     arguments.count = count;
     arguments.gap = gap;
-  } else {
-    arguments.x = bytes.get();
   }
   const Bytes payload = input.take_room(layout.payload_bytes());
   const auto ids = input.take_array<int64_t>(layout.buckets());
   if (input.take_in(0, 1)) arguments.bucket_ids = ids.get();
-  const int64_t per_unit = buckets_per_unit(layout), units = (layout.buckets() + per_unit - 1) / per_unit;
-  const int64_t middle = input.take_in(0, units);
-  encode_units(arguments, 0, middle, payload.get());
-  encode_units(arguments, middle, units, payload.get());
+  encode_units(x.front(arguments), 0, middle, payload.get());
+  encode_units(x.back(arguments), middle, units, payload.get());
 }
 
 void fuzz_minmax(Input& input) {
@@ -185,23 +210,21 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   arguments.beta = input.take_in(0, 1) ? 1.0 : 0.9;
   const int64_t count = input.take_in(1, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes bytes = from_payloads ? input.take_bytes(count * (layout.payload_bytes() + gap) - gap)
-                                    : input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
+  const int64_t middle = input.take_in(0, layout.buckets());
+  const Vector x(input, type, middle * layout.bucket_size, from_payloads ? 0 : layout.numel);
+  const Bytes payloads = input.take_bytes(from_payloads ? count * (layout.payload_bytes() + gap) - gap : 0);
   const auto residual = input.take_array<float>(layout.numel);
   const ExactArray<float> before(layout.numel);
   std::copy_n(residual.get(), layout.numel, before.get());
   if (feedback) arguments.residual = residual.get();
   if (from_payloads) {
-    arguments.payloads = bytes.get();
+    arguments.payloads = payloads.get();
     arguments.count = count;
     arguments.gap = gap;
-  } else {
-    arguments.x = bytes.get();
   }
   const Bytes payload(layout.payload_bytes());
-  const int64_t middle = input.take_in(0, layout.buckets());
-  encode_rotated_buckets(arguments, 0, middle, payload.get());
-  encode_rotated_buckets(arguments, middle, layout.buckets(), payload.get());
+  encode_rotated_buckets(x.front(arguments), 0, middle, payload.get());
+  encode_rotated_buckets(x.back(arguments), middle, layout.buckets(), payload.get());
   for (int64_t i = 0; i < layout.numel; ++i) {
     require(!std::isfinite(before[i]) || std::isfinite(residual[i]), "a finite residual stays finite");
   }
@@ -212,21 +235,21 @@ void fuzz_bfloat16(Input& input) {
   const int type = static_cast<int>(input.take_in(0, 3));
   const int64_t count = input.take_in(0, 3), gap = input.take_in(0, 9);
   const bool feedback = input.take_in(0, 1);
-  const Bytes x = count ? input.take_bytes(count * (2 * numel + gap) - gap)
-                        : input.take_bytes(numel * kTypeBytes[type], kTypeBytes[type]);
+  const int64_t middle = input.take_in(0, numel);
+  const Vector x(input, type, middle, count ? 0 : numel);
+  const Bytes payloads = input.take_bytes(count ? count * (2 * numel + gap) - gap : 0);
   const auto residual = input.take_array<float>(numel);
-  Bfloat16Arguments arguments{x.get(), kTypes[type], numel, feedback ? residual.get() : nullptr, 1.0, 0.9};
+  Bfloat16Arguments arguments{nullptr, kTypes[type], numel, feedback ? residual.get() : nullptr, 1.0, 0.9};
   if (count) {
-    arguments.payloads = x.get();
+    arguments.payloads = payloads.get();
     arguments.count = count;
     arguments.gap = gap;
   }
   const Bytes payload(2 * numel);
   const Bytes received = input.take_bytes(2 * numel);
   const ExactArray<float> out(numel);
-  const int64_t middle = input.take_in(0, numel);
-  encode_bfloat16_range(arguments, 0, middle, payload.get());
-  encode_bfloat16_range(arguments, middle, numel, payload.get());
+  encode_bfloat16_range(x.front(arguments), 0, middle, payload.get());
+  encode_bfloat16_range(x.back(arguments), middle, numel, payload.get());
   decode_bfloat16_range(received.get(), 0, middle, true, out.get());
   decode_bfloat16_range(received.get(), middle, numel, false, out.get());
 }
