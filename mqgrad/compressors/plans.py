@@ -74,8 +74,8 @@ def _checksum_bytes(device: torch.device) -> int:
 def _covered(runs: list[Run], sizes: list[int]) -> int:
     """What precedes the codes: scales and header, to read which costs nothing beside the codes.
 
-    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs. Nothing at 16 bits:
-    there a checksum tells only what it depends on.
+    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs. None at 16 bits:
+    there a checksum tells what it depends on alone.
     """
     if len(runs) > 1 or runs[0].bits < 1:
         return sum(sizes)
