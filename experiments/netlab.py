@@ -7,6 +7,9 @@
 
 Every host is a network namespace, and so is the hub, so that the machine's own network stays as it was. A link is a
 veth pair with a token bucket at both ends: ``eth0`` shapes what the host sends, ``portN`` what it receives.
+
+How well TCP fills such a link depends on its congestion control, which hosts would have from the machine. A lab sets
+its own, so that figures of two machines can be compared.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .iproute import NetLabError, check_available, find_tool, ip, run_tool
 from .netlab_link import LinkShape
+from .netlab_tcp import DEFAULT_CONGESTION_CONTROL, check_congestion_control, set_congestion_control
 
 INTERFACE = "eth0"  # what every host's one link is called inside the host
 MAX_HOSTS = 64
@@ -47,17 +51,30 @@ class NetLab:
         hosts: how many, 1 to 64.
         link: the shape of every host's link.
         name: of the lab, for ``clean_lab``; a unique one by default. Labs of different names do not see each other.
+        congestion_control: TCP's, of every host: ``cubic``, Linux's own default since 2.6.19, whatever this machine's
+            is; or ``reno``, ``bbr`` or another that the kernel has.
 
     Raises:
-        ValueError: an impossible number of hosts, or a name with other characters than letters, digits, ``_``, ``-``.
-        NetLabError: no Linux, no root, no ``ip`` or ``tc``, the name is taken, or the kernel refused.
+        ValueError: an impossible number of hosts, or a name, of the lab or of the congestion control, with other
+            characters than letters, digits, ``_``, ``-``.
+        NetLabError: no Linux, no root, no ``ip`` or ``tc``, the name is taken, the kernel lacks the congestion
+            control, or refused something else.
     """
 
-    def __init__(self, hosts: int, link: LinkShape | None = None, *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        link: LinkShape | None = None,
+        *,
+        name: str | None = None,
+        congestion_control: str = DEFAULT_CONGESTION_CONTROL,
+    ) -> None:
         if not 1 <= hosts <= MAX_HOSTS:
             raise ValueError(f"{hosts} hosts: a lab has 1 to {MAX_HOSTS}")
         self.hosts = hosts
+        check_congestion_control(congestion_control)
         self.link = link or LinkShape()
+        self.congestion_control = congestion_control
         self.name = secrets.token_hex(4) if name is None else name
         if name == "all" or not _NAMESPACE.fullmatch(self._namespace("hub")):
             raise ValueError(
@@ -147,6 +164,7 @@ class NetLab:
     def _add_host(self, hub: str, host: int) -> None:
         namespace, port = self._namespace(host), f"port{host}"
         ip("netns", "add", namespace)
+        set_congestion_control(namespace, self.congestion_control)
         ip("-n", hub, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", namespace)
         # No link-local addresses: their chatter would be counted as the command's.
         ip("-n", hub, "link", "set", port, "addrgenmode", "none", "master", "bridge", "up")

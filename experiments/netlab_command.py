@@ -8,6 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .netlab_tcp import DEFAULT_CONGESTION_CONTROL
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -45,6 +47,10 @@ def netlab(
     latency_ms: Annotated[
         float, typer.Option(help="Longest wait in a link's queue, in milliseconds; then packets are dropped.")
     ] = 200.0,
+    tcp: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Congestion control of every host: cubic, reno, bbr, ..."),
+    ] = DEFAULT_CONGESTION_CONTROL,
     timeout: Annotated[float | None, typer.Option(help="Stop the command after this many seconds.")] = None,
     logs: Annotated[
         Path | None, typer.Option(help="Folder for logs and netlab.json; a temporary one by default.")
@@ -72,11 +78,12 @@ def netlab(
 
     first, changes = _rates(rate, schedule)
     link = LinkShape(rate_mbit_per_s=first, burst_kib=burst_kib, latency_ms=latency_ms)
-    lab = NetLab(hosts, link, name=name)
+    lab = NetLab(hosts, link, name=name, congestion_control=tcp)
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = rate if schedule is None else f"{format_link_rate(first)}, then {schedule}"
-    console.print(f"lab {lab.name}: {hosts} hosts at {told}, logs in {logs}", markup=False, soft_wrap=True)
+    told = f"{hosts} hosts at {told}, TCP {tcp}, logs in {logs}"
+    console.print(f"lab {lab.name}: {told}", markup=False, soft_wrap=True)
     result = run_on_new_lab(lab, command, logs, schedule=changes, timeout_seconds=timeout)
     _report(result, logs, console)
     raise typer.Exit(result.status)

@@ -26,6 +26,8 @@ class LabResult:
     lab: str
     command: list[str]
     link: LinkShape
+    tcp: str
+    """The hosts' congestion control."""
     outcome: str
     """One line: ``ok``, or why not, naming the ranks."""
     status: int
@@ -107,6 +109,7 @@ def run_lab(
         lab=lab.name,
         command=command,
         link=lab.link,
+        tcp=lab.congestion_control,
         outcome=stop.outcome,
         status=stop.status,
         seconds=seconds,
