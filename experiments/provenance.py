@@ -12,8 +12,13 @@ from mqgrad.trainers.versions import git_revision, package_versions
 _PACKAGES = ("mqgrad", "torch", "numpy", "scikit-learn")
 
 
-def provenance() -> dict[str, Any]:
-    """Versions, machine and git revision, as plain types. Holds no name of a host, a user or a folder."""
+def provenance(*, of_labs: bool = False) -> dict[str, Any]:
+    """Versions, machine and git revision, as plain types. Holds no name of a host, a user or a folder.
+
+    Args:
+        of_labs: all figures come from labs that this process builds, whose hosts have a TCP congestion control of
+            their own: that of the machine, which had no part in them, is left out.
+    """
     return {
         "revision": git_revision(),
         "versions": {
@@ -25,7 +30,7 @@ def provenance() -> dict[str, Any]:
             "cpu": cpu_model(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "kernel": f"{platform.system()} {platform.release()}",
-            "tcp": tcp_congestion_control(),
+            **({} if of_labs else {"tcp": tcp_congestion_control()}),
         },
     }
 
@@ -41,7 +46,7 @@ def cpu_model() -> str:
 
 
 def tcp_congestion_control() -> str | None:
-    """What decides how flows share a link, for new connections; None where Linux does not tell."""
+    """What decides how flows share a link, for new connections of this process; None where Linux does not tell."""
     try:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except OSError:

@@ -12,11 +12,12 @@ from typing import Any
 from mqgrad.agents.folder_lock import only_process_in
 
 from .files import replace_file
+from .netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from .provenance import provenance
 from .signals import caught_signals
 from .sweep_cell import CellRunner, Place, default_program
 from .sweep_config import SweepConfig
-from .sweep_grid import Cell
+from .sweep_grid import Cell, Link
 from .sweep_result import CellResult
 
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
@@ -51,12 +52,16 @@ class Sweep:
         Raises:
             KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
             NetLabError: no lab can be built here, or the last one cannot be removed.
+            ValueError: the folder's runs in labs had another congestion control than those that are pending.
         """
+        pending = self.pending(retry_failed=retry_failed)
+        if any(not Link.parse(cell.link).emulated for cell in pending):
+            check_same_tcp(self.folder)
         with caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
             earlier = {result.cell: result for result in load_results(self.folder)}
             with CellRunner(self.config, place) as runner:
-                for cell in self.pending(retry_failed=retry_failed):
+                for cell in pending:
                     if caught:
                         raise KeyboardInterrupt
                     on_start(cell)
@@ -86,8 +91,27 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
         if (folder / "config.json").exists():
             check_same_config(_load_json(folder), given, folder)
         else:
-            replace_file(folder / "config.json", json.dumps({**given, **provenance()}, indent=1) + "\n")
+            replace_file(folder / "config.json", json.dumps({**given, **origin(config)}, indent=1) + "\n")
         yield Sweep(folder, config, default_program() if program is None else program)
+
+
+def origin(config: SweepConfig) -> dict[str, Any]:
+    """Where a sweep's figures come from: versions, machine, revision, and what its labs are, if it has any."""
+    emulated = {Link.parse(link).emulated for link in config.links}
+    lab = {"lab": {"tcp": DEFAULT_CONGESTION_CONTROL}} if False in emulated else {}
+    return {**provenance(of_labs=True not in emulated), **lab}
+
+
+def check_same_tcp(folder: Path) -> None:
+    """Raises ValueError if a folder's runs in labs had another congestion control than labs have now."""
+    saved = _load_json(folder)
+    machine = saved.get("machine", {})  # where the hosts of labs had theirs from, before they had their own
+    tcp = saved.get("lab", machine).get("tcp")
+    if tcp != DEFAULT_CONGESTION_CONTROL:
+        raise ValueError(
+            f"{folder} holds runs in labs with TCP congestion control {tcp or 'unknown'}, which now have "
+            f"{DEFAULT_CONGESTION_CONTROL} and could not be compared; give another --output"
+        )
 
 
 def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:
@@ -117,7 +141,7 @@ def load_config(folder: Path) -> SweepConfig:
 
 
 def load_provenance(folder: Path) -> dict[str, Any]:
-    """Versions, machine and revision with which a sweep was begun."""
+    """Versions, machine, revision and labs with which a sweep was begun."""
     return {name: value for name, value in _load_json(folder).items() if name != "sweep"}
 
 

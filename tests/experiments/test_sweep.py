@@ -1,5 +1,6 @@
 """The runs of a comparison: its folder, runs that fail, and sweeps that are stopped and go on."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from fake_server import fake_program, run_fake
 from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import load_config, load_results, open_sweep
+from mqgrad.experiments.sweep_config import SweepConfig
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
@@ -102,6 +104,55 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
     assert {"cpu", "cores", "kernel", "tcp"} == set(fields["machine"])
+    assert "lab" not in fields
+
+
+@pytest.mark.parametrize(
+    ("links", "others"), [(("100mbit", "none"), False), (("100mbit", "emulated:100mbit"), True)]
+)
+def test_a_sweep_in_a_lab_tells_the_congestion_control_of_its_hosts(
+    links: tuple[str, ...], others: bool, tmp_path: Path
+) -> None:
+    with open_sweep(tmp_path, small_config(links=links)):
+        pass
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert fields["lab"] == {"tcp": "cubic"}
+    assert ("tcp" in fields["machine"]) == others
+    assert "&quot;tcp&quot;: &quot;cubic&quot;" in write_report(tmp_path).html.read_text()
+
+
+def saved_before_labs_had_their_own(folder: Path, config: SweepConfig, tcp: str | None) -> None:
+    """A sweep's folder as it was written when hosts of a lab had the machine's congestion control."""
+    with open_sweep(folder, config):
+        pass
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("lab", None)
+    fields["machine"]["tcp"] = tcp
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("tcp", ["bbr", None])
+def test_runs_with_another_congestion_control_are_not_mixed_with_those_of_labs_now(
+    tcp: str | None, tmp_path: Path
+) -> None:
+    config = small_config(links=("emulated:100mbit", "100mbit"), seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "out", config, tcp)
+    with pytest.raises(ValueError, match=rf"control {tcp or 'unknown'}, .*cubic.*another --output"):
+        run_fake(tmp_path, config)
+    assert load_results(tmp_path / "out") == []
+
+
+def test_sweeps_without_a_lab_and_finished_ones_go_on_whatever_they_had(tmp_path: Path) -> None:
+    config = small_config(seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "out", config, "bbr")
+    rows = run_fake(tmp_path, config)
+    assert len(rows) == 2
+    config = small_config(links=("100mbit",), seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "other", config, "bbr")
+    lines = [json.dumps(dataclasses.asdict(dataclasses.replace(row, link="100mbit"))) for row in rows]
+    (tmp_path / "other" / "results.jsonl").write_text("\n".join(lines) + "\n")
+    with open_sweep(tmp_path / "other", config, program=["false"]) as sweep:
+        sweep.run()
 
 
 def test_a_folder_in_which_a_process_is_at_work_is_refused(tmp_path: Path) -> None:

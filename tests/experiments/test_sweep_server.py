@@ -8,7 +8,9 @@ import pytest
 from labs import needs_lab
 
 from mqgrad.experiments.netlab import NetLab, list_labs
+from mqgrad.experiments.netlab_job import log_path
 from mqgrad.experiments.netlab_link import parse_link_rates
+from mqgrad.experiments.netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.experiments.run_server import RunRequest
 from mqgrad.experiments.sweep_server import LabServer
 
@@ -17,6 +19,19 @@ import json, pathlib, sys
 for line in sys.stdin:
     pathlib.Path(json.loads(line)["record"]).touch()
 """
+
+
+@needs_lab
+def test_hosts_have_the_congestion_control_that_a_sweep_tells_of_its_labs(tmp_path: Path) -> None:
+    in_force = "/proc/sys/net/ipv4/tcp_congestion_control"
+    server = LabServer(["cat", in_force], parse_link_rates("none"), 2, tmp_path, "test-congestion")
+    try:
+        while server.ending() is None:
+            time.sleep(0.01)
+    finally:
+        server.close(at_once=False)
+    for rank in range(2):
+        assert log_path(tmp_path, rank, "stdout").read_text().strip() == DEFAULT_CONGESTION_CONTROL
 
 
 @needs_lab
