@@ -72,8 +72,8 @@ def bench(
         json_file.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def describe_run(quick: bool) -> dict[str, Any]:
-    """Machine, versions, date and what else the machine is doing, as plain types."""
+def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:
+    """Machine, versions, date and what else the machine is doing, as plain types; ``of_labs`` as in provenance."""
     import torch
 
     from .provenance import provenance
@@ -88,7 +88,7 @@ def describe_run(quick: bool) -> dict[str, Any]:
         "load_average": load,
         "vector_extension": vector_extension,
         "huge_pages": huge_pages,
-        **provenance(),
+        **provenance(of_labs=of_labs),
     }
 
 

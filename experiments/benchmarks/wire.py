@@ -36,6 +36,7 @@ from mqgrad.experiments.netlab import NetLab
 from mqgrad.experiments.netlab_job import log_tail
 from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab_run import run_on_new_lab
+from mqgrad.experiments.netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.experiments.sent_bytes import count_bytes
 from mqgrad.layout import LayoutTable
 from mqgrad.process_group import ProcessGroupTransport
@@ -105,6 +106,9 @@ def main() -> None:
     parser.add_argument("--widths", default=WIDTHS)
     parser.add_argument("--mebibytes", type=float, default=16.0, help="of the Gaussian gradient")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--tcp", default=DEFAULT_CONGESTION_CONTROL, help="congestion control of the labs' hosts: %(default)s"
+    )
     options = parser.parse_args()
     if "RANK" in os.environ:
         measure_on_host(options)
@@ -116,8 +120,9 @@ def measure_on_labs(options: argparse.Namespace) -> int:
     """One lab after another; returns the exit status."""
     report = {
         "command": " ".join(["python", *sys.argv]),
-        **describe_run(quick=False),
+        **describe_run(quick=False, of_labs=True),
         "hosts": HOSTS,
+        "tcp": options.tcp,
         "figures": [],
     }
     for rate in options.rates.split(","):
@@ -129,7 +134,8 @@ def measure_on_labs(options: argparse.Namespace) -> int:
                 f"--rounds={options.rounds}",
             ]
             command = [sys.executable, __file__, str(part), f"--rates={rate}", *chosen]
-            lab = NetLab(HOSTS, LinkShape(rate_mbit_per_s=parse_link_rate(rate)))
+            link = LinkShape(rate_mbit_per_s=parse_link_rate(rate))
+            lab = NetLab(HOSTS, link, congestion_control=options.tcp)
             result = run_on_new_lab(lab, command, Path(folder) / "logs", timeout_seconds=SECONDS_AT_MOST)
             if result.status != 0:
                 print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)

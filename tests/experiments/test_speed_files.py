@@ -1,12 +1,15 @@
-"""What the benchmarks of kernels and of the environment print and write, from seconds that are given."""
+"""What the benchmarks of kernels, of the environment and of the wire write, from figures that are given."""
 
 import contextlib
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from mqgrad.experiments.netlab import NetLab
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
@@ -84,3 +87,32 @@ def test_every_pair_of_blocks_is_kept(
     assert "ratio: median 1.010, 95 % interval 0.990 to 1.030" in printed
     assert "outside of the cluster: 0.46% of a step" in printed
     assert printed.endswith("PASS: below 5% on top\n")
+
+
+@pytest.mark.parametrize(("options", "tcp"), [([], "cubic"), (["--tcp", "reno"], "reno")])
+def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
+    options: list[str], tcp: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import wire
+
+    labs = []
+
+    def run_on_lab(lab: NetLab, command: list[str], logs: Path, **_: object) -> types.SimpleNamespace:
+        labs.append(lab)
+        Path(command[2]).write_text(json.dumps([{"bits": 4}]))
+        return types.SimpleNamespace(status=0)
+
+    file = tmp_path / "wire.json"
+    monkeypatch.setattr(wire, "run_on_new_lab", run_on_lab)
+    monkeypatch.setattr(sys, "argv", ["wire.py", str(file), "--rates=10mbit,1gbit", *options])
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit, match="0"):
+        wire.main()
+    report = json.loads(file.read_text())
+    assert [(lab.congestion_control, lab.link.rate_mbit_per_s) for lab in labs] == [
+        (tcp, 10.0),
+        (tcp, 1000.0),
+    ]
+    assert report["tcp"] == tcp
+    assert set(report["machine"]) == {"cpu", "cores", "kernel"}
+    assert report["figures"] == [{"bits": 4}] * 2
