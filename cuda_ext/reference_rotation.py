@@ -3,8 +3,6 @@
 Shape suffixes: B buckets, L elements of a bucket, N elements.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -14,15 +12,14 @@ SEED_BYTES = 8
 COLUMNS = 16
 
 CODEBOOK = {
-    1: (0.797884561,),
-    2: (0.452780035, 1.510417608),
-    3: (0.245094179, 0.756005281, 1.343909279, 2.151945705),
-    4: (
-        *(0.128395030, 0.388048299, 0.656759119, 0.942340456),
-        *(1.256231197, 1.618046386, 2.069017227, 2.732589571),
-    ),
+    1: (1,),
+    2: (3, 10),
+    3: (7, 22, 39, 62),
+    4: (3, 9, 15, 21, 28, 36, 46, 61),
 }
-"""Non-negative codewords of the Lloyd-Max quantizer of a standard Gaussian, by width (Max 1960)."""
+"""Non-negative codewords of the Lloyd-Max quantizer of a Gaussian (Max 1960), rounded to integers, by width."""
+MEAN_MAGNITUDE = {1: 1.0, 2: 5.2828, 3: 23.036, 4: 17.809}
+"""Of the elements for which a codebook is best."""
 
 
 def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
@@ -30,17 +27,18 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     header = torch.tensor([seed], dtype=torch.int64, device=x.device).view(torch.uint8)
     num_buckets = -(-x.numel() // bucket_size)
     padded = torch.nn.functional.pad(x.float(), (0, -x.numel() % bucket_size))
-    y_BL = _rotate(padded.view(num_buckets, bucket_size) * _factors(seed, bucket_size, x.device))
-    norm_sq_B = _tree_sum(y_BL.double() * y_BL.double())
-    sigma_B = (norm_sq_B / bucket_size).sqrt().float()
-    usable_B = (sigma_B > 0) & sigma_B.isfinite()
-    inverse_B = torch.where(usable_B, 1 / torch.where(usable_B, sigma_B, 1.0), 0.0)
+    y_BL = _rotate(padded.view(num_buckets, bucket_size) * _signs(seed, bucket_size, x.device))
+    size = y_BL.new_tensor(MEAN_MAGNITUDE[bits]) * bucket_size
+    unit_B = _tree_sum(y_BL.abs()) / size
+    usable_B = unit_B.isfinite() & (1 / unit_B).isfinite()
+    inverse_B = torch.where(usable_B, 1 / unit_B, 0.0)
     u_BL = torch.where(usable_B[:, None], y_BL * inverse_B[:, None], 0.0)
     codes_BL = _codes(u_BL, bits)
-    word_BL = _words(bits, x.device)[codes_BL].double()
-    product_B = _tree_sum(y_BL.double() * word_BL)
-    scale_B = norm_sq_B / product_B if unbiased else product_B / _tree_sum(word_BL * word_BL)
-    scale_B = torch.where(usable_B, scale_B.float(), torch.where(sigma_B == 0, 0.0, torch.nan))
+    word_BL = _words(bits, x.device)[codes_BL]
+    product_B = _tree_sum(u_BL * word_BL)
+    ratio_B = _tree_sum(u_BL * u_BL) / product_B if unbiased else product_B / _tree_sum(word_BL * word_BL)
+    scale_B = unit_B * ratio_B / bucket_size
+    scale_B = torch.where(usable_B, scale_B, torch.where(unit_B.isfinite(), 0.0, torch.nan))
     return torch.cat([header, scale_B.view(torch.uint8), reference._pack(codes_BL.flatten(), bits)])
 
 
@@ -52,8 +50,9 @@ def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> 
     scale_B = scale_B.clone().view(torch.float32)
     scale_B = torch.where(scale_B.isfinite(), scale_B, torch.nan)
     codes_BL = reference._unpack(codes, num_buckets * bucket_size, bits).view(num_buckets, bucket_size)
-    y_BL = _words(bits, payload.device)[codes_BL] * scale_B[:, None]
-    return (_rotate_back(y_BL) * _factors(seed, bucket_size, payload.device)).flatten()[:numel]
+    rotated_back_BL = _rotate_back(_words(bits, payload.device)[codes_BL])
+    values_BL = rotated_back_BL * scale_B[:, None] * _signs(seed, bucket_size, payload.device)
+    return values_BL.flatten()[:numel]
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -70,18 +69,17 @@ def _rotate(v_BL: Tensor) -> Tensor:
 
 
 def _rotate_back(v_BL: Tensor) -> Tensor:
-    """L times the inverse of :func:`_rotate`."""
+    """L times the inverse of :func:`_rotate`; exact for codewords, in any order."""
     columns = min(COLUMNS, v_BL.shape[1])
     v_BCR = v_BL.view(len(v_BL), columns, v_BL.shape[1] // columns)
-    v_BRC = _transform_columns(_transform_columns(v_BCR, descending=True).transpose(1, 2))
+    v_BRC = _transform_columns(_transform_columns(v_BCR).transpose(1, 2))
     return v_BRC.reshape(v_BL.shape)
 
 
-def _transform_columns(v_BRC: Tensor, descending: bool = False) -> Tensor:
-    """Butterflies of rows at distance 1, 2, 4, …, or in the reverse order, which rounds differently."""
+def _transform_columns(v_BRC: Tensor) -> Tensor:
+    """Butterflies of rows at distance 1, 2, 4, …"""
     num_buckets, rows, columns = v_BRC.shape
-    distances = [2**k for k in range(rows.bit_length() - 1)]
-    for distance in reversed(distances) if descending else distances:
+    for distance in (2**k for k in range(rows.bit_length() - 1)):
         pairs = v_BRC.reshape(num_buckets, rows // (2 * distance), 2, distance, columns)
         a, b = pairs.unbind(2)
         v_BRC = torch.stack([a + b, a - b], dim=2).reshape(num_buckets, rows, columns)
@@ -95,12 +93,11 @@ def _tree_sum(v_BL: Tensor) -> Tensor:
     return v_BL[:, 0]
 
 
-def _factors(seed: int, size: int, device: torch.device) -> Tensor:
-    """D / √L: random signs."""
+def _signs(seed: int, size: int, device: torch.device) -> Tensor:
+    """D."""
     element_L = torch.arange(size, device=device)
     word_L = reference.random_words(seed, torch.zeros(1, dtype=torch.int64, device=device), element_L >> 5)[0]
-    signs_L = 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()
-    return signs_L * torch.tensor(1 / math.sqrt(size), dtype=torch.float32, device=device)
+    return 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()
 
 
 def _words(bits: int, device: torch.device) -> Tensor:

@@ -16,72 +16,71 @@
 namespace mqgrad {
 namespace {
 
-// The factors are D / sqrt(n) of Note [Rotation], and so their own inverse but for n.
-
-MQ_CLONES void apply(const float* x, const float* __restrict factors, int64_t n, float* __restrict v) {
-  for (int64_t i = 0; i < n; ++i) v[i] = x[i] * factors[i];
+MQ_CLONES void apply(const float* x, const float* __restrict signs, int64_t n, float* __restrict v) {
+  for (int64_t i = 0; i < n; ++i) v[i] = x[i] * signs[i];
 }
 
-MQ_CLONES void apply_compensated(const float* x, const float* residual, float alpha, const float* __restrict factors,
+MQ_CLONES void apply_compensated(const float* x, const float* residual, float alpha, const float* __restrict signs,
                                  int64_t n, float* __restrict v) {
-  for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha) * factors[i];
+  for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha) * signs[i];
 }
 
-MQ_CLONES void write_values(const float* __restrict y, const float* __restrict factors, int64_t n,
+MQ_CLONES void write_values(const float* __restrict y, float scale, const float* __restrict signs, int64_t n,
                             float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = y[i] * factors[i];
+  for (int64_t i = 0; i < n; ++i) out[i] = y[i] * scale * signs[i];
 }
 
-MQ_CLONES void add_values(const float* __restrict y, const float* __restrict factors, int64_t n,
+MQ_CLONES void add_values(const float* __restrict y, float scale, const float* __restrict signs, int64_t n,
                           float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] += y[i] * factors[i];
+  for (int64_t i = 0; i < n; ++i) out[i] += y[i] * scale * signs[i];
 }
 
-MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y, const float* __restrict factors,
-                           int64_t n, float beta, float* __restrict residual) {
-  for (int64_t i = 0; i < n; ++i) residual[i] = next_finite_residual(x[i], residual[i], y[i] * factors[i], beta);
+MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y, float scale,
+                           const float* __restrict signs, int64_t n, float beta, float* __restrict residual) {
+  for (int64_t i = 0; i < n; ++i) {
+    residual[i] = next_finite_residual(x[i], residual[i], y[i] * scale * signs[i], beta);
+  }
 }
 
-CacheAligned<float> random_factors(uint64_t seed, int64_t n) {
+CacheAligned<float> random_signs(uint64_t seed, int64_t n) {
   const Stream stream = random_stream(seed, 0);
-  const float norm = rotation_norm(n);
-  CacheAligned<float> factors(n);
-  for (int64_t i = 0; i < n; ++i) factors[i] = random_factor(stream, static_cast<uint32_t>(i), norm);
-  return factors;
+  CacheAligned<float> signs(n);
+  for (int64_t i = 0; i < n; ++i) signs[i] = random_sign(stream, static_cast<uint32_t>(i));
+  return signs;
 }
 
 // What lies between a payload and values, of one bucket.
 struct DecodingRoom {
   explicit DecodingRoom(int64_t n) : codes(n), words(n), values(n) {}
   CacheAligned<uint8_t> codes;
-  CacheAligned<float> words, values;
+  CacheAligned<int8_t> words;
+  CacheAligned<float> values;
 };
 
 // Decodes buckets of one payload.
 class Decoder {
  public:
   Decoder(const uint8_t* payload, const RotationLayout& layout, DecodingRoom& room)
-      : payload_(payload), layout_(layout), factors_(random_factors(load_seed(payload), layout.bucket_size)),
+      : payload_(payload), layout_(layout), signs_(random_signs(load_seed(payload), layout.bucket_size)),
         room_(room) {}
 
   // `ahead` is where the caller's next bucket goes.
   void decode(int64_t bucket, bool add, int64_t n, float* out, GradualPrefetch ahead = {}) {
     const int64_t size = layout_.bucket_size;
-    uint8_t* codes = room_.codes.data();
-    float *words = room_.words.data(), *values = room_.values.data();
-    unpack(layout_.bits, payload_ + layout_.codes_at() + bucket * layout_.bucket_bytes(), size, codes);
+    unpack(layout_.bits, payload_ + layout_.codes_at() + bucket * layout_.bucket_bytes(), size, room_.codes.data());
     ahead.next_part();
-    look_up_codewords(layout_.bits, codes, size, load_scale(payload_ + kSeedBytes, bucket), words);
+    look_up_codewords(layout_.bits, room_.codes.data(), size, room_.words.data());
     ahead.next_part();
-    transform_back(words, size, values);
+    transform_codewords_back(layout_.bits, room_.words.data(), size, room_.values.data());
     ahead.next_part();
-    (add ? add_values : write_values)(values, factors_.data(), n, out);
+    const float scale = load_scale(payload_ + kSeedBytes, bucket);
+    (add ? add_values : write_values)(room_.values.data(), scale, signs_.data(), n, out);
   }
 
  private:
   const uint8_t* payload_;
   const RotationLayout layout_;
-  const CacheAligned<float> factors_;
+  const CacheAligned<float> signs_;
   DecodingRoom& room_;
 };
 
@@ -89,8 +88,8 @@ class Decoder {
 class Encoder {
  public:
   Encoder(const RotatedArguments& a, uint8_t* payload)
-      : a_(a), payload_(payload), size_(a.layout.bucket_size), factors_(random_factors(a.seed, size_)), loaded_(size_),
-        v_(size_), other_(size_), codes_(size_), sums_(size_ / 8), room_(a.count ? size_ : 0) {
+      : a_(a), payload_(payload), size_(a.layout.bucket_size), signs_(random_signs(a.seed, size_)), loaded_(size_),
+        v_(size_), other_(size_), codes_(size_), words_(size_), sums_(size_ / 4), room_(a.count ? size_ : 0) {
     decoders_.reserve(static_cast<size_t>(a.count));
     for (int64_t k = 0; k < a.count; ++k) {
       decoders_.emplace_back(a.payloads + k * (a.layout.payload_bytes() + a.gap), a.layout, room_);
@@ -130,9 +129,9 @@ class Encoder {
   // What is coded, rotated, to other_.
   void rotate(const float* x, const float* residual, int64_t n) {
     if (residual) {
-      apply_compensated(x, residual, static_cast<float>(a_.alpha), factors_.data(), n, v_.data());
+      apply_compensated(x, residual, static_cast<float>(a_.alpha), signs_.data(), n, v_.data());
     } else {
-      apply(x, factors_.data(), n, v_.data());
+      apply(x, signs_.data(), n, v_.data());
     }
     std::fill(v_.begin() + n, v_.end(), 0.0f);
     next_.ask();
@@ -140,22 +139,22 @@ class Encoder {
     next_.ask();
   }
 
-  // v_ holds the codewords.
   void keep(const float* x, float scale, int64_t n, float* residual) {
-    scale_codewords(v_.data(), size_, scale, other_.data());
+    look_up_codewords(a_.layout.bits, codes_.data(), size_, words_.data());
     next_.ask();
-    transform_back(other_.data(), size_, v_.data());
+    transform_codewords_back(a_.layout.bits, words_.data(), size_, v_.data());
     next_.ask();
-    keep_errors(x, v_.data(), factors_.data(), n, static_cast<float>(a_.beta), residual);
+    keep_errors(x, v_.data(), scale, signs_.data(), n, static_cast<float>(a_.beta), residual);
   }
 
   const RotatedArguments& a_;
   uint8_t* const payload_;
   const int64_t size_;
-  const CacheAligned<float> factors_;
+  const CacheAligned<float> signs_;
   CacheAligned<float> loaded_, v_, other_;
   CacheAligned<uint8_t> codes_;
-  CacheAligned<double> sums_;
+  CacheAligned<int8_t> words_;
+  CacheAligned<float> sums_;
   NextBucket next_;
   DecodingRoom room_;
   std::vector<Decoder> decoders_;

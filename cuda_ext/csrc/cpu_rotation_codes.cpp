@@ -9,17 +9,14 @@ namespace {
 
 // Eight terms at a distance of m, added as the last three levels of a binary tree.
 template <class Term>
-MQ_INLINE double sum_eight(const Term& term, int64_t j, int64_t m) {
+MQ_INLINE float sum_eight(const Term& term, int64_t j, int64_t m) {
   return ((term(j) + term(j + 4 * m)) + (term(j + 2 * m) + term(j + 6 * m))) +
          ((term(j + m) + term(j + 5 * m)) + (term(j + 3 * m) + term(j + 7 * m)));
 }
 
-// Over a binary tree: the second half is added to the first until one is left. `sums` has room for n / 8.
-template <class Product>
-MQ_INLINE double sum_of(const Product& product, int64_t n, double* __restrict sums) {
+// Over a binary tree: the second half is added to the first until one is left.
+MQ_INLINE float sum_of(float* sums, int64_t m) {
   const auto sum = [=](int64_t i) MQ_ALWAYS_INLINE { return sums[i]; };
-  int64_t m = n / 8;
-  for (int64_t j = 0; j < m; ++j) sums[j] = sum_eight(product, j, m);
   for (; m >= 8; m /= 8) {
     for (int64_t j = 0; j < m / 8; ++j) sums[j] = sum_eight(sum, j, m / 8);
   }
@@ -29,18 +26,31 @@ MQ_INLINE double sum_of(const Product& product, int64_t n, double* __restrict su
   return sums[0];
 }
 
-MQ_CLONES double dot(const float* __restrict a, const float* __restrict b, int64_t n, double* __restrict sums) {
-  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return static_cast<double>(a[i]) * static_cast<double>(b[i]); };
-  return sum_of(product, n, sums);
+MQ_CLONES float sum_of_magnitudes(const float* __restrict y, int64_t n, float* __restrict sums) {
+  const auto magnitude = [=](int64_t i) MQ_ALWAYS_INLINE { return float_from_bits(abs_bits(y[i])); };
+  for (int64_t j = 0; j < n / 8; ++j) sums[j] = sum_eight(magnitude, j, n / 8);
+  return sum_of(sums, n / 8);
 }
 
-// dot(v, v): most of that is the conversion to double.
-MQ_CLONES double sum_of_squares(const float* __restrict v, int64_t n, double* __restrict sums) {
-  const auto square = [=](int64_t i) MQ_ALWAYS_INLINE {
-    const auto value = static_cast<double>(v[i]);
-    return value * value;
-  };
-  return sum_of(square, n, sums);
+// With u = y * inverse: <u, words> and |u|^2, or |words|^2.
+struct Products {
+  float product;
+  float squares;
+};
+
+MQ_CLONES Products products_of(const float* __restrict y, float inverse, const float* __restrict words, bool unbiased,
+                               int64_t n, float* __restrict sums) {
+  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return y[i] * inverse * words[i]; };
+  const auto square = [=](int64_t i) MQ_ALWAYS_INLINE { return (y[i] * inverse) * (y[i] * inverse); };
+  const auto word_square = [=](int64_t i) MQ_ALWAYS_INLINE { return words[i] * words[i]; };
+  const int64_t m = n / 8;
+  for (int64_t j = 0; j < m; ++j) sums[j] = sum_eight(product, j, m);
+  if (unbiased) {
+    for (int64_t j = 0; j < m; ++j) sums[m + j] = sum_eight(square, j, m);
+  } else {
+    for (int64_t j = 0; j < m; ++j) sums[m + j] = sum_eight(word_square, j, m);
+  }
+  return {sum_of(sums, m), sum_of(sums + m, m)};
 }
 
 template <int BITS>
@@ -68,32 +78,35 @@ MQ_CLONES void nearest_codewords(int bits, const float* y, int64_t n, float inve
   }
 }
 
+RotatedUnit unit_of(int bits, float magnitudes, int64_t n) {
+  switch (bits) {
+    case 1: return rotated_unit<1>(magnitudes, n);
+    case 2: return rotated_unit<2>(magnitudes, n);
+    case 3: return rotated_unit<3>(magnitudes, n);
+    default: return rotated_unit<4>(magnitudes, n);
+  }
+}
+
 template <int BITS>
-MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, float scale, float* __restrict y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = codeword<BITS>(codes[i]) * scale;
+MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, int8_t* __restrict words) {
+  for (int64_t i = 0; i < n; ++i) words[i] = codeword<BITS>(codes[i]);
 }
 
 }  // namespace
 
-float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, double* sums) {
-  const double norm_sq = sum_of_squares(y, n, sums);
-  const Spread spread = spread_of(norm_sq, n);
-  nearest_codewords(bits, y, n, spread.inverse, codes, words);
-  const double product = dot(y, words, n, sums);
-  const double words_sq = unbiased ? 0 : sum_of_squares(words, n, sums);
-  return rotated_scale(spread, unbiased, norm_sq, product, words_sq);
+float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, float* sums) {
+  const RotatedUnit unit = unit_of(bits, sum_of_magnitudes(y, n, sums), n);
+  nearest_codewords(bits, y, n, unit.inverse, codes, words);
+  const Products products = products_of(y, unit.inverse, words, unbiased, n, sums);
+  return rotated_scale(unit, unbiased, products.product, products.squares, n);
 }
 
-MQ_CLONES void scale_codewords(const float* __restrict words, int64_t n, float scale, float* __restrict y) {
-  for (int64_t i = 0; i < n; ++i) y[i] = words[i] * scale;
-}
-
-MQ_CLONES void look_up_codewords(int bits, const uint8_t* codes, int64_t n, float scale, float* y) {
+MQ_CLONES void look_up_codewords(int bits, const uint8_t* codes, int64_t n, int8_t* words) {
   switch (bits) {
-    case 1: return look_up<1>(codes, n, scale, y);
-    case 2: return look_up<2>(codes, n, scale, y);
-    case 3: return look_up<3>(codes, n, scale, y);
-    default: return look_up<4>(codes, n, scale, y);
+    case 1: return look_up<1>(codes, n, words);
+    case 2: return look_up<2>(codes, n, words);
+    case 3: return look_up<3>(codes, n, words);
+    default: return look_up<4>(codes, n, words);
   }
 }
 

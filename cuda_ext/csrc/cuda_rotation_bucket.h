@@ -24,13 +24,13 @@ MQ_INLINE constexpr int64_t padded(int64_t i) {
 
 struct RotatedBucket {
   float* memory;   // of the block
-  double* sums;    // one for each row of the block
+  float* sums;     // one for each row of the block
   int base;        // of the bucket's first element in `memory`
   int size;        // n
   int thread;      // of those of the bucket
   int threads;
 
-  __device__ __forceinline__ RotatedBucket(float* memory, double* sums, int size)
+  __device__ __forceinline__ RotatedBucket(float* memory, float* sums, int size)
       : memory(memory), sums(sums), size(size) {
     threads = rows() < kRotationThreads ? rows() : kRotationThreads;
     const int slot = static_cast<int>(threadIdx.x) / threads;
@@ -56,12 +56,11 @@ struct RotatedBucket {
   }
 };
 
-// Butterflies of neighbours, then at distance 2, 4, ..., or in the reverse order, which rounds differently.
-template <int COUNT, bool DESCENDING>
+// Butterflies of neighbours, then at distance 2, 4, ...
+template <int COUNT>
 __device__ __forceinline__ void butterflies(float* v) {
 #pragma unroll
-  for (int step = 1; step < COUNT; step *= 2) {
-    const int distance = DESCENDING ? COUNT / 2 / step : step;
+  for (int distance = 1; distance < COUNT; distance *= 2) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       if (i & distance) continue;
@@ -73,7 +72,7 @@ __device__ __forceinline__ void butterflies(float* v) {
 }
 
 // The stages of the bits [bit, bit + STAGES) of an element's index.
-template <int STAGES, bool DESCENDING>
+template <int STAGES>
 __device__ __forceinline__ void transform_stages(const RotatedBucket& bucket, int bit) {
   constexpr int kCount = 1 << STAGES;
 #pragma unroll 1
@@ -83,20 +82,19 @@ __device__ __forceinline__ void transform_stages(const RotatedBucket& bucket, in
     float v[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = bucket[first + (i << bit)];
-    butterflies<kCount, DESCENDING>(v);
+    butterflies<kCount>(v);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) bucket[first + (i << bit)] = v[i];
   }
   bucket.sync();
 }
 
-template <bool DESCENDING>
 __device__ __forceinline__ void transform_bits(const RotatedBucket& bucket, int bit, int stages) {
   switch (stages) {
-    case 1: return transform_stages<1, DESCENDING>(bucket, bit);
-    case 2: return transform_stages<2, DESCENDING>(bucket, bit);
-    case 3: return transform_stages<3, DESCENDING>(bucket, bit);
-    default: return transform_stages<4, DESCENDING>(bucket, bit);
+    case 1: return transform_stages<1>(bucket, bit);
+    case 2: return transform_stages<2>(bucket, bit);
+    case 3: return transform_stages<3>(bucket, bit);
+    default: return transform_stages<4>(bucket, bit);
   }
 }
 
@@ -106,25 +104,24 @@ __device__ __forceinline__ void transform_rows_bits(const RotatedBucket& bucket)
   for (int bit = 4; 1 << bit < bucket.size; bit += 4) {
     int stages = 1;
     while (stages < 4 && 1 << (bit + stages) < bucket.size) ++stages;
-    transform_bits<false>(bucket, bit, stages);
+    transform_bits(bucket, bit, stages);
   }
 }
 
 // The rows of the matrix: the bits of the column.
-template <bool DESCENDING>
 __device__ __forceinline__ void transform_columns_bits(const RotatedBucket& bucket) {
-  transform_bits<DESCENDING>(bucket, 0, bucket.size < kRotationColumns ? 3 : 4);
+  transform_bits(bucket, 0, bucket.size < kRotationColumns ? 3 : 4);
 }
 
 // Over a binary tree of the positions: the second half is added to the first until one is left. First the columns of a
 // row, then the rows.
 template <typename Term>
-__device__ __forceinline__ double sum_over_tree(const RotatedBucket& bucket, const Term& term) {
+__device__ __forceinline__ float sum_over_tree(const RotatedBucket& bucket, const Term& term) {
   constexpr int kColumns = static_cast<int>(kRotationColumns);
   bucket.sync();  // the sums may still be read from the last call
 #pragma unroll 1
   for (int row = bucket.thread; row < bucket.rows(); row += bucket.threads) {
-    double terms[kColumns];
+    float terms[kColumns];
     const int first = row * bucket.columns();
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) terms[c] = c < bucket.columns() ? term(bucket[first + c]) : 0;
@@ -169,7 +166,7 @@ inline int64_t blocks_of(const RotationLayout& layout) {
 template <bool SHARED, typename F>
 __device__ __forceinline__ void for_buckets(const RotationLayout& layout, float* workspace, const F& f) {
   __shared__ float of_block[SHARED ? padded(kSharedElements) : 1];
-  __shared__ double sums[SHARED ? kRotationThreads : kMaxRotationRows];
+  __shared__ float sums[SHARED ? kRotationThreads : kMaxRotationRows];
   const int size = static_cast<int>(layout.bucket_size);
   float* const memory = SHARED ? of_block : workspace + static_cast<int64_t>(blockIdx.x) * padded(size);
   const RotatedBucket bucket(memory, sums, size);

@@ -7,8 +7,7 @@ namespace mqgrad::cuda {
 namespace {
 
 template <int BITS>
-__device__ __forceinline__ void load_codes(const uint8_t* packed, const float* words, float scale,
-                                           const RotatedBucket& bucket) {
+__device__ __forceinline__ void load_codes(const uint8_t* packed, const float* words, const RotatedBucket& bucket) {
 #pragma unroll 1
   for (int group = bucket.thread; group < bucket.size / 8; group += bucket.threads) {
     uint64_t codes = 0;
@@ -16,13 +15,13 @@ __device__ __forceinline__ void load_codes(const uint8_t* packed, const float* w
     for (int b = 0; b < BITS; ++b) codes |= static_cast<uint64_t>(packed[group * BITS + b]) << (8 * b);
     unpack8<BITS>(codes);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bucket.at_position(8 * group + i) = words[codes >> (8 * i) & 0xff] * scale;
+    for (int i = 0; i < 8; ++i) bucket.at_position(8 * group + i) = words[codes >> (8 * i) & 0xff];
   }
 }
 
 template <int BITS, bool SHARED>
 __global__ void __launch_bounds__(kRotationThreads)
-    decode_rotated_kernel(const uint8_t* payload, RotationLayout layout, bool add, float norm, float* out,
+    decode_rotated_kernel(const uint8_t* payload, RotationLayout layout, bool add, float* out,
                           float* workspace) {
   __shared__ float words[1 << BITS];
   if (threadIdx.x < 1 << BITS) words[threadIdx.x] = codeword<BITS>(static_cast<uint8_t>(threadIdx.x));
@@ -30,15 +29,14 @@ __global__ void __launch_bounds__(kRotationThreads)
   const Stream stream = random_stream(load_seed(payload), 0);
   for_buckets<SHARED>(layout, workspace, [&](const RotatedBucket& bucket, int64_t k) {
     const int64_t first = k * layout.bucket_size, length = elements_in(layout, k);
-    if (length > 0) {
-      load_codes<BITS>(payload + layout.codes_at() + k * layout.bucket_bytes(), words,
-                       load_scale(payload + kSeedBytes, k), bucket);
-    }
+    if (length > 0) load_codes<BITS>(payload + layout.codes_at() + k * layout.bucket_bytes(), words, bucket);
     bucket.sync();
-    transform_columns_bits<true>(bucket);
+    transform_columns_bits(bucket);
     transform_rows_bits(bucket);
+    if (length == 0) return;
+    const float scale = load_scale(payload + kSeedBytes, k);
     for (int i = bucket.thread; i < length; i += bucket.threads) {
-      const float value = bucket[i] * random_factor(stream, static_cast<uint32_t>(i), norm);
+      const float value = bucket[i] * scale * random_sign(stream, static_cast<uint32_t>(i));
       out[first + i] = add ? out[first + i] + value : value;
     }
   });
@@ -53,7 +51,7 @@ cudaError_t decode_rotated(const uint8_t* payload, const RotationLayout& layout,
   with_kernel(layout, [&](auto bits, auto shared) {
     status = launch(stream, blocks_of(layout), dim3(kRotationThreads),
                     decode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, payload, layout, add,
-                    rotation_norm(layout.bucket_size), out, static_cast<float*>(workspace));
+                    out, static_cast<float*>(workspace));
   });
   return status;
 }

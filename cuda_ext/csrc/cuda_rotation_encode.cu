@@ -8,38 +8,36 @@ namespace mqgrad::cuda {
 namespace {
 
 struct Scale {
-  float inverse_sigma;
+  float inverse_unit;
   float scale;
 };
 
 template <int BITS>
 __device__ __forceinline__ Scale scale_of(const RotatedBucket& bucket, bool unbiased) {
-  const double norm_sq =
-      sum_over_tree(bucket, [](float y) { return static_cast<double>(y) * static_cast<double>(y); });
-  const Spread spread = spread_of(norm_sq, bucket.size);
-  const double product = sum_over_tree(bucket, [=](float y) {
-    return static_cast<double>(y) * static_cast<double>(nearest_codeword<BITS>(y * spread.inverse).word);
+  const float magnitudes = sum_over_tree(bucket, [](float y) { return float_from_bits(abs_bits(y)); });
+  const RotatedUnit unit = rotated_unit<BITS>(magnitudes, bucket.size);
+  const float product = sum_over_tree(bucket, [=](float y) {
+    const float u = y * unit.inverse;
+    return u * nearest_codeword<BITS>(u).word;
   });
-  double words_sq = 0;
-  if (!unbiased) {
-    words_sq = sum_over_tree(bucket, [=](float y) {
-      const double word = nearest_codeword<BITS>(y * spread.inverse).word;
-      return word * word;
-    });
-  }
-  return {spread.inverse, rotated_scale(spread, unbiased, norm_sq, product, words_sq)};
+  const float squares = sum_over_tree(bucket, [=](float y) {
+    const float u = y * unit.inverse;
+    const float term = unbiased ? u : nearest_codeword<BITS>(u).word;
+    return term * term;
+  });
+  return {unit.inverse, rotated_scale(unit, unbiased, product, squares, bucket.size)};
 }
 
 // Eight codes a thread; their bytes begin at a multiple of the unit's size.
 template <int BITS>
-__device__ __forceinline__ void store_codes(const RotatedBucket& bucket, float inverse_sigma, uint8_t* packed) {
+__device__ __forceinline__ void store_codes(const RotatedBucket& bucket, float inverse_unit, uint8_t* packed) {
   using Unit = GroupUnit<BITS>;
 #pragma unroll 1
   for (int group = bucket.thread; group < bucket.size / 8; group += bucket.threads) {
     uint64_t codes = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float u = bucket.at_position(8 * group + i) * inverse_sigma;
+      const float u = bucket.at_position(8 * group + i) * inverse_unit;
       codes |= static_cast<uint64_t>(nearest_codeword<BITS>(u).code) << (8 * i);
     }
     pack8<BITS>(codes);
@@ -54,20 +52,20 @@ __device__ __forceinline__ void store_codes(const RotatedBucket& bucket, float i
 template <int BITS, bool SHARED>
 __global__ void __launch_bounds__(kRotationThreads, 2)  // two blocks a multiprocessor: else ptxas spills
     encode_rotated_kernel(const void* x, ScalarType dtype, RotationLayout layout, bool unbiased, uint64_t seed,
-                          float norm, uint8_t* payload, float* workspace) {
+                          uint8_t* payload, float* workspace) {
   const Stream stream = random_stream(seed, 0);
   if (blockIdx.x == 0 && threadIdx.x == 0) store_seed(payload, seed);
   for_buckets<SHARED>(layout, workspace, [&](const RotatedBucket& bucket, int64_t k) {
     const int64_t first = k * layout.bucket_size, length = elements_in(layout, k);
     for (int i = bucket.thread; i < bucket.size; i += bucket.threads) {
-      bucket[i] = (i < length ? load_float(x, dtype, first + i) : 0.0f) * random_factor(stream, static_cast<uint32_t>(i), norm);
+      bucket[i] = (i < length ? load_float(x, dtype, first + i) : 0.0f) * random_sign(stream, static_cast<uint32_t>(i));
     }
     bucket.sync();
     transform_rows_bits(bucket);
-    transform_columns_bits<false>(bucket);
+    transform_columns_bits(bucket);
     const Scale scale = scale_of<BITS>(bucket, unbiased);
     if (length == 0) return;
-    store_codes<BITS>(bucket, scale.inverse_sigma, payload + layout.codes_at() + k * layout.bucket_bytes());
+    store_codes<BITS>(bucket, scale.inverse_unit, payload + layout.codes_at() + k * layout.bucket_bytes());
     if (bucket.thread == 0) reinterpret_cast<float*>(payload + kSeedBytes)[k] = scale.scale;
   });
 }
@@ -85,7 +83,7 @@ cudaError_t encode_rotated(const void* x, ScalarType dtype, const RotationLayout
   with_kernel(layout, [&](auto bits, auto shared) {
     status = launch(stream, blocks, dim3(kRotationThreads),
                     encode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, x, dtype, layout, unbiased,
-                    seed, rotation_norm(layout.bucket_size), payload, static_cast<float*>(workspace));
+                    seed, payload, static_cast<float*>(workspace));
   });
   return status;
 }

@@ -8,7 +8,7 @@ namespace mqgrad {
 // out <- H v for n = 2^k elements, 8 or more, transposed as the note says; v is overwritten.
 void transform(float* v, int64_t n, float* out);
 
-// out <- n times the inverse of transform; v is overwritten.
-void transform_back(float* v, int64_t n, float* out);
+// out <- n times the inverse of transform of codewords of a width. Exact, whatever the order of additions.
+void transform_codewords_back(int bits, const int8_t* words, int64_t n, float* out);
 
 }  // namespace mqgrad

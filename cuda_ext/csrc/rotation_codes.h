@@ -5,12 +5,10 @@
 
 namespace mqgrad {
 
-// Codes of y, n = 2^k elements, 8 or more, and their codewords; returns the scale. It is 0 for zeros, NaN where y is not
-// finite. `sums` has room for n / 8.
-float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, double* sums);
+// Codes of y, n = 2^k elements, 8 or more; returns the scale. It is 0 for zeros, NaN where y is not finite. `words` has room
+// for n, and `sums` for n / 4.
+float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, float* sums);
 
-// y <- scale * codeword
-void scale_codewords(const float* words, int64_t n, float scale, float* y);
-void look_up_codewords(int bits, const uint8_t* codes, int64_t n, float scale, float* y);
+void look_up_codewords(int bits, const uint8_t* codes, int64_t n, int8_t* words);
 
 }  // namespace mqgrad

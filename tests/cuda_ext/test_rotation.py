@@ -107,6 +107,39 @@ def test_a_bucket_that_is_not_finite_decodes_to_nan_and_leaves_the_others() -> N
     assert torch.equal(coded(torch.zeros(1000), 2, False), torch.zeros(1000))
 
 
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("bucket_size", [2**k for k in range(3, 17)])
+@pytest.mark.parametrize("code_bytes", [0x00, 0xFF], ids=["smallest", "largest"])
+def test_the_farthest_codewords_are_rotated_back_exactly(
+    bits: int, bucket_size: int, code_bytes: int
+) -> None:
+    """A vector of one word is n times that word in the first place, the largest integer that there is."""
+    payload = cuda_ext.encode_rotated(torch.ones(bucket_size), bits, bucket_size, True, 5)
+    scale, codes = payload[8:12].view(torch.float32), payload[12:]
+    scale.fill_(0.5)
+    codes.fill_(code_bytes)
+    decoded = cuda_ext.decode_rotated(payload, bucket_size, bits, bucket_size)
+    word = reference_rotation.CODEBOOK[bits][-1]
+    assert float(decoded[0].abs()) == bucket_size * word / 2
+    assert not decoded[1:].any()
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_what_is_too_small_to_divide_by_is_kept(bits: int) -> None:
+    x, residual = torch.full((1000,), 1e-41), torch.zeros(1000)
+    payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 64, True, 0, 1.0, 1.0)
+    assert torch.equal(cuda_ext.decode_rotated(payload, 1000, bits, 64), torch.zeros(1000))
+    assert torch.equal(residual, x)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("exponent", [-34, -20, 20, 34])
+def test_the_error_does_not_depend_on_the_unit(bits: int, exponent: int) -> None:
+    x = gaussian(512 * 20)
+    scaled = coded(x * 10.0**exponent, bits, True).double() / 10.0**exponent
+    torch.testing.assert_close(scaled, coded(x, bits, True).double(), rtol=1e-4, atol=1e-6)
+
+
 def test_same_bytes_on_any_number_of_threads() -> None:
     x, threads = heavy_tailed(300_000), torch.get_num_threads()
     try:
