@@ -28,11 +28,19 @@ MQ_INLINE void load(const T* from, Vector<T, LANES>& to) {
   std::memcpy(&to, from, sizeof(to));
 }
 
-template <typename T, int LANES>
-MQ_INLINE void load(const int8_t* from, Vector<T, LANES>& to) {
+template <int LANES>
+MQ_INLINE void load(const int8_t* from, Vector<int16_t, LANES>& to) {
   Vector<int8_t, LANES> bytes;
   std::memcpy(&bytes, from, sizeof(bytes));
-  to = __builtin_convertvector(bytes, Vector<T, LANES>);
+  to = __builtin_convertvector(bytes, Vector<int16_t, LANES>);
+}
+
+// Each step has an instruction: all at once, g++ converts byte by byte.
+template <int LANES>
+MQ_INLINE void load(const int8_t* from, Vector<float, LANES>& to) {
+  Vector<int16_t, LANES> integers;
+  load<LANES>(from, integers);
+  to = __builtin_convertvector(__builtin_convertvector(integers, Vector<int32_t, LANES>), Vector<float, LANES>);
 }
 
 template <typename T, int LANES>
@@ -192,7 +200,7 @@ MQ_INLINE void transform_rows_back(const int8_t* words, int64_t num_rows, T* out
   for (int64_t row = 0; row < num_rows; row += LANES) {
     Vector<T, LANES> columns[C];
 #pragma GCC unroll 16
-    for (int c = 0; c < C; ++c) load<T, LANES>(words + c * num_rows + row, columns[c]);
+    for (int c = 0; c < C; ++c) load<LANES>(words + c * num_rows + row, columns[c]);
     butterflies<T, LANES, C>(columns);
     store_rows<T, LANES>(columns, out + row * C);
   }
