@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
+import torch._dynamo  # imported by the first DDP otherwise, when it keeps a process group that is there already
 import torch.distributed as dist
 
 from mqgrad.compressors import Compressor, Quantized
