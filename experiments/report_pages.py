@@ -2,11 +2,10 @@
 
 import base64
 import html
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .files import replace_file
 from .report_sections import Figure, Folded, Listing, Part, Section, make_sections
@@ -42,10 +41,10 @@ class ReportFiles(NamedTuple):
 def write_report(folder: Path) -> ReportFiles:
     """Write ``report.md`` and ``report.html`` from what a sweep's folder holds so far."""
     config, results = load_config(folder), load_results(folder)
-    sections = make_sections(config, results)
+    sections = make_sections(config, results, load_provenance(folder))
     files = ReportFiles(folder / "report.md", folder / "report.html")
     replace_file(files.markdown, _markdown(sections))
-    replace_file(files.html, _html(sections, {"sweep": config.to_dict(), **load_provenance(folder)}))
+    replace_file(files.html, _html(sections))
     return files
 
 
@@ -72,7 +71,7 @@ def _part_markdown(part: Part) -> str:
     return part if isinstance(part, str) else "\n".join(f"- {item}" for item in part)
 
 
-def _html(sections: Sequence[Section], origin: dict[str, Any]) -> str:
+def _html(sections: Sequence[Section]) -> str:
     title, *others = sections
     links = "".join(
         f'<li><a href="#s{number}">{html.escape(s.heading)}</a></li>' for number, s in enumerate(others)
@@ -85,9 +84,6 @@ def _html(sections: Sequence[Section], origin: dict[str, Any]) -> str:
     for number, section in enumerate(others):
         parts.append(f'<h2 id="s{number}">{html.escape(section.heading)}</h2>')
         parts += map(_part_html, section.parts)
-    parts.append(
-        _part_html(Folded("Configuration, versions, machine", [Listing(json.dumps(origin, indent=1))]))
-    )
     head = f'<meta charset="utf-8"><title>mqgrad compare</title><style>{_STYLE}</style>'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'

@@ -1,7 +1,8 @@
 """What the report of a comparison says, apart from how it is written down."""
 
+import json
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from .report_groups import TARGET_SHARE, GroupSummary, summarize
 from .report_labels import MOST_LINES
@@ -96,7 +97,9 @@ class Section(NamedTuple):
     parts: Sequence[Part]
 
 
-def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Section]:
+def make_sections(
+    config: SweepConfig, results: Sequence[CellResult], provenance: dict[str, Any]
+) -> list[Section]:
     """Everything that the report says, in order."""
     groups = summarize(config, results)
     overall = summarize_overall(config, groups)
@@ -125,6 +128,7 @@ def make_sections(config: SweepConfig, results: Sequence[CellResult]) -> list[Se
         Section("Runs that did not finish", [Listing("\n".join(failed)) if failed else "None."]),
         Section("Runs that were repeated", [Listing("\n".join(repeated)) if repeated else "None."]),
         Section("The command that makes this", [Listing(config.command_line())]),
+        Section("Versions, machine, labs", [Listing(json.dumps(provenance, indent=1))]),
     ]
 
 

@@ -168,5 +168,5 @@ def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Pa
     write_results(tmp_path, config, rows)
     page = write_report(tmp_path).html.read_text()
     assert page.count("data:image/png;base64,") == 5  # ratios, and two of each link
-    assert page.count("<details>") == page.count("</details>") == 9
+    assert page.count("<details>") == page.count("</details>") == 8
     assert "<b>policy default</b>" in page

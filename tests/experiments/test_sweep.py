@@ -118,7 +118,9 @@ def test_a_sweep_in_a_lab_tells_the_congestion_control_of_its_hosts(
     fields = json.loads((tmp_path / "config.json").read_text())
     assert fields["lab"] == {"tcp": "cubic"}
     assert ("tcp" in fields["machine"]) == others
-    assert "&quot;tcp&quot;: &quot;cubic&quot;" in write_report(tmp_path).html.read_text()
+    report = write_report(tmp_path)
+    assert '"tcp": "cubic"' in report.markdown.read_text()
+    assert "&quot;tcp&quot;: &quot;cubic&quot;" in report.html.read_text()
 
 
 def saved_before_labs_had_their_own(folder: Path, config: SweepConfig, tcp: str | None) -> None:
