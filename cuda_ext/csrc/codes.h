@@ -33,6 +33,10 @@ uint32_t stochastic_codes(const float* lifted, const float* next, int64_t n, con
 // v <- x + alpha * residual. Returns max_abs_bits of v, which saves a pass.
 uint32_t compensate(const float* x, const float* residual, int64_t n, float alpha, float* v);
 
+// nearest_codes and keep_errors in one pass, which spares it to read codes back.
+void nearest_codes_with_feedback(const float* lifted, const float* x, int64_t n, const Grid& grid, int bits, float scale,
+                                 float beta, float* residual, uint8_t* codes);
+
 // The new residual, from the codes that were sent.
 void keep_errors(int bits, const float* x, const uint8_t* codes, int64_t n, float scale, float beta, float* residual);
 

@@ -48,6 +48,18 @@ MQ_CLONES uint32_t compensate(const float* x, const float* residual, int64_t n, 
   return static_cast<uint32_t>(max);
 }
 
+MQ_CLONES void nearest_codes_with_feedback(const float* __restrict lifted, const float* __restrict x, int64_t n,
+                                           const Grid& grid, int bits, float scale, float beta,
+                                           float* __restrict residual, uint8_t* __restrict codes) {
+  const Reciprocal r = reciprocal(level_count(bits));
+  for (int64_t i = 0; i < n; ++i) {
+    const float integer = nearest_integer(lifted[i], grid);
+    codes[i] = static_cast<uint8_t>(float_bits(integer));
+    const float sent = value_of_level(integer - grid.offset, r, scale);
+    residual[i] = next_residual(x[i], residual[i], sent, beta);
+  }
+}
+
 MQ_CLONES void keep_errors(int bits, const float* __restrict x, const uint8_t* __restrict codes, int64_t n, float scale,
                            float beta, float* __restrict residual) {
   for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE {

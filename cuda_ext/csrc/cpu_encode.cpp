@@ -55,6 +55,22 @@ uint32_t segment_codes(const EncodeArguments& a, const float* v, const float* ne
   return nearest_codes(lift(v, n, grid, lifted), next, n, grid, codes);
 }
 
+// Codes of such a segment, and what it keeps, in one pass where there is one for that. In a bucket whose scale is not
+// finite nothing arrives: what was owed stays.
+void segment_codes_with_feedback(const EncodeArguments& a, const float* x, const float* v, int64_t n, float scale,
+                                 int64_t bucket, int64_t first, float* residual, uint8_t* codes) {
+  const int bits = a.layout.bits;
+  const float beta = static_cast<float>(a.beta);
+  if (!a.stochastic && bits > 1 && scale > 0) {
+    float lifted[kChunk];
+    const Grid grid = nearest_grid(bits, scale);
+    nearest_codes_with_feedback(lift(v, n, grid, lifted), x, n, grid, bits, scale, beta, residual, codes);
+    return;
+  }
+  segment_codes(a, v, nullptr, n, scale, bucket, first, codes);
+  if (is_finite(scale)) keep_errors(bits, x, codes, n, scale, beta, residual);
+}
+
 // What one bucket is encoded from: x as fp32, and v = x, or x + alpha * residual with feedback.
 class BucketInput {
  public:
@@ -178,13 +194,14 @@ void encode_bucket(const EncodeArguments& a, int64_t bucket, BucketInput& input,
   behind.ask();
   for (int64_t at = 0; at < size; at += kChunk) {
     const int64_t n = std::min(kChunk, size - at);
-    const float* next = input.next ? input.next + at : nullptr;
     uint8_t* codes = packer.next(n);
-    const uint32_t next_max = segment_codes(a, input.v + at, next, n, scale, bucket, at, codes);
-    input.next_max_bits = std::max(input.next_max_bits, next_max);
-    behind.ask();
-    if (a.residual && is_finite(scale)) {  // else nothing of this bucket arrives: keep what was owed
-      keep_errors(a.layout.bits, input.x + at, codes, n, scale, a.beta, a.residual + begin + at);
+    const float* v = input.v + at;
+    if (a.residual) {
+      segment_codes_with_feedback(a, input.x + at, v, n, scale, bucket, at, a.residual + begin + at, codes);
+      behind.ask();
+    } else {
+      const uint32_t next_max = segment_codes(a, v, input.next ? input.next + at : nullptr, n, scale, bucket, at, codes);
+      input.next_max_bits = std::max(input.next_max_bits, next_max);
     }
     packer.advance(n);
   }

@@ -31,10 +31,14 @@ MQ_INLINE Reciprocal reciprocal(int32_t s) {
   return {high, static_cast<float>(exact - high)};
 }
 
+// Of level q, an integer from -s to s, with the reciprocal of s.
+MQ_INLINE float value_of_level(float q, Reciprocal r, float scale) {
+  return (q * r.high + q * r.low) * scale;
+}
+
 MQ_INLINE float level_value(int32_t code, int32_t s, Reciprocal r, float scale) {
   const int32_t q = (code < 2 * s ? code : 2 * s) - s;
-  const float y = static_cast<float>(q);
-  return (y * r.high + y * r.low) * scale;
+  return value_of_level(static_cast<float>(q), r, scale);
 }
 
 MQ_INLINE float sign_value(int32_t code, float scale) {

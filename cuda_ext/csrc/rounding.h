@@ -82,13 +82,17 @@ MQ_INLINE Grid nearest_grid(int bits, float scale) {
   return make_grid(static_cast<float>(level_count(bits)), scale);
 }
 
-MQ_INLINE uint8_t nearest_code(float lifted, Grid grid) {
+// The grid's offset plus the level, a float whose lowest byte is the code.
+MQ_INLINE float nearest_integer(float lifted, Grid grid) {
   constexpr float kLow = 8388608.0f;
   const float high = grid.offset + (grid.offset - kLow);
   float z = lifted * grid.factor + grid.offset;
   z = z < kLow ? kLow : z;
-  z = z > high ? high : z;
-  return static_cast<uint8_t>(float_bits(z));
+  return z > high ? high : z;
+}
+
+MQ_INLINE uint8_t nearest_code(float lifted, Grid grid) {
+  return static_cast<uint8_t>(float_bits(nearest_integer(lifted, grid)));
 }
 
 MQ_INLINE uint8_t sign_code(float x) {
