@@ -9,11 +9,11 @@ Nothing in it can execute: there is no pickle, and object arrays are refused. Si
 before anything is read, and stored entries cannot expand, so a zip bomb is refused and not unpacked.
 """
 
+import contextlib
 import errno
 import io
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -58,16 +58,16 @@ def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[s
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):  # else the error would name the temporary file
         raise FileNotFoundError(errno.ENOENT, "the folder of the policy file does not exist", folder)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".mqg.part", delete=False) as file:
-        try:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, content in entries.items():
-                    archive.writestr(zipfile.ZipInfo(name), content)
-            file.close()
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    partial = f"{os.fspath(path)}.{os.getpid()}.part"
+    try:
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in entries.items():
+                archive.writestr(zipfile.ZipInfo(name), content)
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -1,7 +1,10 @@
 """The file of a frozen policy: equal decisions after a round trip."""
 
+import errno
 import json
+import os
 import pathlib
+import stat
 
 import pytest
 from policies import decisions, make_policy, rewrite
@@ -27,6 +30,28 @@ def test_saving_twice_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
     make_policy().save(tmp_path / "a.mqg")
     load_policy(tmp_path / "a.mqg").save(tmp_path / "b.mqg")
     assert (tmp_path / "a.mqg").read_bytes() == (tmp_path / "b.mqg").read_bytes()
+
+
+def test_others_may_read_it_as_the_umask_allows(tmp_path: pathlib.Path) -> None:
+    before = os.umask(0o022)
+    try:
+        make_policy().save(path := tmp_path / "p.mqg")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_what_fails_leaves_the_former_file(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_policy().save(path := tmp_path / "p.mqg")
+    content = path.read_bytes()
+
+    def no_space(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", no_space)
+    with pytest.raises(OSError, match="No space"):
+        make_policy(provenance={"run": 2}).save(path)
+    assert [(p, p.read_bytes()) for p in tmp_path.iterdir()] == [(path, content)]
 
 
 def test_budget_of_the_deployed_run_replaces_the_trained_one(tmp_path: pathlib.Path) -> None:
