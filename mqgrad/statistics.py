@@ -220,9 +220,8 @@ class IntervalStatistics:
         losses = losses_WI.mean(dim=0).tolist()
         steps = max(len(losses), 1)
         signal = _signal(sketches_WS, means["local_norm_sq"])
-        scale = (
-            last_period or period
-        ) ** 2  # of squares, so that they can be compared with those of rounds of another length
+        # Of squares, so that they can be compared with those of rounds of another length.
+        scale = (last_period or period) ** 2
         return cls(
             iteration=iteration,
             bits=bits,
