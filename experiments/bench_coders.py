@@ -7,7 +7,6 @@ import torch
 
 from mqgrad.codec import Codec, Rounding
 from mqgrad.compressors import Quantized
-from mqgrad.compressors.rotated import rotated_coefficients
 from mqgrad.quantization_noise import ROTATED_NOISE
 from mqgrad.widths import Width
 
@@ -60,8 +59,8 @@ def _uniform(rounding: Rounding, bits: Width) -> Coder:
 
 def _hook(bits: Width, numel: int) -> Coder:
     """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
-    codec, of_gradient, of_mean = Quantized().codec, torch.zeros(numel), torch.zeros(numel)
-    alpha, beta = rotated_coefficients(bits) if bits in ROTATED_NOISE else (1.0, 1.0)
+    compressor, of_gradient, of_mean = Quantized(), torch.zeros(numel), torch.zeros(numel)
+    codec, (alpha, beta) = compressor.codec, compressor.coefficients(compressor.push_gain, bits)
     return Coder(
         f"hook, {_kind(bits)}",
         bits,

@@ -1,8 +1,9 @@
-"""Is training stable at every width of the default compressor, with momentum SGD and with Adam? *Simulated*.
+"""Is training stable at every width of a compressor, with momentum SGD and with Adam? *Simulated*.
 
     python experiments/benchmarks/stability.py --json stability.json           # ten minutes on two cores
     python experiments/benchmarks/stability.py --widths 1/64,1,4 --iterations 100 --seeds 1
     python experiments/benchmarks/stability.py --workload bytes-gpt --set width=64 --set num_layers=2 --iterations 800
+    python experiments/benchmarks/stability.py --compressors 'quantized quantized:feedback_gain=1' --widths 1,4
 
 Trains on four virtual ranks, every run at one width from its first iteration on, with the optimizer's own learning
 rate. Printed is the training loss of the last 20 iterations: mean over seeds (least–most), and how many runs
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import track
 
+from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.experiments.provenance import provenance
 from mqgrad.experiments.settings import parse_settings
 from mqgrad.trainers import ModelClock, Simulated
@@ -44,6 +46,7 @@ class Job(NamedTuple):
     workload: str = "digits-cnn"
     settings: tuple[tuple[str, Any], ...] = ()
     """Of the workload."""
+    compressor: str = DEFAULT_COMPRESSOR
 
 
 class Run(NamedTuple):
@@ -56,6 +59,7 @@ class Run(NamedTuple):
     """Means of ten iterations each."""
     last_loss: float
     """Mean of the last 20 iterations; infinite where that is no number."""
+    compressor: str = DEFAULT_COMPRESSOR
 
     @property
     def diverged(self) -> bool:
@@ -70,11 +74,12 @@ class Run(NamedTuple):
 def train(job: Job) -> Run:
     settings = {"optimizer": job.optimizer, **dict(job.settings)}
     with Simulated(job.workload, settings, num_workers=WORLD_SIZE, clock=CLOCK) as cluster:
-        cluster.reset(job.seed)
+        cluster.reset(job.seed, compressor=job.compressor)
         losses = cluster.run(job.iterations, bits=job.bits).losses
     blocks = [statistics.fmean(losses[i : i + BLOCK]) for i in range(0, len(losses), BLOCK)]
     last = statistics.fmean(losses[-LAST:])
-    return Run(job.optimizer, job.bits, job.seed, blocks, last if math.isfinite(last) else math.inf)
+    last = last if math.isfinite(last) else math.inf
+    return Run(job.optimizer, job.bits, job.seed, blocks, last, job.compressor)
 
 
 def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
@@ -84,12 +89,13 @@ def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
 
 
 def print_table(runs: Sequence[Run]) -> None:
-    """One row a width, one column an optimizer, in Markdown."""
-    print("| bits |" + "".join(f" {name} |" for name in OPTIMIZERS.values()))
-    print("|---" * (1 + len(OPTIMIZERS)) + "|")
-    for bits in dict.fromkeys(run.bits for run in runs):
-        cells = (_cell([r for r in runs if (r.optimizer, r.bits) == (key, bits)]) for key in OPTIMIZERS)
-        print(f"| {format_width(bits)} |" + "".join(f" {cell} |" for cell in cells))
+    """One row a width and compressor, one column an optimizer, in Markdown."""
+    print("| bits | compressor |" + "".join(f" {name} |" for name in OPTIMIZERS.values()))
+    print("|---" * (2 + len(OPTIMIZERS)) + "|")
+    for bits, compressor in dict.fromkeys((run.bits, run.compressor) for run in runs):
+        own = [run for run in runs if (run.bits, run.compressor) == (bits, compressor)]
+        cells = (_cell([run for run in own if run.optimizer == key]) for key in OPTIMIZERS)
+        print(f"| {format_width(bits)} | {compressor} |" + "".join(f" {cell} |" for cell in cells))
 
 
 def _cell(runs: Sequence[Run]) -> str:
@@ -107,6 +113,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write every run to this file")
+    parser.add_argument("--compressors", default=DEFAULT_COMPRESSOR, help="one or more, joined by spaces")
     parser.add_argument("--widths", default=",".join(map(format_width, WIDTHS)))
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3, help="how many")
@@ -117,8 +124,9 @@ def main() -> None:
     settings = parse_settings(options.set)
     widths = [parse_width(text) for text in options.widths.split(",")]
     jobs = [
-        Job(optimizer, bits, seed, options.iterations, options.workload, tuple(settings.items()))
+        Job(optimizer, bits, seed, options.iterations, options.workload, tuple(settings.items()), compressor)
         for bits in widths
+        for compressor in options.compressors.split()
         for optimizer in OPTIMIZERS
         for seed in range(options.seeds)
     ]

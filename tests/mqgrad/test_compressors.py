@@ -1,5 +1,7 @@
 """The contract of every compressor, by name, through the DDP hook on real ranks."""
 
+import math
+
 import averages
 import models
 import pytest
@@ -104,7 +106,7 @@ def test_uniform_levels_take_any_bucket_size_and_rotated_ones_blocks_of_64() -> 
         mqgrad.make_compressor(spec)
 
 
-@pytest.mark.parametrize("spec", ["quantized", "rotation:unbiased=true"])
+@pytest.mark.parametrize("spec", ["quantized:feedback_gain=1", "rotation:unbiased=true"])
 @pytest.mark.parametrize("bits", [1, 2, 3])
 def test_an_unbiased_rotation_has_its_own_feedback_gain_from_the_start(spec: str, bits: int) -> None:
     compressor = mqgrad.make_compressor(spec)
@@ -115,6 +117,39 @@ def test_an_unbiased_rotation_has_its_own_feedback_gain_from_the_start(spec: str
     alpha, beta = compressor.coefficients(compressor.push_gain, bits)
     assert beta == 1
     assert alpha == pytest.approx(1 / (1 + gamma), rel=0.01)
+
+
+def test_the_default_feeds_back_slowly_at_1_to_8_bits_and_at_once_at_others() -> None:
+    compressor = mqgrad.make_compressor("quantized")
+    for bits in mqgrad.WIDTHS:
+        alpha = 0.1 if 1 <= bits <= 8 else 1.0
+        assert compressor.coefficients(compressor.push_gain, bits) == (alpha, 1.0)
+
+
+@pytest.mark.parametrize("gain", [0, -0.1, 1.5, math.nan])
+def test_a_feedback_gain_that_repays_nothing_or_too_much_is_refused(gain: float) -> None:
+    with pytest.raises(ValueError, match=r"feedback_gain .*error_feedback=false"):
+        mqgrad.make_compressor(f"quantized:feedback_gain={gain}")
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+def test_what_feedback_adds_to_the_noise_is_what_its_note_says(alpha: float) -> None:
+    """Note [Slow feedback], with an error that is white: that of rotated codes at 3 bits."""
+    codec, bits, steps = mqgrad.make_compressor("quantized").codec, 3, 60
+    generator = torch.Generator().manual_seed(0)
+    residual, sent, gradients = torch.zeros(2**13), [], []
+    for step in range(steps):
+        gradients.append(torch.randn(len(residual), generator=generator))
+        owed = residual.clone()
+        payload = codec.encode_with_feedback(gradients[-1], residual, bits, alpha=alpha, beta=1.0, seed=step)
+        sent.append(codec.decode(payload, len(residual), bits))
+        own = sent[-1] - gradients[-1] - alpha * owed
+    late = [(q - x).square().mean() for q, x in zip(sent[30:], gradients[30:], strict=True)]
+    assert float(sum(late) / len(late) / own.square().mean()) == pytest.approx(2 / (2 - alpha), rel=0.05)
+    assert float(residual.square().mean() / own.square().mean()) == pytest.approx(
+        1 / (alpha * (2 - alpha)), rel=0.05
+    )
+    assert torch.allclose(sum(sent) + residual, sum(gradients), atol=1e-3)  # nothing is lost
 
 
 def test_names_are_sorted_and_their_compressors_name_their_widths() -> None:
