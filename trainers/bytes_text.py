@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .optimizers import check_optimizer, make_optimizer
+from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_inverse_sqrt
 from .settings import check_not_negative, check_positive, check_positive_ints
 from .sharding import shuffled_indices
@@ -43,7 +43,7 @@ class BytesText:
     """Size of the embedding and of the hidden layers."""
     num_layers: int = 4
     optimizer: str = "adam"
-    """One of ``trainers.optimizers.OPTIMIZERS``."""
+    """One of ``trainers.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
     learning_rate: float | None = None
     """None takes that of ``learning_rates``."""
     momentum: float = 0.9
@@ -77,10 +77,11 @@ class BytesText:
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
+        name = draw_optimizer(self.optimizer)
         return make_optimizer(
-            self.optimizer,
+            name,
             model.parameters(),
-            learning_rate=self.learning_rate or self.learning_rates[self.optimizer],
+            learning_rate=self.learning_rate or self.learning_rates[name],
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from .optimizers import check_optimizer, make_optimizer
+from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_constant
 from .settings import check_not_negative, check_positive, check_positive_ints
 from .sharding import batch_indices, check_dirichlet_alpha
@@ -33,7 +33,7 @@ class Digits:
     batch_size: int = 32
     """Images per rank and iteration."""
     optimizer: str = "sgd"
-    """One of ``trainers.optimizers.OPTIMIZERS``."""
+    """One of ``trainers.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
     learning_rate: float | None = None
     """None takes 0.05 with SGD, 0.002 with Adam."""
     momentum: float = 0.9
@@ -62,10 +62,11 @@ class Digits:
         check_dirichlet_alpha(self.dirichlet_alpha)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
+        name = draw_optimizer(self.optimizer)
         return make_optimizer(
-            self.optimizer,
+            name,
             model.parameters(),
-            learning_rate=self.learning_rate or _LEARNING_RATES[self.optimizer],
+            learning_rate=self.learning_rate or _LEARNING_RATES[name],
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )

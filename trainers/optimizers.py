@@ -2,17 +2,28 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 OPTIMIZERS = ("sgd", "adam")
 """SGD with momentum, and AdamW."""
+DRAWN = "drawn"
+"""One of them in each run, for policies that are to know both."""
 
 
 def check_optimizer(name: str) -> None:
     """Raises ValueError, listing the known ones, for an unknown name."""
-    if name not in OPTIMIZERS:
-        raise ValueError(f"unknown optimizer {name!r}; known: {', '.join(OPTIMIZERS)}")
+    if name not in (*OPTIMIZERS, DRAWN):
+        raise ValueError(f"unknown optimizer {name!r}; known: {', '.join((*OPTIMIZERS, DRAWN))}")
+
+
+def draw_optimizer(name: str) -> str:
+    """A checked name as it is; for ``drawn`` another one, by torch's generator.
+
+    Ranks draw alike in ``build_optimizer``: a run's seed sets their generators, and then they build equal models.
+    """
+    return OPTIMIZERS[int(torch.randint(len(OPTIMIZERS), ()))] if name == DRAWN else name
 
 
 def make_optimizer(

@@ -161,3 +161,20 @@ def test_an_optimizer_brings_its_own_learning_rate(name: str) -> None:
     assert rates["sgd"] > 10 * rates["adam"] > 0
     slow = make_workload(name, learning_rate=1e-5, width=32)
     assert slow.build_optimizer(slow.build_model()).param_groups[0]["lr"] == 1e-5
+
+
+@pytest.mark.parametrize("name", ["digits-mlp", "bytes-gpt"])
+def test_a_drawn_optimizer_follows_from_the_seed_of_the_run_and_has_its_own_learning_rate(name: str) -> None:
+    workload = make_workload(name, optimizer="drawn", width=32)
+
+    def build(seed: int) -> tuple[str, float]:
+        torch.manual_seed(seed)
+        optimizer = workload.build_optimizer(workload.build_model())
+        return type(optimizer).__name__, optimizer.param_groups[0]["lr"]
+
+    of_seeds = [build(seed) for seed in range(12)]
+    assert of_seeds == [build(seed) for seed in range(12)]
+    own = make_workload(name, optimizer="adam", width=32)
+    adam = own.build_optimizer(own.build_model()).param_groups[0]["lr"]
+    assert {kind for kind, _ in of_seeds} == {"SGD", "AdamW"}
+    assert {rate for kind, rate in of_seeds if kind == "AdamW"} == {adam}
