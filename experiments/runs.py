@@ -118,8 +118,9 @@ def run_training(
     """Train until the iterations or the seconds are spent.
 
     A point of the record, with an evaluation, is taken after every 5 iterations; in a run with a budget, after as
-    many as take 3 % of it at the run's slowest pace so far, the first iteration apart. Methods that average replicas
-    every some iterations are looked at, and end, where they have just done so.
+    many as take 3 % of it at the pace since the point before, but no more than would end with the budget at the run's
+    slowest pace so far, the first iteration apart. Methods that average replicas every some iterations are looked at,
+    and end, where they have just done so.
 
     Args:
         controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
@@ -163,10 +164,11 @@ def _points(
         statistics = cluster.run(int(min(chunk, iterations - done)), to_exchange=True)
         count = statistics.iteration - done
         done = statistics.iteration
-        if budget_seconds is not None and done > 1:
-            slowest = max(slowest, statistics.seconds / count)
-            chunk = math.ceil(_RESOLUTION * budget_seconds / slowest)
         elapsed += statistics.seconds
+        if budget_seconds is not None and done > 1:
+            pace = statistics.seconds / count
+            slowest = max(slowest, pace)
+            chunk = _next_chunk(budget_seconds, elapsed, pace, slowest)
         wire_bytes += statistics.wire_bytes * count
         parts = {part: parts[part] + getattr(statistics, f"{part}_seconds") * count for part in PARTS}
         point = RunPoint(
@@ -181,3 +183,14 @@ def _points(
             figures=statistics.figures,
         )
         yield point, statistics.mean_bits * count
+
+
+def _next_chunk(budget_seconds: float, elapsed: float, pace: float, slowest: float) -> int:
+    """Iterations up to the next point, from seconds of an iteration: of late, and of the run's slowest.
+
+    A link may change its rate during the run: were evaluations as many iterations apart at the fast rate as at the
+    slow one, they would take most of the wall time there.
+    """
+    wanted = math.ceil(_RESOLUTION * budget_seconds / pace)
+    left = math.floor((budget_seconds - elapsed) / slowest)
+    return max(1, min(wanted, left))

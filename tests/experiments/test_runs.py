@@ -1,5 +1,6 @@
 """Records of runs, and what the demo makes of them."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -85,6 +86,32 @@ def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
     assert [point.iteration for point in record.points[:4]] == [1, 2, 20, 38]
     record = run_training(TinyCluster(diverge_at=8), "fixed:4", 0, iterations=100)
     assert (record.outcome, record.final.iteration) == ("diverged", 10)
+
+
+class SwitchingCluster(TinyCluster):
+    """Iterations that begin in the first half of every four seconds of training take 0.5 s, others 0.0625 s."""
+
+    elapsed = 0.0
+
+    def run(
+        self, iterations: int, bits: int | None = None, *, to_exchange: bool = False
+    ) -> IntervalStatistics:
+        before = self.elapsed
+        for _ in range(iterations):
+            self.elapsed += 0.5 if self.elapsed % 4 < 2 else 0.0625
+        statistics = super().run(iterations, bits)
+        return dataclasses.replace(statistics, step_seconds=(self.elapsed - before) / iterations)
+
+
+def test_a_fast_phase_of_the_link_is_not_looked_at_as_often_as_a_slow_one_has_to_be() -> None:
+    record = run_training(SwitchingCluster(), "fixed:4", 0, budget_seconds=32)
+    assert len(record.points) < 70  # a point every 2 iterations, right for the slow phase, would make 145
+
+
+def test_no_point_lies_beyond_the_budget_by_more_than_one_slow_iteration() -> None:
+    for budget_seconds in (7.9, 20, 26.1, 32):
+        record = run_training(SwitchingCluster(), "fixed:4", 0, budget_seconds=budget_seconds)
+        assert budget_seconds <= record.final.elapsed_seconds < budget_seconds + 0.5
 
 
 @pytest.mark.parametrize(("period", "looked_at"), [(1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 9])])
