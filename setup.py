@@ -1,4 +1,4 @@
-"""Builds the C++ extension; everything else about the package is in pyproject.toml.
+"""Builds the C++ extension and notes the commit; everything else about the package is in pyproject.toml.
 
 The extension uses PyTorch's stable ABI only, so one binary serves every Python from 3.10 and every torch from 2.10.
 Without a working compiler the package installs without it and runs on the torch reference.
@@ -6,12 +6,14 @@ Without a working compiler the package installs without it and runs on the torch
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, CUDAExtension
 
 SOURCES = Path("cuda_ext/csrc")
@@ -42,6 +44,20 @@ class OptionalBuildExtension(BuildExtension):
                 f"mqgrad: the extension was not built ({error}); the torch reference will be used",
                 file=sys.stderr,
             )
+
+
+class BuildWithRevision(build_py):
+    """Writes the commit of the checkout into the package, for ``git_revision``; nothing where git knows none."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return  # the files of the checkout are what runs
+        noted = Path(self.build_lib, "mqgrad", "revision.txt")
+        noted.unlink(missing_ok=True)  # of an earlier build
+        revision = runpy.run_path("trainers/versions.py")["git_revision"]()
+        if revision is not None:
+            noted.write_text(f"{revision}\n")
 
 
 def builds_cuda() -> bool:
@@ -82,6 +98,6 @@ def extension() -> Extension:
 
 setup(
     ext_modules=[extension()],
-    cmdclass={"build_ext": OptionalBuildExtension},
+    cmdclass={"build_ext": OptionalBuildExtension, "build_py": BuildWithRevision},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )
