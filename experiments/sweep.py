@@ -5,7 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from .sweep_grid import Cell, Link
 from .sweep_result import CellResult
 
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
+_SAME_ORIGIN = {
+    "machine": ("cpu", "cores"),
+    "versions": ("torch", "numpy"),
+}  # what times and losses depend on
 
 
 class Sweep:
@@ -77,21 +81,26 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
     """A sweep in a folder that is this process's alone until the block ends.
 
     Args:
-        folder: a new one, or one of an earlier sweep with the same configuration, which is then continued.
+        folder: a new one, or one of an earlier sweep with the same configuration, apart from the time limit, on a
+            machine and with versions like these, which is then continued.
         config: what is compared.
         program: the command that carries out runs, up to its options; ``mqgrad serve-runs`` by default.
 
     Raises:
-        ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration.
+        ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
+            machine or version of torch or numpy.
     """
     config.check_names()
     given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
+    come_from = origin(config)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process_in(folder):
         if (folder / "config.json").exists():
-            check_same_config(_load_json(folder), given, folder)
+            saved = _load_json(folder)
+            check_same_config(saved, given, folder)
+            check_same_origin(saved, come_from, folder)
         else:
-            replace_file(folder / "config.json", json.dumps({**given, **origin(config)}, indent=1) + "\n")
+            replace_file(folder / "config.json", json.dumps({**given, **come_from}, indent=1) + "\n")
         yield Sweep(folder, config, default_program() if program is None else program)
 
 
@@ -115,17 +124,31 @@ def check_same_tcp(folder: Path) -> None:
 
 
 def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:
-    """Raises ValueError, naming the differences, if a folder's sweep is not the one that is asked for."""
-    told = [
-        f"{name}: {saved.get(part, {}).get(name)} there, {value} here"
-        for part in given
-        for name, value in given[part].items()
-        if saved.get(part, {}).get(name) != value
-    ]
+    """Raises ValueError, naming the differences, if a folder's sweep is not the one that is asked for. The time limit
+    of a run changes no figure and may differ: what has timed out can be given more."""
+    names = {part: [name for name in given[part] if name != "time_limit_seconds"] for part in given}
+    told = _differences(saved, given, names)
+    if told:
+        raise ValueError(f"{folder} holds a sweep with another configuration ({told}); give another --output")
+
+
+def check_same_origin(saved: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
+    """Raises ValueError, naming the differences, if a folder's times are of another machine or of other versions."""
+    told = _differences(saved, here, _SAME_ORIGIN)
     if told:
         raise ValueError(
-            f"{folder} holds a sweep with another configuration ({'; '.join(told)}); give another --output"
+            f"{folder} holds runs that could not be compared with those of this machine and its versions ({told}); "
+            "continue it where it was begun, or give another --output"
         )
+
+
+def _differences(saved: dict[str, Any], given: dict[str, Any], names: Mapping[str, Iterable[str]]) -> str:
+    return "; ".join(
+        f"{name}: {there} there, {here} here"
+        for part in names
+        for name in names[part]
+        if (there := saved.get(part, {}).get(name)) != (here := given[part].get(name))
+    )
 
 
 def load_config(folder: Path) -> SweepConfig:

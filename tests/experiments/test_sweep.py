@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,6 +106,46 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     assert {"revision", "versions", "machine"} <= set(fields)
     assert {"cpu", "cores", "kernel", "tcp"} == set(fields["machine"])
     assert "lab" not in fields
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "there"),
+    [
+        ("machine", "cpu", "another processor"),
+        ("machine", "cores", 96),
+        ("versions", "torch", "2.10.0"),
+        ("versions", "numpy", None),
+    ],
+)
+def test_a_folder_of_another_machine_or_other_versions_is_not_continued(
+    part: str, name: str, there: str | int | None, tmp_path: Path
+) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    path = tmp_path / "out" / "config.json"
+    fields = json.loads(path.read_text())
+    here, fields[part][name] = fields[part][name], there
+    path.write_text(json.dumps(fields))
+    with pytest.raises(
+        ValueError, match=re.escape(f"({name}: {there} there, {here} here); continue it where")
+    ):
+        run_fake(tmp_path, small_config(seeds=(1,)))
+
+
+def test_a_kernel_of_another_release_keeps_nothing_from_going_on(tmp_path: Path) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    path = tmp_path / "out" / "config.json"
+    fields = json.loads(path.read_text())
+    fields["machine"]["kernel"] = fields["versions"]["python"] = "another"
+    path.write_text(json.dumps(fields))
+    assert len(run_fake(tmp_path, small_config(seeds=(1,)))) == 2
+
+
+def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=2.0)
+    run_fake(tmp_path, config)
+    more = dataclasses.replace(config, time_limit_seconds=3.0)
+    _, again = run_fake(tmp_path, more, retry_failed=True)
+    assert again.reason == "time limit of 3 s"
 
 
 @pytest.mark.parametrize(
