@@ -27,3 +27,12 @@ Latency = Annotated[float, typer.Option(help="Latency of the emulated link per c
 Seed = Annotated[
     int, typer.Option(help="Seed of weights, data order, rounding and agent.", min=0, max=2**31 - 1)
 ]
+
+
+def check_latency(link_mbit_per_s: str | None, latency_ms: float) -> None:
+    """Raises BadParameter for a latency without a link that would have it."""
+    if link_mbit_per_s is None and latency_ms:
+        raise typer.BadParameter(
+            f"{latency_ms:g} ms are of an emulated link: give its rate too, with --link-mbit-per-s",
+            param_hint="--link-latency-ms",
+        )

@@ -12,7 +12,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compre
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width, make_method, method_names
 
-from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
+from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings, check_latency
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ def run(
         ),
     ] = None,
     compressor: Annotated[
-        str, typer.Option(help=f"How gradients travel: one of {', '.join(compressor_names())}.")
-    ] = DEFAULT_COMPRESSOR,
+        str | None,
+        typer.Option(
+            help=f"How gradients travel: one of {', '.join(compressor_names())}. Default: {DEFAULT_COMPRESSOR}."
+        ),
+    ] = None,
     method: Annotated[
         str, typer.Option(help=f"How the replicas train together: one of {', '.join(method_names())}.")
     ] = DEFAULT_METHOD,
@@ -67,6 +70,12 @@ def run(
         iterations = 200
     link = parse_link(link_mbit_per_s, link_latency_ms)
     make_method(method)  # mistakes are found before any worker starts
+    if compressor is not None and not has_width(method):
+        raise ValueError(
+            f"--method {method} sends in a way of its own, and --compressor {compressor} would change nothing: "
+            "leave one of them out"
+        )
+    compressor = compressor or DEFAULT_COMPRESSOR
     make_compressor(compressor)
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
@@ -105,10 +114,7 @@ def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
     """The emulated link of a run, if one is asked for."""
     from mqgrad.trainers.link import parse_emulation
 
-    if text is None and latency_ms:
-        raise typer.BadParameter(
-            "latency is of an emulated link: give its rate too", param_hint="--link-latency-ms"
-        )
+    check_latency(text, latency_ms)
     return None if text is None else parse_emulation(text, latency_ms)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from mqgrad.agents.config import DEFAULT_ALGO
 from mqgrad.widths import Width, parse_width
 
-from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings
+from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings, check_latency
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _SETS = {
     "settings": "workload_settings",
     "data_root": "workload_settings",
 }  # by another name than the option's
+_AUTHORS = {"algo": ("sarsa",), "warm_start": ("auto", "none")}
+"""What the preset 'authors' sets, in other words too."""
 
 
 def train(
@@ -82,18 +84,21 @@ def train(
         "widths": parse_widths(widths),
         "preset": preset,
     }
+    of_agent = {"algo": algo.lower(), "warm_start": warm_start}
     if resume:
-        asked = {**env, "algo": algo, "warm_start": warm_start, "seed": seed}
+        asked = {**env, **of_agent, "seed": seed}
         config = read_once(
             lambda: resume_config(output, total_steps, total_seconds, given_options(context, asked))
         )
         _train(config, resume=True)
         return
+    check_latency(link_mbit_per_s, link_latency_ms)
     if total_steps is None and total_seconds is None and preset != "authors":
         total_seconds = 600.0
     limits = {"total_steps": total_steps, "total_seconds": total_seconds}
     chosen: dict[str, Any] = {**_not_none(limits), "seed": seed, "env": _not_none(env)}
     if preset == "authors":
+        check_authors(given_options(context, of_agent))
         config = TrainConfig.authors(output, **chosen)
     else:
         config = TrainConfig(output=output, algo=algo, warm_start=warm_start, **chosen)
@@ -129,6 +134,16 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
         console = Console()
         console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
         console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+
+
+def check_authors(given: dict[str, tuple[str, Any]]) -> None:
+    """Raises ValueError, naming both options, if one of them says otherwise than the preset 'authors'."""
+    for option, (name, value) in given.items():
+        own = _AUTHORS[name]
+        if value not in own:
+            raise ValueError(
+                f"--preset authors sets {option} {own[0]}, and {option} asks for {value}: leave one of them out"
+            )
 
 
 def given_options(context: typer.Context, values: dict[str, Any]) -> dict[str, tuple[str, Any]]:

@@ -67,6 +67,13 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--set", "batch_size=0"], "batch_size"),
         (["run", "--budget-seconds", "0"], "budget_seconds"),
         (["run", "--link-latency-ms", "5"], "give its rate too"),
+        (["train", "run", "--link-latency-ms", "5"], "rate too, with --link-mbit-per-s"),
+        (
+            ["train", "run", "--preset", "authors", "--algo", "ppo"],
+            "authors sets --algo sarsa, and --algo asks",
+        ),
+        (["train", "run", "--preset", "authors", "--warm-start", "goodput"], "sets --warm-start auto"),
+        (["run", "--method", "local-sgd", "--compressor", "qsgd"], "--compressor qsgd would change nothing"),
         (["run", "--seed", "-1"], "--seed"),
         (["run", "--workload", "json:loads"], "missing a required argument"),
         (["run", "--workload", "nomodule:Mine"], "on PYTHONPATH"),
@@ -109,7 +116,7 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
         assert option[0] in error
         assert f"was started with {own}" in error
     same = ["--workload", "digits-mlp", "--set", "width=8", "--widths", "2+32", "--seed", "0"]
-    same += ["--algo", "ppo", "--interval", "5", "--budget-seconds", "5", "--link-latency-ms", "0"]
+    same += ["--algo", "PPO", "--interval", "5", "--budget-seconds", "5", "--link-latency-ms", "0"]
     code, _, error = invoke("train", str(tmp_path), "--resume", *same)
     assert code == 2
     assert "no checkpoint to resume from" in error
