@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,33 @@ class Restored(NamedTuple):
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run folder."""
     return max((run / "checkpoints").glob("step_*"), default=None, key=lambda path: path.name)
+
+
+def newest_model(run: Path) -> Path:
+    """The model of a run folder that has learned longest: ``model.zip``, or that of a checkpoint which came after it,
+    because the run was resumed and then ended by an error or at once by a signal.
+
+    Raises:
+        FileNotFoundError: it holds neither.
+        ValueError: one of them is damaged.
+    """
+    checkpoint = latest_checkpoint(run)
+    models = [run / "model.zip", *([checkpoint / "model.zip"] if checkpoint else [])]
+    there = [path for path in models if path.exists()]
+    if not there:
+        raise FileNotFoundError(f"there is no model in {run}: neither model.zip nor a checkpoint")
+    return max(there, key=_steps_of)  # model.zip, if they are equal
+
+
+def _steps_of(model: Path) -> int:
+    try:
+        with zipfile.ZipFile(model) as parts:
+            steps: int = json.loads(parts.read("data"))["num_timesteps"]
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{model} is no model of Stable-Baselines3 ({error}); to export another of the folder, name its model.zip"
+        ) from error
+    return steps
 
 
 def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:

@@ -111,14 +111,19 @@ def export(
 ) -> None:
     """Freeze a trained policy into one file without code, for deployment.
 
+    Of a run folder the model that has learned longest: that of its last checkpoint where the run ended before its
+    model.zip could be written.
+
     Loading a model.zip runs code from it (it is Stable-Baselines3's format): export only your own. The file that is
     written holds tensors and JSON and is safe to share.
     """
+    from mqgrad.agents.checkpoint import newest_model
     from mqgrad.agents.export import export as export_model
 
-    frozen = export_model(run / "model.zip" if run.is_dir() else run, policy)
+    model = newest_model(run) if run.is_dir() else run
+    facts = export_model(model, policy).provenance
     Console().print(
-        f"{policy}: {frozen.provenance['algorithm']} after {frozen.provenance['steps']} decisions"
+        f"{policy}: {facts['algorithm']} after {facts['steps']} decisions, from {model}", soft_wrap=True
     )
 
 

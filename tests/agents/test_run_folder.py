@@ -16,7 +16,8 @@ import pytest
 from toy_link import toy_env
 from toy_training import config_for
 
-from mqgrad.agents.checkpoint import latest_checkpoint, load_settings
+from mqgrad.agents.callbacks import LimitsCallback
+from mqgrad.agents.checkpoint import latest_checkpoint, load_settings, newest_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.agents.train import train
@@ -58,6 +59,32 @@ def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file:
         train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
     shutil.rmtree(checkpoint)  # as the message says: the one before it is whole
     train(config_for(run, total_steps=60), resume=True, make_env=toy_env)
+
+
+def test_the_model_of_a_run_is_the_one_that_has_learned_longest(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert newest_model(finished_run) == finished_run / "model.zip"  # the last checkpoint has as many steps
+    shutil.copytree(finished_run, run := tmp_path / "run")
+
+    def stop_at_once(callback: LimitsCallback) -> bool:
+        if callback.num_timesteps == 70:
+            raise KeyboardInterrupt
+        return True
+
+    monkeypatch.setattr(LimitsCallback, "_on_step", stop_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
+    checkpoint = run / "checkpoints" / "step_00000070"
+    assert newest_model(run) == checkpoint / "model.zip"
+    (run / "model.zip").unlink()
+    assert newest_model(run) == checkpoint / "model.zip"
+    (checkpoint / "model.zip").write_bytes(b"half")
+    with pytest.raises(ValueError, match=r"step_00000070/model\.zip is no model of Stable-Baselines3"):
+        newest_model(run)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(FileNotFoundError, match=r"neither model\.zip nor a checkpoint"):
+        newest_model(run)
 
 
 def test_a_damaged_configuration_is_named(finished_run: Path, tmp_path: Path) -> None:

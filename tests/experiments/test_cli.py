@@ -183,7 +183,9 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
     assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
     assert invoke("train", folder, "--resume", "--total-steps", "60")[0] == 0
-    assert "DQN after 60 decisions" in invoke("export", folder, policy)[1]
+    assert f"DQN after 60 decisions, from {folder}/model.zip" in invoke("export", folder, policy)[1]
+    (tmp_path / "run" / "model.zip").unlink()
+    assert f"from {folder}/checkpoints/step_00000060/model.zip" in invoke("export", folder, policy)[1]
 
     logs = tmp_path / "logs"
     look = ["--tensorboard", str(logs), "--record", str(record)]
