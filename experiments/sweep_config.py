@@ -62,7 +62,7 @@ class SweepConfig:
         """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones, and
         where fp32 is not among the systems."""
         for workload, system in itertools.product(self.workloads, self.systems):
-            System.parse(system).check(self.budget_seconds.get(workload))
+            System.parse(system).check(self.budget_seconds.get(workload), self.hosts)
             for optimizer in self.optimizers_of(workload):
                 make_workload(workload, **self.workload_settings(workload, optimizer, system))
         if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped

@@ -7,7 +7,14 @@ from typing import NamedTuple
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import make_controller
-from mqgrad.trainers.methods import DEFAULT_METHOD, PlainDDP, has_width, make_method, method_names
+from mqgrad.trainers.methods import (
+    DEFAULT_METHOD,
+    BackupWorkers,
+    PlainDDP,
+    has_width,
+    make_method,
+    method_names,
+)
 from mqgrad.widths import check_width
 
 from .netlab_link import LinkRates, parse_link_rates
@@ -117,10 +124,12 @@ class System(NamedTuple):
             return "methods"
         return "compressors" if self.controller is None else "controllers"
 
-    def check(self, budget_seconds: float | None) -> None:
-        """Raises ValueError, listing the known names, if it cannot be made, or its controller and compressor do not
-        go together."""
-        make_method(self.method)
+    def check(self, budget_seconds: float | None, hosts: int) -> None:
+        """Raises ValueError, listing the known names, if it cannot be made, or not with so many hosts, or if its
+        controller and compressor do not go together."""
+        method = make_method(self.method)
+        if isinstance(method, BackupWorkers):
+            method.check_world_size(hosts)
         compressor = make_compressor(self.compressor)
         if self.controller is None:
             return

@@ -14,6 +14,7 @@ from .cluster import ControllerSpec
 from .errors import ReplicaMismatchError
 from .link import LinkEmulation
 from .local_ranks import LocalRanks
+from .method_checks import check_method
 from .methods import DDP, DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
 from .methods.interval import combine
 from .settings import check_positive, check_positive_ints
@@ -152,36 +153,27 @@ class Distributed:
 
         Raises:
             ValueError: an unknown controller or compressor, or one that does not go with the other; a method that the
-                link cannot pace.
+                link cannot pace, or that leaves no rank. The run before goes on then.
             WorkerError: a rank died, hung or raised.
         """
-        # Mistakes are found here, where they cost no worker.
+        # Mistakes are found here, where they cost no worker, and the run before goes on.
         code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
         check_compatible(make_controller(controller) if isinstance(controller, str) else controller, code)
-        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
-        if controller is not None and not has_width(method):
-            raise ValueError(f"method {method!r} sends fp32: it has no width for a controller to decide")
-        self._period = way.period if isinstance(way, DDP) else 1
-        is_local = isinstance(way, DDP) and way.is_local
-        if is_local and self._clock is not None:
-            raise ValueError(
-                f"method {method!r} needs clock='measured': a model of seconds is of single iterations"
-            )
-        if isinstance(way, DDP) and way.period_rule and controller is None:
-            raise ValueError(f"method {method!r}: a period rule decides where a controller does: give one")
-        if controller is not None and self._clock is not None:
-            raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
         link = link or self._link
-        self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
-        paced_link = None if self._run_clock else link
-        if paced_link is not None and not way.can_be_paced:
-            raise ValueError(
-                f"method {method!r} cannot be paced on an emulated link ({link}): take a link that the kernel shapes "
-                "(mqgrad netlab), or a compressor of ours"
-            )
-        self._ranks.call(
-            "reset", seed=seed, link=paced_link, controller=controller, compressor=compressor, method=method
+        check_method(
+            method, way, world_size=self.world_size, controller=controller, clock=self._clock, link=link
         )
+        self._ranks.call(
+            "reset",
+            seed=seed,
+            link=None if self._clock else link,
+            controller=controller,
+            compressor=compressor,
+            method=method,
+        )
+        self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
+        self._period = way.period if isinstance(way, DDP) else 1
+        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
         self._caller_decides = controller is None and has_width(method)
 
     def run(
@@ -195,11 +187,11 @@ class Distributed:
 
         Raises:
             ValueError: an unknown width, or both or neither of a width and a controller; a part of a round.
+            RuntimeError: there was no reset.
             WorkerError: a rank died, hung or raised.
         """
         check_positive_ints(iterations=iterations)
-        if self._caller_decides is None:
-            raise RuntimeError("call reset(seed) before run()")
+        self._check_reset("run()")
         if bits is None and self._caller_decides:
             raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")
         if bits is not None and not self._caller_decides:
@@ -215,12 +207,22 @@ class Distributed:
         statistics = combine(intervals)
         return self._run_clock.apply(statistics) if self._run_clock else statistics
 
+    def _check_reset(self, call: str) -> None:
+        if self._caller_decides is None:
+            raise RuntimeError(f"call reset(seed) before {call}")
+
     def _check_rounds(self, iterations: int) -> None:
         if iterations % self._period:
             raise ValueError(f"{iterations} iterations are no whole number of rounds of {self._period}")
 
     def evaluate(self) -> dict[str, float]:
-        """Held-out figures of the current model; takes no training time."""
+        """Held-out figures of the current model; takes no training time.
+
+        Raises:
+            RuntimeError: there was no reset.
+            WorkerError: a rank died, hung or raised.
+        """
+        self._check_reset("evaluate()")
         return self._ranks.call("evaluate")[0]
 
     def verify_replicas(self) -> str:
@@ -228,8 +230,10 @@ class Distributed:
 
         Raises:
             ReplicaMismatchError: they do not.
+            RuntimeError: there was no reset.
             ValueError: the run's compressor is ``none``, or its method ``no-sync``, under which replicas diverge.
         """
+        self._check_reset("verify_replicas()")
         if self._replicas_diverge:
             raise ValueError("nothing is averaged in this run: its replicas diverge and cannot be verified")
         fingerprints: list[str] = self._ranks.call("fingerprint")

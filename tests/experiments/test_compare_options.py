@@ -74,7 +74,7 @@ def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
     whole = oracle_as_fixed_widths(["oracle"])
     assert whole == tuple(f"fixed:{bits}" for bits in (*range(1, 9), 16, 32))
     with pytest.raises(ValueError, match="in hindsight only"):
-        System.parse("oracle on qsgd").check(None)
+        System.parse("oracle on qsgd").check(None, hosts=2)
 
 
 def test_what_an_emulated_link_cannot_pace_is_left_out_with_a_notice() -> None:

@@ -124,6 +124,10 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
             {"systems": ("fixed:32", "default on qsgd")},
             r"'default' on 'qsgd': FrozenPolicy chooses among 1/4, .*: quantized; or",
         ),
+        (
+            {"systems": ("fixed:32", "backup-workers:backups=2")},
+            "2 backups leave none of 2 ranks: .* at most 1",
+        ),
         ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
         ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),

@@ -159,6 +159,41 @@ def test_mistakes_are_named_and_cost_no_worker(
 
 
 @pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        ({"compressor": "none", "method": "ddp:period_rule=adacomm"}, "a period rule decides"),
+        ({"method": "no-sync", "controller": "fixed:4"}, "no width"),
+        ({"method": "backup-workers:backups=2"}, "leave none"),
+        ({"method": "ddp:period=3,period_rule=adacomm"}, "a period rule decides"),
+        (
+            {"method": "plain-ddp:hook=powersgd,rank=1", "link": LinkEmulation(mbit_per_s=1)},
+            "cannot be paced on an emulated link",
+        ),
+    ],
+)
+def test_the_run_goes_on_after_a_refused_reset(cluster: Distributed, refused: dict, message: str) -> None:
+    cluster.reset(seed=0, method="ddp:period=2")
+    with pytest.raises(ValueError, match=message):
+        cluster.reset(seed=0, **refused)
+    assert cluster.run(4, bits=8).iteration == 4
+    with pytest.raises(ValueError, match="3 iterations are no whole number of rounds of 2"):
+        cluster.run(3, bits=8)
+    cluster.verify_replicas()
+
+
+def test_nothing_is_asked_of_ranks_before_a_reset() -> None:
+    with Distributed("digits-mlp", {"width": 16}, num_workers=1) as cluster:
+        with pytest.raises(RuntimeError, match=r"call reset\(seed\) before run\(\)"):
+            cluster.run(1, bits=4)
+        with pytest.raises(RuntimeError, match=r"call reset\(seed\) before evaluate\(\)"):
+            cluster.evaluate()
+        with pytest.raises(RuntimeError, match=r"call reset\(seed\) before verify_replicas\(\)"):
+            cluster.verify_replicas()
+        cluster.reset(seed=0)
+        assert cluster.run(1, bits=4).iteration == 1
+
+
+@pytest.mark.parametrize(
     "arguments", [{"num_workers": 0}, {"clock": "modelled"}, {"timeout_seconds": -1}, {"workload": "digits"}]
 )
 def test_bad_arguments_are_named_before_a_worker_starts(arguments: dict) -> None:
@@ -178,7 +213,10 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         cluster.reset(seed=5, link=LinkEmulation(mbit_per_s=1))
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
         with pytest.raises(ValueError, match="clock='measured'"):
-            cluster.reset(seed=5, method="ddp:period=2")
+            cluster.reset(seed=5, method="ddp:period=2", link=LinkEmulation(mbit_per_s=100))
+        with pytest.raises(ValueError, match="use it with clock='measured'"):
+            cluster.reset(seed=5, controller="fixed:4", link=LinkEmulation(mbit_per_s=100))
+        assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
 
 
 def _run_in_daemon(results: "multiprocessing.SimpleQueue[int]") -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from mqgrad.trainers import Distributed, LinkEmulation
 from mqgrad.trainers.cluster import Cluster
-from mqgrad.trainers.errors import ReplicaMismatchError, WorkerError
+from mqgrad.trainers.errors import ReplicaMismatchError
 from mqgrad.trainers.methods import has_width, make_method, method_names
 
 POWERSGD = "plain-ddp:hook=powersgd,rank=2"
@@ -216,9 +216,11 @@ def test_mistakes_are_named(cluster: Distributed) -> None:
         cluster.run(2, bits=4)
 
 
-def test_backups_that_leave_no_rank_are_refused() -> None:
-    with Distributed("digits-mlp", num_workers=2) as cluster, pytest.raises(WorkerError, match="leave none"):
+def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Distributed) -> None:
+    with pytest.raises(ValueError, match="2 backups leave none of 2 ranks: give at most 1"):
         cluster.reset(seed=0, method="backup-workers:backups=2")
+    cluster.reset(seed=0, method="backup-workers:backups=1,mean_delay_ms=0")
+    assert cluster.run(1).iteration == 1
 
 
 def test_powersgd_of_pytorch_is_refused_on_an_emulated_link() -> None:

@@ -1,6 +1,7 @@
 """Ways of training W replicas together, by name."""
 
 from .averaging import NoSync
+from .backup import BackupWorkers
 from .base import RankInterval, Setup, TrainingMethod
 from .hook import DDP
 from .plain_ddp import PlainDDP
@@ -9,6 +10,7 @@ from .registry import DEFAULT_METHOD, has_width, make_method, method_names
 __all__ = [
     "DDP",
     "DEFAULT_METHOD",
+    "BackupWorkers",
     "NoSync",
     "PlainDDP",
     "RankInterval",

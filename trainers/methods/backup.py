@@ -42,11 +42,16 @@ class BackupWorkers(LocalSGD):
                 f"backups {self.backups} and mean_delay_ms {self.mean_delay_ms} must not be negative"
             )
 
+    def check_world_size(self, world_size: int) -> None:
+        """Raises ValueError if no rank would be left to wait for."""
+        if self.backups >= world_size:
+            raise ValueError(
+                f"{self.backups} backups leave none of {world_size} ranks: give at most {world_size - 1}"
+            )
+
     def start(self, setup: Setup) -> nn.Module:
-        module = LocalSGD.start(self, setup)
-        if self.backups >= self._transport.world_size:
-            raise ValueError(f"{self.backups} backups leave none of {self._transport.world_size} ranks")
-        return module
+        self.check_world_size(setup.group.size())
+        return LocalSGD.start(self, setup)
 
     def step(self, loss: torch.Tensor) -> None:
         start = time.perf_counter()
