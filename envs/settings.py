@@ -81,10 +81,13 @@ class BitWidthSettings:
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
-        for name in ("num_workers", "interval", "opening", "period", "max_steps"):
+        for name in ("num_workers", "interval", "opening", "period"):
             _check_count(name, getattr(self, name))
-        for name in ("budget_seconds", "timeout_seconds"):
-            _check_number(name, getattr(self, name), above=0.0)
+        if self.max_steps is not None:
+            _check_count("max_steps", self.max_steps)
+        if self.budget_seconds is not None:
+            _check_number("budget_seconds", self.budget_seconds, above=0.0)
+        _check_number("timeout_seconds", self.timeout_seconds, above=0.0)
         for name in ("link_latency_ms", "divergence_penalty"):
             _check_number(name, getattr(self, name), least=0.0)
         if self.clock is not None and not isinstance(self.clock, ModelClock):
@@ -160,12 +163,14 @@ def check_rate(rate: Any) -> Any:
     Raises:
         ValueError: naming the value.
     """
-    if rate is None or not isinstance(rate, tuple | list):
+    if rate is None:
+        return None
+    if not isinstance(rate, tuple | list):
         _check_number("link_mbit_per_s", rate, above=0.0)
         return rate
     for end in rate:
         _check_number("link_mbit_per_s", end, above=0.0)
-    if len(rate) != 2 or None in rate or rate[0] > rate[1]:
+    if len(rate) != 2 or rate[0] > rate[1]:
         raise ValueError(
             f"link_mbit_per_s {rate!r} must be one rate or a range (low, high), such as (10, 1000)"
         )
@@ -178,15 +183,13 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _check_count(name: str, value: object) -> None:
-    if value is not None and (type(value) is not int or value < 1):
+    if type(value) is not int or value < 1:
         raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
 
 
 def _check_number(
     name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
 ) -> None:
-    if value is None:
-        return
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < least or value <= above or value > most:
         wanted = "a finite number"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mqgrad.trainers.settings import check_not_negative, check_positive
+
 _UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}  # of Mbit/s
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_UNITS)})")
 _LEAST_MBIT_PER_S = 0.1  # below this one packet takes longer than the queue's latency
@@ -33,14 +35,17 @@ class LinkShape:
     """The longest wait in the link's queue; a packet that would wait longer is dropped."""
 
     def __post_init__(self) -> None:
-        if self.rate_mbit_per_s is not None and self.rate_mbit_per_s < _LEAST_MBIT_PER_S:
-            raise ValueError(
-                f"a rate of {self.rate_mbit_per_s} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}"
-            )
-        if self.burst_kib is not None and self.burst_kib < 2:
-            raise ValueError(f"a burst of {self.burst_kib} KiB holds no packet: at least 2")
-        if self.latency_ms <= 0:
-            raise ValueError(f"a latency of {self.latency_ms} ms is no queue: it must be positive")
+        if self.rate_mbit_per_s is not None:
+            check_not_negative(rate_mbit_per_s=self.rate_mbit_per_s)
+            if self.rate_mbit_per_s < _LEAST_MBIT_PER_S:
+                raise ValueError(
+                    f"a rate of {self.rate_mbit_per_s} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}"
+                )
+        if self.burst_kib is not None:
+            check_not_negative(burst_kib=self.burst_kib)
+            if self.burst_kib < 2:
+                raise ValueError(f"a burst of {self.burst_kib} KiB holds no packet: at least 2")
+        check_positive(latency_ms=self.latency_ms)
 
     def at(self, rate_mbit_per_s: float | None) -> "LinkShape":
         """The same link at another rate."""

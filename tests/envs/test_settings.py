@@ -8,6 +8,18 @@ from toy_cluster import CLOCK, ToyCluster
 
 from mqgrad.envs import BitWidthEnv
 
+NUMBERS = (
+    "num_workers",
+    "link_latency_ms",
+    "interval",
+    "opening",
+    "period",
+    "discount_per_second",
+    "divergence_penalty",
+    "timeout_seconds",
+)
+"""Arguments for which None means nothing."""
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -27,6 +39,8 @@ from mqgrad.envs import BitWidthEnv
         ({"opening": 0}, "opening 0"),
         ({"period": 0}, "period 0"),
         ({"period": 2, "clock": CLOCK}, "period 2 needs measured seconds"),
+        *(({name: None}, f"{name} None must be") for name in NUMBERS),
+        ({"link_mbit_per_s": (None, 10)}, "link_mbit_per_s None must be"),
         ({"budget_seconds": -1}, "budget_seconds -1"),
         ({"budget_seconds": None}, "max_steps"),
         ({"link_mbit_per_s": 0}, "link_mbit_per_s 0"),

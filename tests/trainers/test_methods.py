@@ -216,6 +216,18 @@ def test_mistakes_are_named(cluster: Distributed) -> None:
         cluster.run(2, bits=4)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+@pytest.mark.parametrize(
+    "setting", ["backup-workers:mean_delay_ms", "slowmo:beta", "slowmo:alpha", "overlap-local-sgd:pull"]
+)
+def test_settings_that_are_no_finite_number_are_named(setting: str, value: str) -> None:
+    name = setting.partition(":")[2]
+    with pytest.raises(
+        ValueError, match=f"'{setting}={value}': {name} must be a finite number .* not {value}"
+    ):
+        make_method(f"{setting}={value}")
+
+
 def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Distributed) -> None:
     with pytest.raises(ValueError, match="2 backups leave none of 2 ranks: give at most 1"):
         cluster.reset(seed=0, method="backup-workers:backups=2")

@@ -12,7 +12,7 @@ from mqgrad.process_group import ProcessGroupTransport, own_group
 from mqgrad.statistics import RankStatistics
 from mqgrad.widths import Width
 
-from ..settings import check_positive_ints
+from ..settings import check_not_negative, check_positive, check_positive_ints
 from .base import RankInterval, Setup
 
 
@@ -132,6 +132,9 @@ class SlowMo(LocalSGD):
     3. x₀ ← x₀ − α·γ·u; all replicas go on from there.
 
     β = 0, α = 1 is local SGD. The base optimizer's own momentum is kept across averages ("maintain", in the paper).
+
+    Raises:
+        ValueError: for a period or α that is not positive, or a β that is negative or not finite.
     """
 
     beta: float = 0.5
@@ -140,6 +143,11 @@ class SlowMo(LocalSGD):
     """α: learning rate of the slow step."""
     _anchor: torch.Tensor = dataclasses.field(init=False, repr=False)
     _momentum: torch.Tensor = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        LocalSGD.__post_init__(self)
+        check_not_negative(beta=self.beta)
+        check_positive(alpha=self.alpha)
 
     def start(self, setup: Setup) -> nn.Module:
         module = LocalSGD.start(self, setup)

@@ -8,6 +8,7 @@ from torch import nn
 
 from mqgrad.seeding import stream_seed
 
+from ..settings import check_not_negative
 from .averaging import LocalSGD
 from .base import Setup
 
@@ -37,10 +38,7 @@ class BackupWorkers(LocalSGD):
     """Mean of the simulated delays, in milliseconds; 0 for none."""
 
     def __post_init__(self) -> None:
-        if self.backups < 0 or self.mean_delay_ms < 0:
-            raise ValueError(
-                f"backups {self.backups} and mean_delay_ms {self.mean_delay_ms} must not be negative"
-            )
+        check_not_negative(backups=self.backups, mean_delay_ms=self.mean_delay_ms)
 
     def check_world_size(self, world_size: int) -> None:
         """Raises ValueError if no rank would be left to wait for."""

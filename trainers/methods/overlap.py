@@ -10,6 +10,7 @@ from mqgrad.comm_thread import CommThread
 from mqgrad.costs import Costs
 from mqgrad.widths import Width
 
+from ..settings import check_not_negative
 from .averaging import LocalSGD
 from .base import RankInterval, Setup
 
@@ -27,6 +28,9 @@ class OverlapLocalSGD(LocalSGD):
 
     An average must not travel while the clock stands still, as in an evaluation: none is started at the end of an
     interval before the next begins, and one that is still under way there is waited for.
+
+    Raises:
+        ValueError: for a period that is not positive, or a pull or β that is negative or not finite.
     """
 
     pull: float = 0.6
@@ -45,6 +49,10 @@ class OverlapLocalSGD(LocalSGD):
     _arrived: Costs = dataclasses.field(init=False, repr=False, default_factory=Costs)
     """Of averages that have arrived, not counted yet."""
     _thread: CommThread = dataclasses.field(init=False, repr=False, default_factory=CommThread)
+
+    def __post_init__(self) -> None:
+        LocalSGD.__post_init__(self)
+        check_not_negative(pull=self.pull, beta=self.beta)
 
     def start(self, setup: Setup) -> nn.Module:
         module = LocalSGD.start(self, setup)
