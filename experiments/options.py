@@ -24,6 +24,12 @@ Workers = Annotated[
     int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
 ]
 Latency = Annotated[float, typer.Option(help="Latency of the emulated link per collective, in milliseconds.")]
+TimeoutSeconds = Annotated[
+    float,
+    typer.Option(
+        help="Longest that an iteration, a reset or an evaluation may take before its rank counts as hung."
+    ),
+]
 Seed = Annotated[
     int, typer.Option(help="Seed of weights, data order, rounding and agent.", min=0, max=2**31 - 1)
 ]

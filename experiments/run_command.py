@@ -12,7 +12,16 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compre
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width, make_method, method_names
 
-from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings, check_latency
+from .options import (
+    DataRoot,
+    Latency,
+    Seed,
+    TimeoutSeconds,
+    Workers,
+    WorkloadName,
+    WorkloadSettings,
+    check_latency,
+)
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -56,6 +65,7 @@ def run(
     ] = None,
     link_latency_ms: Latency = 0.0,
     seed: Seed = 0,
+    timeout_seconds: TimeoutSeconds = 60.0,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs of the run.")] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write every point of the run to this JSON file.")
@@ -84,7 +94,7 @@ def run(
     if has_width(method) and not trials:
         controller = chosen = controller or default_controller(compressor)
         read_once(lambda: make_controller(chosen).initial_bits)
-    with open_cluster(workload, parse_settings(settings, data_root), num_workers) as cluster:
+    with open_cluster(workload, parse_settings(settings, data_root), num_workers, timeout_seconds) as cluster:
         if cluster is None:
             return
         train = functools.partial(

@@ -9,7 +9,16 @@ from rich.console import Console
 from mqgrad.agents.config import DEFAULT_ALGO
 from mqgrad.widths import Width, parse_width
 
-from .options import DataRoot, Latency, Seed, Workers, WorkloadName, WorkloadSettings, check_latency
+from .options import (
+    DataRoot,
+    Latency,
+    Seed,
+    TimeoutSeconds,
+    Workers,
+    WorkloadName,
+    WorkloadSettings,
+    check_latency,
+)
 from .settings import parse_settings
 
 if TYPE_CHECKING:
@@ -61,6 +70,7 @@ def train(
         str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
     ] = "auto",
     seed: Seed = 0,
+    timeout_seconds: TimeoutSeconds = 60.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
 ) -> None:
     """Learn a bit-selection policy on a real distributed training loop.
@@ -83,6 +93,7 @@ def train(
         "budget_seconds": budget_seconds,
         "widths": parse_widths(widths),
         "preset": preset,
+        "timeout_seconds": timeout_seconds,
     }
     of_agent = {"algo": algo.lower(), "warm_start": warm_start}
     if resume:

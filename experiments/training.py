@@ -39,13 +39,17 @@ def read_once(read: Callable[[], _T]) -> _T:
 
 
 @contextlib.contextmanager
-def open_cluster(workload: str, settings: dict[str, Any], num_workers: int) -> Iterator[Distributed | None]:
+def open_cluster(
+    workload: str, settings: dict[str, Any], num_workers: int, timeout_seconds: float = 60.0
+) -> Iterator[Distributed | None]:
     """Local workers, or the ranks of the torchrun job: there, ranks other than 0 serve and then get None."""
     if not under_torchrun():
-        with Distributed(workload, settings, num_workers=num_workers) as cluster:
+        with Distributed(
+            workload, settings, num_workers=num_workers, timeout_seconds=timeout_seconds
+        ) as cluster:
             yield cluster
         return
-    cluster = Distributed.from_torchrun(workload, settings)
+    cluster = Distributed.from_torchrun(workload, settings, timeout_seconds=timeout_seconds)
     if int(os.environ["RANK"]) == 0:
         with cluster:
             yield cluster
@@ -63,7 +67,8 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
     import mqgrad.envs  # noqa: F401 (registers the environment)
 
     env = config.env
-    with open_cluster(env["workload"], env.get("workload_settings") or {}, 0) as cluster:
+    settings, timeout_seconds = env.get("workload_settings") or {}, env.get("timeout_seconds", 60.0)
+    with open_cluster(env["workload"], settings, 0, timeout_seconds) as cluster:
         if cluster is None:
             return None
         return train(
@@ -76,11 +81,11 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
 def resume_config(
     output: Path, total_steps: int | None, total_seconds: float | None, given: dict[str, tuple[str, Any]]
 ) -> TrainConfig:
-    """The saved configuration of a run folder; limits that are given replace the saved ones.
+    """The saved configuration of a run folder; limits and a timeout that are given replace the saved ones.
 
     Args:
-        given: names and values of what else the command line says, by option; they must agree with what the run was
-            started with, the environment's defaults included.
+        given: names and values of what else the command line says, by option; all but the timeout must agree with
+            what the run was started with, the environment's defaults included.
 
     Raises:
         FileNotFoundError: if the folder holds no run.
@@ -94,7 +99,9 @@ def resume_config(
     started_with |= {name: getattr(saved, name) for name in _OF_THE_AGENT}
     for option, (name, value) in given.items():
         own = started_with.get(name)
-        if plain(value) != plain(own):
+        if name == "timeout_seconds":
+            saved = dataclasses.replace(saved, env={**saved.env, name: value})
+        elif plain(value) != plain(own):
             raise ValueError(
                 f"{option} asks for {value}, but the run in {output} was started with {own}: leave {option} out, "
                 "or start another run in another folder"

@@ -1,5 +1,8 @@
 """What goes wrong with a rank."""
 
+LONGER = "if it only takes longer, raise timeout_seconds (--timeout-seconds of mqgrad run and train)"
+"""What to do about a rank that is not heard of in time, and does not hang."""
+
 
 class WorkerError(RuntimeError):
     """A rank of a cluster died, hung or raised. The cluster must be restarted before it is used again."""

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
-from .errors import WorkerError
+from .errors import LONGER, WorkerError
 from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup, send
 
 _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
@@ -194,7 +194,7 @@ def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
     """The rank furthest behind is to blame: the others wait for it."""
     worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
     time.sleep(_GRACE_SECONDS)
-    reason = f"made no progress for {timeout_seconds:g} s (timeout_seconds); {_REMEDY}"
+    reason = f"made no progress for {timeout_seconds:g} s: {LONGER}; {_REMEDY}"
     return WorkerError(worker.rank, reason, worker.log_tail())
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from .control_channel import ControlChannel
-from .errors import WorkerError
+from .errors import LONGER, WorkerError
 from .session import TrainingSession
 from .worker import START_SECONDS, Command, Failure, Reply
 from .workload import Workload
@@ -120,8 +120,8 @@ class TorchrunRanks:
     def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
         for rank in range(self.world_size):  # one that hangs made the others fail
             if rank not in answers:
-                reason = f"hangs or is gone: no answer for {self._timeout_seconds:g} s (timeout_seconds); {_REMEDY}"
-                raise WorkerError(rank, reason)
+                seconds = f"{self._timeout_seconds:g} s"
+                raise WorkerError(rank, f"hangs or is gone: no answer for {seconds}: {LONGER}; {_REMEDY}")
         failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
         if failures:
             rank, failure = min(failures.items(), key=lambda item: item[1].order)

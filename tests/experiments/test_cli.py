@@ -122,6 +122,31 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
     assert "no checkpoint to resume from" in error
 
 
+def test_a_timeout_reaches_the_workers_and_its_error_names_the_option(invoke: Invoke) -> None:
+    small = ["--workload", "digits-mlp", "--set", "width=8", "--iterations", "5"]
+    code, _, error = invoke("run", *small, "--timeout-seconds", "0.001")
+    assert code == 2
+    assert "made no progress for 0.001 s: if it only takes longer" in error
+    assert "--timeout-seconds" in error
+
+
+def test_a_policy_is_trained_with_the_timeout_and_goes_on_with_another(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[TrainConfig] = []
+    monkeypatch.setattr(
+        "mqgrad.experiments.training.train_policy", lambda config, resume: trained.append(config)
+    )
+    folder = str(tmp_path)
+    invoke("train", folder, "--total-steps", "1", "--timeout-seconds", "300")
+    trained[-1].save(tmp_path / "config.json")
+    invoke("train", folder, "--resume")
+    invoke("train", folder, "--resume", "--timeout-seconds", "600")
+    invoke("train", folder, "--resume", "--total-steps", "2", "--timeout-seconds", "900")
+    assert [config.env["timeout_seconds"] for config in trained] == [300, 300, 600, 900]
+    assert trained[-1].total_steps == 2
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [

@@ -1,5 +1,6 @@
 """What a run leaves behind besides its result."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from mqgrad.experiments.runs import PARTS, RunPoint
 from mqgrad.experiments.tensorboard_log import TensorBoardLog
-from mqgrad.experiments.training import check_run
+from mqgrad.experiments.training import check_run, open_cluster
 
 
 def point(iteration: int, seconds: float, mebibytes: float) -> RunPoint:
@@ -53,3 +54,19 @@ def test_tensorboard_shows_what_an_iteration_takes_under_the_tags_of_training(tm
 def test_a_mistake_is_named_before_training(options: dict[str, Any], message: str) -> None:
     with pytest.raises((OSError, ValueError), match=message):
         check_run(**{**dict.fromkeys(("budget_seconds", "tensorboard", "record")), **options})
+
+
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_ranks_have_the_timeout_that_is_asked_for(torchrun: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Recorder(contextlib.nullcontext[dict[str, Any]]):
+        def __init__(self, *_: Any, **settings: Any) -> None:
+            super().__init__(settings)
+
+        from_torchrun = classmethod(lambda cls, *_, **settings: cls(**settings))
+
+    monkeypatch.setattr("mqgrad.experiments.training.Distributed", Recorder)
+    monkeypatch.setattr("mqgrad.experiments.training.under_torchrun", lambda: torchrun)
+    monkeypatch.setenv("RANK", "0")
+    with open_cluster("digits-mlp", {}, 2, 300.0) as cluster:
+        settings: Any = cluster if not torchrun else cluster.enter_result
+    assert settings["timeout_seconds"] == 300.0
