@@ -98,10 +98,9 @@ def resume_config(
     started_with = plain(load_settings(output) or {}) | saved.env
     started_with |= {name: getattr(saved, name) for name in _OF_THE_AGENT}
     for option, (name, value) in given.items():
-        own = started_with.get(name)
         if name == "timeout_seconds":
             saved = dataclasses.replace(saved, env={**saved.env, name: value})
-        elif plain(value) != plain(own):
+        elif plain(value) != plain(own := started_with.get(name)):
             raise ValueError(
                 f"{option} asks for {value}, but the run in {output} was started with {own}: leave {option} out, "
                 "or start another run in another folder"
