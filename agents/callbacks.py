@@ -112,7 +112,12 @@ class RepriceCallback(BaseCallback):
 
 
 class LimitsCallback(BaseCallback):
-    """End the run at its limits or when ``interrupted`` says so; let schedules follow the clock."""
+    """End the run at its limits or when ``interrupted`` says so; let DQN's schedules follow the clock.
+
+    Only SB3's off-policy algorithms ask how many steps there will be as they go on. On-policy ones (PPO, A2C) keep
+    the number that they were started with: without a limit of steps their schedules hardly move. The presets have
+    none.
+    """
 
     def __init__(self, limits: Limits, interrupted: Callable[[], bool]) -> None:
         super().__init__()
@@ -128,7 +133,7 @@ class LimitsCallback(BaseCallback):
         time_is_up = (
             self.limits.total_seconds is not None and self.limits.seconds >= self.limits.total_seconds
         )
-        # SB3 schedules (exploration, learning rate) follow steps / _total_timesteps. Under a wall-clock limit
+        # DQN's schedules (exploration, learning rate) follow steps / _total_timesteps. Under a wall-clock limit
         # the number of steps is not known beforehand, so it is extrapolated from the part that is done.
         self.model._total_timesteps = max(math.ceil(self.num_timesteps / max(part, 1e-6)), self.num_timesteps)
         # The limit of steps is SB3's own: it ends after the last transition was learned from, this before.
