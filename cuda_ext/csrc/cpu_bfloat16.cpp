@@ -5,13 +5,10 @@
 #include "clones.h"
 #include "feedback.h"
 #include "kernels.h"
-#include "prefetch.h"
 #include "reduce.h"
 
 namespace mqgrad {
 namespace {
-
-constexpr int64_t kPiece = 256;  // elements for which memory is asked for at a time
 
 // A payload may begin at any byte.
 MQ_INLINE void store(uint8_t* payload, int64_t i, uint16_t bits) {
@@ -26,15 +23,6 @@ MQ_INLINE float load(const uint8_t* payload, int64_t i) {
 
 MQ_CLONES void convert(const float* __restrict x, int64_t n, uint8_t* __restrict payload) {
   for (int64_t i = 0; i < n; ++i) store(payload, i, bfloat16_bits(x[i]));
-}
-
-// Note [Reading ahead] in prefetch.h.
-void convert_ahead(const float* x, int64_t n, uint8_t* payload) {
-  for (int64_t at = 0; at < n; at += kPiece) {
-    prefetch_after(x + at, 4 * kPiece);
-    prefetch_output(payload + 2 * at, 2 * kPiece);
-    convert(x + at, std::min(kPiece, n - at), payload + 2 * at);
-  }
 }
 
 MQ_CLONES void convert_with_feedback(const float* __restrict x, float* __restrict residual, int64_t n, float alpha,
@@ -77,7 +65,7 @@ void encode_bfloat16_range(const Bfloat16Arguments& a, int64_t begin, int64_t en
     if (a.residual) {
       convert_with_feedback(x, a.residual + at, n, a.alpha, a.beta, payload + 2 * at);
     } else {
-      convert_ahead(x, n, payload + 2 * at);
+      convert(x, n, payload + 2 * at);
     }
   }
 }
