@@ -151,7 +151,12 @@ class ProcessGroupTransport(Transport):
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
     """A group of the same ranks whose collectives cannot interleave with the training script's.
 
-    Every rank calls it at the same point. Every wait in the group is bounded by the timeout.
+    Every rank of the group calls it at the same point. Every wait in the group is bounded by the timeout. Where the
+    group has some of the ranks only, others may make one of theirs, or none; torch then has its members agree on a
+    name that counts the groups that each of them is in, so they have to be in equally many.
+
+    Raises:
+        RuntimeError: torch.distributed has not been initialized.
     """
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
@@ -160,4 +165,5 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         dist.get_process_group_ranks(group),
         timeout=datetime.timedelta(seconds=timeout_seconds),
         backend=dist.get_backend(group),
+        use_local_synchronization=group.size() < dist.get_world_size(),
     )

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
-from mqgrad.process_group import ProcessGroupTransport
+from mqgrad.process_group import ProcessGroupTransport, own_group
 
 WORLD_SIZE = 3
 by_either = pytest.mark.parametrize("by_collectives", [False, True])
@@ -61,3 +61,16 @@ def test_everyone_gets_its_part_of_everyones_payloads(lengths: list[int], by_col
         return torch.equal(got, torch.stack(expected)), transport.wire_bytes
 
     assert run_ranks(rank_main, WORLD_SIZE) == [(True, sum(lengths) - own) for own in lengths]
+
+
+def test_groups_of_some_ranks_do_not_meet() -> None:
+    """Each makes its own without the others, who would otherwise take it for theirs."""
+
+    def rank_main(rank: int) -> list[list[int]]:
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        transport = ProcessGroupTransport(own_group(pairs[rank // 2], 10.0))
+        rows = transport.all_gather(torch.tensor([rank]))
+        transport.close()
+        return rows.tolist()
+
+    assert run_ranks(rank_main, 4) == [[[0], [1]]] * 2 + [[[2], [3]]] * 2
