@@ -79,7 +79,7 @@ class ErrorFeedback:
         return flat
 
     def state_dict(self) -> dict[int, tuple[torch.Tensor, int, int]]:
-        """Residual, offset and shard size by parameter key."""
+        """Residual, offset and shard size by parameter key, whose meaning :class:`.LayoutTable` saves."""
         return {key: (r.values.clone(), r.offset, r.shard_numel) for key, r in self._residuals.items()}
 
     def load_state_dict(self, state: dict[int, tuple[torch.Tensor, int, int]]) -> None:

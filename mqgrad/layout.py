@@ -2,11 +2,13 @@
 
 DDP regroups its buckets after the first iteration, and again after a restart. So that neither changes what is sent
 for a parameter, every parameter starts a scale bucket of its own and has a fixed identity: its error feedback,
-its scales and its random numbers do not depend on the DDP bucket it travels in.
+its scales and its random numbers do not depend on the DDP bucket it travels in. The identity is the parameter's place
+in DDP's first iteration, which a saved state tells, so that it is not loaded into a run that numbers them otherwise.
 """
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,17 +81,30 @@ class Layout:
         torch._foreach_copy_(gradients, [view.view_as(gradient) for view, gradient in views])
 
 
-class LayoutTable:
-    """Gives parameters their identities, and buckets their layouts."""
+Order = list[list[tuple[int, ...]]]
+"""Shapes of parameters in the order of their keys, by the bucket that they first came in: what tells orders apart."""
 
-    def __init__(self, *, bucket_size: int, world_size: int) -> None:
+
+class LayoutTable:
+    """Gives parameters their identities, and buckets their layouts.
+
+    Args:
+        bucket_size: elements that share one scale.
+        world_size: ranks among which a bucket is divided.
+        rank: of them, named in errors.
+    """
+
+    def __init__(self, *, bucket_size: int, world_size: int, rank: int = 0) -> None:
         self._bucket_size = bucket_size
         self._world_size = world_size
+        self._rank = rank
         self.parameters: list[torch.Tensor] = []  # by key; kept alive, so that an id is never reused
         self._keys: dict[int, int] = {}  # by id: tensors compare element by element
         self._first_ids: list[int] = []
         self._next_id = 0
         self._layouts: dict[int, Layout] = {}
+        self._order: Order = []
+        self._saved_order: Order = []
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
         """Mean of one value per parameter, in the order of the keys, weighted by their elements."""
@@ -100,9 +115,13 @@ class LayoutTable:
         """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
 
         The order is that of the keys: DDP also reorders parameters within a bucket, and that should move nothing.
+
+        Raises:
+            ValueError: parameters come in another order than in the run whose state has been loaded.
         """
         parameters = bucket.parameters()
-        bucket_keys = [self._key(parameter) for parameter in parameters]
+        self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
+        bucket_keys = [self._keys[id(parameter)] for parameter in parameters]
         order = sorted(range(len(parameters)), key=bucket_keys.__getitem__)
         keys = tuple(bucket_keys[i] for i in order)
         layout = self._layouts.get(bucket.index())
@@ -112,14 +131,48 @@ class LayoutTable:
         gradients = bucket.gradients()
         return layout, [gradients[i] for i in order]
 
-    def _key(self, parameter: torch.Tensor) -> int:
-        """Number parameters as they first appear: DDP's initial buckets are the same in every run of a model."""
-        if id(parameter) not in self._keys:
+    def _number(self, parameters: list[torch.Tensor]) -> None:
+        """Number parameters that appear for the first time.
+
+        DDP's first iteration has the same buckets whenever a model is wrapped with the same options. With
+        ``find_unused_parameters`` it begins with the last parameters, as many as ``bucket_cap_mb`` allows; else one
+        bucket has all, the first ones first.
+        """
+        if not parameters:
+            return
+        order = [*self._order, [tuple(parameter.shape) for parameter in parameters]]
+        self._check(order, self._saved_order)
+        self._order = order
+        for parameter in parameters:
             self._keys[id(parameter)] = len(self._keys)
             self.parameters.append(parameter)
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
-        return self._keys[id(parameter)]
+
+    def _check(self, own: Order, saved: Order) -> None:
+        if not saved or own == saved[: len(own)]:
+            return
+        pairs = itertools.zip_longest(own, saved, fillvalue=[])
+        number, (now, then) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        raise ValueError(
+            f"rank {self._rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
+            f"residuals, anchors and velocities are kept: its bucket {number} had {_told(then)}, and here has "
+            f"{_told(now)}. Construct DistributedDataParallel with the find_unused_parameters and bucket_cap_mb (and "
+            "static_graph) that it had, for the same model"
+        )
+
+    def state_dict(self) -> Order:
+        """What the keys mean, as plain types; empty before the first iteration."""
+        return self._order or self._saved_order
+
+    def load_state_dict(self, state: Order) -> None:
+        """Expect the order that ``state_dict`` returned.
+
+        Raises:
+            ValueError: parameters have already come in another one.
+        """
+        self._check(self._order, state)
+        self._saved_order = state
 
     def _scale_buckets(self, numel: int) -> int:
         return -(-numel // self._bucket_size)
@@ -148,3 +201,7 @@ class LayoutTable:
             end = start * self._bucket_size + numel
             padding.append(torch.arange(end, end + -numel % self._bucket_size))
         return torch.cat(padding)
+
+
+def _told(shapes: list[tuple[int, ...]]) -> str:
+    return f"{len(shapes)} parameters of shapes {', '.join(map(str, shapes[:3]))}{', …' * (len(shapes) > 3)}"

@@ -6,10 +6,11 @@ from typing import Any
 from .compressors.base import Compressor
 from .decisions import Decisions
 from .iteration import Iteration
+from .layout import LayoutTable
 from .local_rounds import LocalRounds
 from .measurements import Measurements
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
@@ -19,6 +20,7 @@ class SavedParts:
 
     config: str
     """Of the run: another one cannot load the state."""
+    layouts: LayoutTable
     iteration: Iteration
     measured: Measurements
     decisions: Decisions
@@ -30,6 +32,7 @@ class SavedParts:
         return {
             "format_version": FORMAT_VERSION,
             "config": self.config,
+            "parameter_order": self.layouts.state_dict(),
             **self.iteration.state_dict(),
             **self.measured.state_dict(),
             **self.decisions.state_dict(),
@@ -39,6 +42,7 @@ class SavedParts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Where a part refuses it, others have changed."""
+        self.layouts.load_state_dict(state["parameter_order"])
         self.measured.load_state_dict(state)
         self.rounds.load_state_dict(state["rounds"])
         self.iteration.load_state_dict(state)

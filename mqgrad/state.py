@@ -94,7 +94,9 @@ class CompressionState:
             f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}, "
             f"{variance_reduced=}, period_rule={type(period_rule).__name__}"
         )
-        self._layouts = LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size)
+        self._layouts = LayoutTable(
+            bucket_size=self.compressor.bucket_size, world_size=world_size, rank=self._transport.rank
+        )
         self._are_local = period > 1 or period_rule is not None
         self._rounds = LocalRounds(
             slow_momentum, self._layouts, self._average, variance_reduced=variance_reduced
@@ -114,6 +116,7 @@ class CompressionState:
         self._thread = CommThread(self._transport.device)
         self._parts = SavedParts(
             config=self._config,
+            layouts=self._layouts,
             iteration=self._iteration,
             measured=self._measured,
             decisions=self._decisions,
@@ -309,9 +312,12 @@ class CompressionState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned on this rank; where that is refused, nothing has changed.
 
+        What it holds of each parameter goes by the order in which DDP first brought them. If this run's DDP has other
+        options, by which the order is another one, its first backward raises a ``ValueError`` on every rank.
+
         Raises:
             ValueError: if it was saved with other arguments or another world size, or by a version of mqgrad whose
-                states look otherwise.
+                states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
         own = self.state_dict()

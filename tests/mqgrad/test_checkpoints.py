@@ -1,5 +1,7 @@
 """Checkpoints of CompressionState: an interrupted run goes on as if nothing had happened."""
 
+import copy
+
 import averages
 import models
 import pytest
@@ -7,6 +9,7 @@ import torch
 from ranks import run_ranks
 from scripted import Scripted
 
+import mqgrad
 from mqgrad.saved_parts import FORMAT_VERSION
 
 
@@ -120,6 +123,68 @@ def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
         return same
 
     assert all(all(same) for same in run_ranks(rank_main, 2))
+
+
+def linears(state: mqgrad.CompressionState, **ddp: object) -> models.Run:
+    """All of its parameters have one shape, so that only DDP's buckets tell them apart."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(6)])
+    wrapped = models.compressed_ddp(model, state, **ddp)
+    return wrapped, torch.optim.SGD(model.parameters(), lr=0.1), state
+
+
+@pytest.mark.parametrize("period", [1, 2])
+def test_a_state_whose_parameters_came_in_another_order_is_refused_on_every_rank(period: int) -> None:
+    """DDP's first buckets tell the order: else residuals and anchors would go to the wrong parameters."""
+
+    def rank_main(rank: int) -> list[str]:
+        run = linears(mqgrad.CompressionState(mqgrad.FixedBits(2), period=period), bucket_cap_mb=0.02)
+        models.train(*run, rank, range(5))
+        saved = run[2].state_dict()
+        run[2].close()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(2), period=period)
+        other = linears(state, bucket_cap_mb=0.02, find_unused_parameters=True)
+        state.load_state_dict(saved)
+        assert state.state_dict()["parameter_order"] == saved["parameter_order"]
+        with pytest.raises(ValueError, match="another order") as fresh:
+            models.train(*other, rank, range(5, 6))
+        state.close()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(2), period=period)
+        other = linears(state, bucket_cap_mb=0.02, find_unused_parameters=True)
+        models.train(*other, rank, range(2))
+        with pytest.raises(ValueError, match="another order") as begun:
+            state.load_state_dict(saved)
+        models.train(*other, rank, range(2, 4))
+        state.close()
+        return [str(fresh.value), str(begun.value)]
+
+    for rank, refusals in enumerate(run_ranks(rank_main, 2)):
+        for told in refusals:
+            assert f"rank {rank}: the saved state" in told
+            assert "find_unused_parameters and bucket_cap_mb" in told
+            assert "bucket 0 had 6 parameters of shapes (64, 64), (64, 64), (64, 64), …, and here" in told
+
+
+def test_a_state_is_loaded_where_parameters_come_in_the_same_order() -> None:
+    """Several buckets bring them, which DDP has regrouped by the time when the state is saved."""
+
+    def rank_main(rank: int) -> bool:
+        ddp = {"bucket_cap_mb": 0.04, "find_unused_parameters": True}
+        run = linears(mqgrad.CompressionState(mqgrad.FixedBits(2)), **ddp)
+        models.train(*run, rank, range(3))
+        saved = run[2].state_dict()
+        weights = copy.deepcopy(run[0].state_dict())
+        straight = models.train(*run, rank, range(3, 5))
+        run[2].close()
+        again = linears(mqgrad.CompressionState(mqgrad.FixedBits(2)), **ddp)
+        again[0].load_state_dict(weights)
+        again[2].load_state_dict(saved)
+        resumed = models.train(*again, rank, range(3, 5))
+        order = again[2].state_dict()["parameter_order"]
+        again[2].close()
+        return straight == resumed and order == saved["parameter_order"] and len(order) > 1
+
+    assert all(run_ranks(rank_main, 2))
 
 
 def same_state(one: object, other: object) -> bool:
