@@ -1,5 +1,7 @@
 """Figures of a rank's own gradient, taken before it is compressed."""
 
+import math
+
 import torch
 
 from .compressors.base import BucketWork, Compressor
@@ -11,10 +13,13 @@ from .widths import Width
 class GradientFigures:
     """Adds up, over the buckets of one iteration, what controllers want to know of the gradient.
 
+    Figures are taken of each parameter and added up in the order of the keys: DDP regroups its buckets after a
+    restart, and a sum in their order is another one in the last digits, on which a decision may turn.
+
     Args:
         seed: of the sketches, equal on all ranks.
         compressor: gives the elements that share one scale, and is tried.
-        by_parameter: whether a controller wants norms and peaks of each parameter: two more passes.
+        by_parameter: whether a controller wants those of each parameter, too.
         trial_widths: widths whose error it wants, of each parameter: coded and decoded once for each of them.
     """
 
@@ -31,18 +36,31 @@ class GradientFigures:
         self._bucket_size = compressor.bucket_size
         self._by_parameter = by_parameter
         self._trial_widths = trial_widths
+        self._figures: dict[int, tuple[float, ...]] = {}  # by key, as RankStatistics.parameters
+        self._sketches: dict[int, torch.Tensor] = {}
 
-    def add(self, work: BucketWork, statistics: RankStatistics) -> None:
-        """Add the figures of one bucket [N] to the statistics: three passes over it."""
-        buffer, layout = work.buffer, work.layout
-        statistics.local_norm_sq += _norm_sq(buffer)
-        statistics.peak_energy += self._peak_energy(buffer)
-        statistics.sketch = statistics.sketch + self._sketcher.sketch(buffer, layout.keys[0]).cpu()
+    def add(self, work: BucketWork) -> None:
+        """Take the figures of one bucket: three passes over it."""
+        keys, flats = work.layout.keys, [gradient.reshape(-1) for gradient in work.gradients]
+        norms_sq = torch.stack([_norm_sq(flat) for flat in flats]).tolist()
+        peaks = torch.stack([self._peak_energy(flat) for flat in flats]).tolist()
+        sketches = [self._sketcher.sketch(flat, key) for key, flat in zip(keys, flats, strict=True)]
+        self._sketches.update(zip(keys, torch.stack(sketches).cpu(), strict=True))
+        trials = self._trials(work) if self._by_parameter else [[] for _ in keys]
+        figures = zip(work.layout.numels, norms_sq, peaks, trials, strict=True)
+        for key, (numel, norm_sq, peak, tried) in zip(keys, figures, strict=True):
+            self._figures[key] = (numel, norm_sq, peak, *tried)
+
+    def finish(self, statistics: RankStatistics) -> None:
+        """Put the sums over all buckets that were added into the statistics, and forget them."""
+        keys = sorted(self._figures)
+        figures = [self._figures[key] for key in keys]
+        statistics.local_norm_sq = math.fsum(norm_sq for _, norm_sq, *_ in figures)
+        statistics.peak_energy = math.fsum(peak for _, _, peak, *_ in figures)
+        statistics.sketch = torch.stack([self._sketches[key] for key in keys]).double().sum(dim=0).float()
         if self._by_parameter:
-            trials = self._trials(work)
-            for key, gradient, tried in zip(layout.keys, work.gradients, trials, strict=True):
-                flat = gradient.reshape(-1)
-                statistics.parameters[key] = (flat.numel(), _norm_sq(flat), self._peak_energy(flat), *tried)
+            statistics.parameters = dict(zip(keys, figures, strict=True))
+        self._figures, self._sketches = {}, {}
 
     def _trials(self, work: BucketWork) -> list[list[float]]:
         """Of each parameter: ‖Q(g) − g‖² and ‖Q(g)‖² at the trial widths, one after another."""
@@ -54,18 +72,18 @@ class GradientFigures:
             if coded is None:
                 return [[] for _ in work.gradients]
             for trial, values, gradient in zip(trials, coded, work.gradients, strict=True):
-                trial += [_norm_sq(values - gradient.reshape(-1)), _norm_sq(values)]
+                trial += [float(_norm_sq(values - gradient.reshape(-1))), float(_norm_sq(values))]
         return trials
 
-    def _peak_energy(self, x: torch.Tensor) -> float:
+    def _peak_energy(self, x: torch.Tensor) -> torch.Tensor:
         """Σ n_k·max|g_k|² over scale buckets of n_k elements."""
         if x.numel() == 0:
-            return 0.0
+            return x.new_zeros((), dtype=torch.float32)
         padding = -x.numel() % self._bucket_size
         padded = torch.nn.functional.pad(x.float(), (0, padding))
         squares = padded.view(-1, self._bucket_size).abs().amax(dim=1).square()
-        return float(squares.sum() * self._bucket_size - squares[-1] * padding)
+        return squares.sum() * self._bucket_size - squares[-1] * padding
 
 
-def _norm_sq(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float32).square())
+def _norm_sq(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dtype=torch.float32).square()

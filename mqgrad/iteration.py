@@ -78,7 +78,9 @@ class Iteration:
         self.open()
         measure = self._position + 1 == self._decisions.interval
         if measure:
-            self._figures.add(work, self._measured.statistics)
+            self._figures.add(work)
+            if is_last:
+                self._figures.finish(self._measured.statistics)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if work.buffer.numel() == 0:
             averaged = Pending(lambda: None)  # the bucket before it may not have ended

@@ -13,7 +13,7 @@ SKETCH_SIZE = 256
 
 
 class Sketcher:
-    """Count-sketches (Charikar et al. 2002) of gradient buckets: E⟨sketch(x), sketch(y)⟩ = ⟨x, y⟩.
+    """Count-sketches (Charikar et al. 2002) of parameters' gradients: E⟨sketch(x), sketch(y)⟩ = ⟨x, y⟩.
 
     The same on all ranks. The random signs are kept, one byte per element.
     """
@@ -22,24 +22,24 @@ class Sketcher:
         self._seed = seed
         self._signs: dict[int, torch.Tensor] = {}
 
-    def sketch(self, gradient: torch.Tensor, bucket: int) -> torch.Tensor:
-        """Sketch a bucket's gradient.
+    def sketch(self, gradient: torch.Tensor, key: int) -> torch.Tensor:
+        """Sketch a parameter's gradient.
 
         Args:
             gradient: float [N].
-            bucket: number that identifies the bucket; different buckets get independent signs.
+            key: of the parameter; different ones get independent signs.
 
         Returns:
-            float32 [SKETCH_SIZE]; sketches of different buckets may be added up.
+            float32 [SKETCH_SIZE]; sketches of different parameters may be added up.
         """
         padded = torch.nn.functional.pad(gradient.float(), (0, -gradient.numel() % SKETCH_SIZE))
         table = padded.view(-1, SKETCH_SIZE)
-        return (table * self._signs_of(bucket, table)).sum(dim=0)
+        return (table * self._signs_of(key, table)).sum(dim=0)
 
-    def _signs_of(self, bucket: int, table: torch.Tensor) -> torch.Tensor:
-        signs = self._signs.get(bucket)
+    def _signs_of(self, key: int, table: torch.Tensor) -> torch.Tensor:
+        signs = self._signs.get(key)
         if signs is None or signs.shape != table.shape:
-            generator = torch.Generator().manual_seed(stream_seed(self._seed, bucket, table.shape[0]))
+            generator = torch.Generator().manual_seed(stream_seed(self._seed, key, table.shape[0]))
             bits = torch.randint(0, 2, table.shape, dtype=torch.int8, generator=generator)
-            signs = self._signs[bucket] = (2 * bits - 1).to(table.device)
+            signs = self._signs[key] = (2 * bits - 1).to(table.device)
         return signs

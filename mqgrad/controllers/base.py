@@ -14,11 +14,11 @@ class Controller(Protocol):
     Every rank holds one and feeds it the same statistics; rank 0's answer is broadcast and used, so a
     controller need not be bit-reproducible across machines. All its state is in ``state_dict``.
 
-    One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``, which costs two more
-    passes over one gradient of each interval; ``trial_widths`` beside it are widths at which that gradient is tried
-    (``ParameterStatistics.trials``). One with an attribute ``opening`` decides for the first time after so
-    many iterations, however long its intervals are. ``widths`` are those it may choose, ``parameter_widths`` those it
-    may give to parameters side by side: a run with a compressor that lacks some of them is refused.
+    One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``; ``trial_widths`` beside it
+    are widths at which one gradient of each interval is tried (``ParameterStatistics.trials``). One with an attribute
+    ``opening`` decides for the first time after so many iterations, however long its intervals are. ``widths`` are
+    those it may choose, ``parameter_widths`` those it may give to parameters side by side: a run with a compressor
+    that lacks some of them is refused.
     """
 
     interval: int

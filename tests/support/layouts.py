@@ -11,7 +11,12 @@ from mqgrad.layout import Layout, LayoutTable
 
 def layout_of(parameters: Sequence[torch.Tensor], *, bucket_size: int, world_size: int) -> Layout:
     """The layout of one DDP bucket with these parameters, in this order."""
+    return bucket_of(LayoutTable(bucket_size=bucket_size, world_size=world_size), parameters)[0]
+
+
+def bucket_of(table: LayoutTable, parameters: Sequence[torch.Tensor]) -> tuple[Layout, list[torch.Tensor]]:
+    """What a table makes of a DDP bucket with these parameters, which stand for their gradients, too."""
     bucket: Any = SimpleNamespace(
         index=lambda: 0, parameters=lambda: parameters, gradients=lambda: parameters
     )
-    return LayoutTable(bucket_size=bucket_size, world_size=world_size).of(bucket)[0]
+    return table.of(bucket)
