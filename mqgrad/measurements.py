@@ -33,7 +33,9 @@ class Measurements:
 
     def report(self, loss: torch.Tensor | float, costs: Costs | None) -> None:
         """Take in an iteration's loss and, where they are known, its seconds; :meth:`end_round` counts them."""
-        self._round.append((loss.detach() if isinstance(loss, torch.Tensor) else float(loss), costs))
+        # a copy: scripts reuse the tensor that they add losses up in
+        own = loss.detach().clone() if isinstance(loss, torch.Tensor) else float(loss)
+        self._round.append((own, costs))
         if costs is not None:
             self.totals.add(costs)
 
