@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 import torch.distributed as dist
 
+from .named_work import NamedWork
 from .wire_meter import Work
 
 Send = Callable[[torch.Tensor], Work | None]
@@ -18,7 +19,7 @@ _TAGS = 2**31  # torch takes an int32
 class _Works:
     """Messages under way, waited for together."""
 
-    def __init__(self, works: list[dist.Work]) -> None:
+    def __init__(self, works: list[NamedWork]) -> None:
         self._works = works
 
     def wait(self) -> None:
@@ -68,7 +69,7 @@ class PointToPoint:
         """Post the receives of one message from every other rank, but of empty ones, which are not sent."""
         tag = next(numbers) % _TAGS
         receives = [
-            self._group.recv([received[peer]], peer, tag)
+            self._named(peer, self._group.recv, received[peer], tag)
             for peer in reversed(self._peers)  # in the order in which they are sent
             if received[peer].numel()
         ]
@@ -76,13 +77,17 @@ class PointToPoint:
         def send(messages: Sequence[torch.Tensor]) -> _Works:
             received[self._rank].copy_(messages[self._rank])
             sends = [
-                self._group.send([messages[peer]], peer, tag)
+                self._named(peer, self._group.send, messages[peer], tag)
                 for peer in self._peers
                 if messages[peer].numel()
             ]
             return _Works([*receives, *sends])
 
         return send
+
+    def _named(self, peer: int, start: Callable[..., Work], message: torch.Tensor, tag: int) -> NamedWork:
+        waits = f"rank {self._rank} of {len(self._peers) + 1} waited in vain for rank {peer}"
+        return NamedWork(lambda: start([message], peer, tag), waits)
 
     def close(self) -> None:
         """Hold the group no longer; what has been posted is not to be sent any more."""

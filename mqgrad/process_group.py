@@ -1,19 +1,27 @@
 """Collectives over a process group of torch.distributed."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 
+from .named_work import NamedWork
 from .paced_link import Link, PacedLink
 from .point_to_point import PointToPoint, Send
 from .transport import Start, Transport
-from .wire_meter import Pending
+from .wire_meter import Pending, Work
 
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def _named(group: dist.ProcessGroup, what: str, collective: Callable[[], Work]) -> NamedWork:
+    """Start a collective in which any rank may be the one that is missing."""
+    return NamedWork(
+        collective, f"rank {group.rank()} of {group.size()} waited in vain for another one in {what}"
+    )
 
 
 class Collectives:
@@ -24,22 +32,33 @@ class Collectives:
 
     def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
         world_size, own = received.shape
-        return lambda payloads: dist.all_to_all_single(
-            received.view(-1), payloads, [own] * world_size, list(lengths), self._group, async_op=True
+        return lambda payloads: self._named(
+            "an all-to-all",
+            lambda: dist.all_to_all_single(
+                received.view(-1), payloads, [own] * world_size, list(lengths), self._group, async_op=True
+            ),
         )
 
     def post_all_gather(self, gathered: torch.Tensor, lengths: Sequence[int]) -> Send:
         if len(set(lengths)) == 1:
-            return lambda payload: _all_gather(gathered, payload, self._group, async_op=True)
+            return lambda payload: self._named(
+                "an all-gather", lambda: _all_gather(gathered, payload, self._group, async_op=True)
+            )
         world_size = len(lengths)
-        return lambda payload: dist.all_to_all_single(
-            gathered,
-            payload.repeat(world_size),
-            list(lengths),
-            [payload.numel()] * world_size,
-            self._group,
-            async_op=True,
+        return lambda payload: self._named(
+            "an all-gather",
+            lambda: dist.all_to_all_single(
+                gathered,
+                payload.repeat(world_size),
+                list(lengths),
+                [payload.numel()] * world_size,
+                self._group,
+                async_op=True,
+            ),
         )
+
+    def _named(self, what: str, collective: Callable[[], Work]) -> NamedWork:
+        return _named(self._group, what, collective)
 
     def close(self) -> None:
         """Hold the group no longer."""
@@ -92,14 +111,22 @@ class ProcessGroupTransport(Transport):
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
         self._start(
-            lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
+            lambda: _named(
+                self.group,
+                "an all-reduce",
+                lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
+            ),
             tensor,
             self._all_reduce_bytes(tensor.nbytes),
         ).wait()
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         self._start(
-            lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
+            lambda: _named(
+                self.group,
+                "a broadcast",
+                lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
+            ),
             tensor,
             tensor.nbytes if self.rank == 0 else 0,
             teaches_latency=False,  # rank 0 does not wait for the others
@@ -110,7 +137,11 @@ class ProcessGroupTransport(Transport):
         gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
         rows = list(gathered) if is_server else None
         return self._start(
-            lambda: dist.gather(payload, rows, self._server, self.group, async_op=True),
+            lambda: _named(
+                self.group,
+                "a gather",
+                lambda: dist.gather(payload, rows, self._server, self.group, async_op=True),
+            ),
             gathered,
             0 if is_server else payload.nbytes,
             link_bytes=payload.nbytes * (self.world_size - 1),
@@ -124,7 +155,11 @@ class ProcessGroupTransport(Transport):
         copies = [payload] * self.world_size if is_server else None
         total = payload.nbytes * (self.world_size - 1)
         return self._start(
-            lambda: dist.scatter(received, copies, self._server, self.group, async_op=True),
+            lambda: _named(
+                self.group,
+                "a scatter",
+                lambda: dist.scatter(received, copies, self._server, self.group, async_op=True),
+            ),
             received,
             total if is_server else 0,
             link_bytes=total,

@@ -74,9 +74,11 @@ def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
 
 def test_what_is_not_sent_is_waited_for_within_bounds() -> None:
     results = errors_of_rank_2("nothing")[:2]
-    for seconds, error in results:
+    for rank, (seconds, error) in enumerate(results):
         assert seconds < 20
-        assert error
+        assert f"rank {rank} of 3 waited in vain for rank " in error
+        assert "timeout_seconds" in error
+    assert any("for rank 2: " in error for _, error in results)
     # Who times out first closes its connections.
     assert any("Timed out" in error for _, error in results)
 

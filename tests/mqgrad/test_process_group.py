@@ -74,3 +74,24 @@ def test_groups_of_some_ranks_do_not_meet() -> None:
         return rows.tolist()
 
     assert run_ranks(rank_main, 4) == [[[0], [1]]] * 2 + [[[2], [3]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("collective", "named"), [("all_reduce_", "an all-reduce"), ("broadcast_", "a broadcast")]
+)
+def test_an_error_of_a_collective_says_who_waited_in_what_and_what_to_do(collective: str, named: str) -> None:
+    def rank_main(rank: int) -> str:
+        transport = ProcessGroupTransport(own_group(None, 2.0))
+        dist.barrier()
+        told = ""
+        if rank == 1:
+            with pytest.raises(RuntimeError) as raised:
+                getattr(transport, collective)(torch.ones(3))
+            told = str(raised.value)
+        dist.barrier()
+        return told
+
+    told = run_ranks(rank_main, 2)[1]
+    assert f"rank 1 of 2 waited in vain for another one in {named}" in told
+    assert "its own log says why" in told
+    assert "timeout_seconds" in told
