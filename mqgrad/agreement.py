@@ -13,6 +13,8 @@ from .widths import Width, Widths, as_width, format_width
 from .wire_meter import Pending
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
+_DIGESTS_FROM = 2.0**48
+"""No width is as large: what stands in for several of them is."""
 
 
 class Decision(NamedTuple):
@@ -55,11 +57,14 @@ class Agreement:
                 raise RankDisagreement(self._message(field, values))
 
     def _message(self, field: str, values: tuple[float, ...]) -> str:
-        shown = ", ".join(f"rank {rank}: {format_width(value)}" for rank, value in enumerate(values))
+        shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in enumerate(values))
+        calls = (
+            "step(), take_statistics() and mark()" if field == "reported losses" else "step() and set_width()"
+        )
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
-            f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call step() "
-            "and set_width() alike, and load the state of the same iteration, on every rank. Give all ranks the "
+            f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call {calls} "
+            "alike, and load the state of the same iteration, on every rank. Give all ranks the "
             "same number of batches: DDP.join() does not call step()."
         )
 
@@ -113,4 +118,13 @@ def _digest(text: str) -> int:
 
 def _as_number(bits: Widths) -> float:
     """The width, or a digest of the widths, which no width is as large as."""
-    return 2.0**48 + _digest(repr(bits)) if isinstance(bits, tuple) else bits
+    return _DIGESTS_FROM + _digest(repr(bits)) if isinstance(bits, tuple) else bits
+
+
+def _shown(field: str, value: float) -> str:
+    """A value of a field; of a digest as many hexadecimal digits as tell ranks apart at a glance."""
+    if field == "configuration":
+        return f"digest {int(value):012x}"
+    if field == "bit width" and value >= _DIGESTS_FROM:
+        return f"by parameter, digest {int(value - _DIGESTS_FROM):012x}"
+    return format_width(value)

@@ -44,8 +44,8 @@ def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:
             {"iteration": 6, "bits": 2, "residuals": 0},
             "about the iteration (rank 0: 7, rank 1: 7, rank 2: 6)",
         ),
-        ({"configuration": "others", "iteration": 6}, "about the configuration (rank 0: "),
-        ({"bits": MIXED}, "about the bit width (rank 0: 4, rank 1: 4, rank 2: "),
+        ({"configuration": "others", "iteration": 6}, "about the configuration (rank 0: digest "),
+        ({"bits": MIXED}, "about the bit width (rank 0: 4, rank 1: 4, rank 2: by parameter, digest "),
     ],
 )
 def test_every_rank_is_told_the_first_difference_and_its_own_configuration(
@@ -55,6 +55,14 @@ def test_every_rank_is_told_the_first_difference_and_its_own_configuration(
         assert f"ranks disagree {message}" in told
         configuration = "others" if rank == 2 and "configuration" in differs else "settings"
         assert f"seen by rank {rank} with configuration [{configuration}]" in told
+
+
+def test_calls_that_may_have_made_the_difference_are_named() -> None:
+    """One rank's take_statistics() forgets its losses, and its mark() has its first iteration counted."""
+    for told, _ in answers({}, {"losses": 0}):
+        assert "call step(), take_statistics() and mark() alike" in told
+    for told, _ in answers({}, {"bits": 8}):
+        assert "call step() and set_width() alike" in told
 
 
 @pytest.mark.parametrize("bits", [4, 32, 1 / 64, MIXED])
