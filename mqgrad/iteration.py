@@ -110,7 +110,7 @@ class Iteration:
     @property
     def _position(self) -> int:
         """Iterations of the interval that are complete and reported, which this rank's script may have forgotten."""
-        return min(self._measured.iterations_closed, len(self._measured.losses))
+        return min(self._measured.iterations_closed, self._measured.reported)
 
     @property
     def is_check_due(self) -> bool:
@@ -143,7 +143,7 @@ class Iteration:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._decisions.bits,
-            losses=len(self._measured.losses),
+            losses=self._measured.reported,
             residuals=self._compressor.num_residuals,
         )
         if self._may_overlap_check():

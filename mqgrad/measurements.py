@@ -10,6 +10,9 @@ from .saved_state import restored
 from .statistics import RankStatistics
 from .widths import Width
 
+KEPT_LOSSES = 10_000
+"""At least as many are kept, and those of an interval, where nobody takes them."""
+
 
 class Measurements:
     """Costs and losses on one rank.
@@ -25,7 +28,9 @@ class Measurements:
         self.statistics = RankStatistics()
         """Of the interval under way, but for its losses."""
         self.losses: list[torch.Tensor | float] = []
-        """Of the interval under way."""
+        """Of the interval under way, the last ones: see :data:`KEPT_LOSSES`."""
+        self.reported = 0
+        """How many there were."""
         self.iterations_closed = 0
         """Complete iterations of the interval under way: as many on all ranks, whatever each has reported."""
         self.open_costs = Costs()
@@ -46,19 +51,21 @@ class Measurements:
             before.add(costs)
             self.totals.add(costs)
 
-    def end_round(self, *, keep_untimed: bool) -> None:
-        """Count the iterations since the last round as one.
+    def end_round(self, interval: int) -> None:
+        """Count the iterations since the last round as one, of an interval of so many.
 
-        One whose seconds are not known counts as long as the next one, or not at all: ``keep_untimed`` says which.
+        One whose seconds are not known counts as long as the next one; or not at all, in an interval of one.
         """
         loss, costs = _combined(self._round)
         self._round = []
-        if costs is not None or keep_untimed:
+        if costs is not None or interval > 1:
             self.losses.append(loss)
+            self.reported += 1
+            del self.losses[: -max(interval, KEPT_LOSSES)]
         if costs is None:  # only the bytes of such an iteration are known
             self.statistics = RankStatistics(wire_bytes=self.statistics.wire_bytes if self.losses else 0.0)
             return
-        follows_untimed = len(self.losses) == 2 and self.statistics.step_seconds == 0
+        follows_untimed = self.reported == 2 and self.statistics.step_seconds == 0
         self.statistics.add(costs)
         if follows_untimed:
             self.statistics.double_seconds()
@@ -76,7 +83,7 @@ class Measurements:
         """Return the statistics of the interval, and begin another."""
         taken, self.statistics = self.statistics, RankStatistics()
         taken.losses = [float(loss) for loss in self.losses]
-        self.losses, self.iterations_closed = [], 0
+        self.losses, self.reported, self.iterations_closed = [], 0, 0
         return taken
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,6 +92,7 @@ class Measurements:
             "statistics": dataclasses.asdict(self.statistics),
             "open_costs": dataclasses.asdict(self.open_costs),
             "losses": [float(loss) for loss in self.losses],
+            "reported": self.reported,
             "round": [(float(loss), costs and dataclasses.asdict(costs)) for loss, costs in self._round],
             "iterations_closed": self.iterations_closed,
             "totals": dataclasses.asdict(self.totals),
@@ -94,7 +102,7 @@ class Measurements:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         self.statistics = restored(RankStatistics, state["statistics"])
         self.open_costs = restored(Costs, state["open_costs"])
-        self.losses = list(state["losses"])
+        self.losses, self.reported = list(state["losses"]), state["reported"]
         self._round = [(loss, costs and restored(Costs, costs)) for loss, costs in state["round"]]
         self.iterations_closed = state["iterations_closed"]
         self.totals = restored(Totals, state["totals"])

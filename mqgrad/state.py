@@ -193,7 +193,7 @@ class CompressionState:
             self._begin_round()
 
     def _begin_round(self) -> None:
-        self._measured.end_round(keep_untimed=self.interval > 1)
+        self._measured.end_round(self.interval)
         if self.controller is not None and self._iteration.is_check_due:
             self._thread.post(self._iteration.open)  # during forward
 
@@ -257,6 +257,8 @@ class CompressionState:
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
+
+        Of losses, the last 10,000 are in it, or those of an :attr:`interval` if it is longer.
 
         Raises:
             RuntimeError: where a controller decides.
