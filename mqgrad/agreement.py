@@ -21,7 +21,8 @@ class Decision(NamedTuple):
     """What rank 0 decides for the next interval."""
 
     bits: Widths
-    interval: int
+    interval: float
+    """Iterations of it, a whole number if the controller is right."""
     period: float
     """Iterations of a round, a whole number if the rule is right."""
 
@@ -96,9 +97,9 @@ class Agreement:
             [0.0 if isinstance(widths, tuple) else widths, decision.interval, decision.period]
         )
         if bits != 0:
-            return Decision(as_width(bits), int(interval), period)
+            return Decision(as_width(bits), interval, period)
         by_parameter = self._broadcast(widths if isinstance(widths, tuple) else (widths,) * num_parameters)
-        return Decision(tuple(as_width(width) for width in by_parameter), int(interval), period)
+        return Decision(tuple(as_width(width) for width in by_parameter), interval, period)
 
     def _all_gather(self, row: torch.Tensor) -> torch.Tensor:
         flat = row.reshape(-1).to(self._transport.device)

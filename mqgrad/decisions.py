@@ -1,5 +1,6 @@
 """What a run does until the next decision, and who makes it."""
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,17 @@ from .widths import Width, Widths, check_parameter_widths, check_width
 _TOO_LONG = 2**31
 
 
+def whole_iterations(what: str, number: object) -> int:
+    """A number of iterations as an int.
+
+    Raises:
+        ValueError: it is no whole number, below 1 or beyond what 32 bits hold; ``what`` it is comes first.
+    """
+    if not (isinstance(number, numbers.Real) and 1 <= number < _TOO_LONG and number == int(number)):
+        raise ValueError(f"{what} {number!r} must be a whole number of iterations, from 1 to {_TOO_LONG - 1}")
+    return int(number)
+
+
 class Decisions:
     """Widths, and how many iterations intervals and rounds have, on one rank.
 
@@ -25,7 +37,8 @@ class Decisions:
         period: iterations of a round, at first.
 
     Raises:
-        ValueError: a controller and a compressor that do not go together; a period rule without a controller.
+        ValueError: a controller and a compressor that do not go together; a period rule without a controller; an
+            interval or opening that is no positive integer.
     """
 
     def __init__(
@@ -45,7 +58,10 @@ class Decisions:
         self.first_bits: Width = check_width(first_bits, compressor.widths)
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
-        self.interval = opening_of(controller) if controller is not None else interval
+        own = "" if controller is None else f" of {controller}"
+        interval = whole_iterations(f"interval{own}", interval if controller is None else controller.interval)
+        opening = interval if controller is None else opening_of(controller)
+        self.interval = whole_iterations(f"opening{own}", opening)
         """Iterations of the current interval."""
         self.period = period
         """Iterations of the round that is open, or of the next one."""
@@ -54,7 +70,6 @@ class Decisions:
 
     def _terms(self, interval: int) -> str:
         controller, opening = self.controller, self.interval
-        interval = controller.interval if controller is not None else interval
         by_parameter, tried = wants_parameters(controller), trial_widths(controller)
         return f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
 
@@ -81,14 +96,13 @@ class Decisions:
         """Do what rank 0 has decided.
 
         Raises:
-            ValueError: the period is no positive integer: here, on every rank, and not where it was decided.
+            ValueError: interval or period is no positive integer: here, on every rank, and not where it was decided.
         """
-        if not (1 <= decision.period < _TOO_LONG and decision.period == int(decision.period)):
-            raise ValueError(
-                f"{self.period_rule} of rank 0 decided on a period of {decision.period!r}: it must be a whole number "
-                f"of iterations, from 1 to {_TOO_LONG - 1}"
-            )
-        self.bits, self.interval, self.period = decision.bits, decision.interval, int(decision.period)
+        interval = whole_iterations(
+            f"{self.controller} of rank 0 decided on an interval of", decision.interval
+        )
+        period = whole_iterations(f"{self.period_rule} of rank 0 decided on a period of", decision.period)
+        self.bits, self.interval, self.period = decision.bits, interval, period
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types, that of the controller and the rule included."""

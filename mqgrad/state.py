@@ -12,7 +12,7 @@ from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork
 from .controllers.base import Controller
 from .costs import Totals
-from .decisions import Decisions
+from .decisions import Decisions, whole_iterations
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
@@ -64,7 +64,7 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
-            the compressor lacks; a wrong period or slow momentum; a period rule without a controller.
+            the compressor lacks; a wrong interval, period or slow momentum; a period rule without a controller.
     """
 
     def __init__(
@@ -146,13 +146,14 @@ class CompressionState:
 
     @property
     def interval(self) -> int:
-        """Iterations of the current interval; may be set where no controller decides (else a RuntimeError)."""
+        """Iterations of the current interval; may be set where no controller decides (else a RuntimeError), to a
+        whole number of at least 1 (else a ValueError)."""
         return self._decisions.interval
 
     @interval.setter
     def interval(self, iterations: int) -> None:
         self._refuse_with_controller("setting interval")
-        self._decisions.interval = iterations
+        self._decisions.interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
 
     @property
     def period(self) -> int:

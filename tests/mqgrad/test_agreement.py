@@ -1,5 +1,7 @@
 """Ranks that are not in step: every one of them gets an error that names ranks and values."""
 
+import math
+
 import models
 import pytest
 import torch.distributed as dist
@@ -179,3 +181,20 @@ def test_the_interval_is_that_of_rank_0() -> None:
         return state.interval, [seen.iteration for seen in state.controller.seen]
 
     assert run_ranks(rank_main) == [(2, [2, 4, 6, 8])] * 2
+
+
+@pytest.mark.parametrize("interval", [0, -3, 2.5, math.nan, math.inf, 2**31])
+def test_a_controller_that_decides_on_no_interval_stops_every_rank(interval: float) -> None:
+    class Wrong(Scripted):
+        def decide(self, statistics):
+            self.interval = interval if dist.get_rank() == 0 else 3
+            return super().decide(statistics)
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(Wrong([4]))
+        models.train(model, optimizer, state, rank, range(2))
+        with pytest.raises(RuntimeError, match=r"decided on an interval of .* must be a whole number"):
+            models.train(model, optimizer, state, rank, range(2, 3))
+        state.close()
+
+    run_ranks(rank_main)

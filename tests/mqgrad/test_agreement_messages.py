@@ -88,7 +88,7 @@ def test_what_rank_0_decided_is_adopted_by_all(decided: Any, others: Any, sent: 
         transport.close()
         return adopted, wire_bytes
 
-    expected = Decision(decided, 5, 8.0)
+    expected = Decision(decided, 5.0, 8.0)
     results = run_ranks(rank_main, 3)
     assert results == [(expected, sent), (expected, 0), (expected, 0)]
     for adopted, _ in results:  # 4 and not 4.0, which would be another text in a file
