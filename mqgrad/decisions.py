@@ -110,6 +110,7 @@ class Decisions:
             "requested_bits": self.bits,
             "interval": self.interval,
             "period": self.period,
+            "controller_class": None if self.controller is None else type(self.controller).__name__,
             "controller": self.controller.state_dict() if self.controller is not None else None,
             "period_rule": self.period_rule.state_dict() if self.period_rule is not None else None,
         }

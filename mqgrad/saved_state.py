@@ -30,8 +30,16 @@ def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> N
             f"{owner}: the state was saved with [{saved['config']}] and cannot be loaded into [{own['config']}]; "
             "construct CompressionState with the saved arguments"
         )
-    if (saved["controller"] is None) != (own["controller"] is None):
-        raise ValueError("the state was saved with a controller and is loaded without one, or the reverse")
+    then, now = (_told(state["controller_class"]) for state in (saved, own))
+    if then != now:
+        raise ValueError(
+            f"{owner}: the state was saved with {then} and cannot be loaded with {now}; construct CompressionState "
+            f"with {then}"
+        )
+
+
+def _told(controller_class: str | None) -> str:
+    return "no controller" if controller_class is None else f"a controller {controller_class}"
 
 
 def check_keys(saved: Mapping[Any, Any], expected: Iterable[str], owner: str) -> None:

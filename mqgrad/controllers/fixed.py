@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from ..saved_state import check_keys
 from ..statistics import IntervalStatistics
 from ..widths import Width, check_width
 from .rule import check_count
@@ -30,4 +31,4 @@ class FixedBits:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        check_keys(state, [], type(self).__name__)

@@ -119,6 +119,27 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
         assert part in message
 
 
+def test_another_controllers_state_is_refused_by_name() -> None:
+    def rank_main(rank: int) -> list[str]:
+        makes = [lambda: mqgrad.Goodput(), lambda: mqgrad.FixedBits(4), lambda: None]
+        states = [mqgrad.CompressionState(make()) for make in makes]
+        told = []
+        for state, other in zip(states, states[1:] + states[:1], strict=True):
+            with pytest.raises(
+                ValueError, match=f"^rank {rank}: .* construct CompressionState with "
+            ) as refused:
+                other.load_state_dict(state.state_dict())
+            told.append(str(refused.value))
+        for state in states:
+            state.close()
+        return told
+
+    for told in run_ranks(rank_main, 2):
+        assert "saved with a controller Goodput and cannot be loaded with a controller FixedBits" in told[0]
+        assert "saved with a controller FixedBits and cannot be loaded with no controller" in told[1]
+        assert "saved with no controller and cannot be loaded with a controller Goodput" in told[2]
+
+
 @pytest.mark.parametrize("is_controlled", [True, False])
 def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
     """Whatever of it has been loaded by then: the controller comes last."""
@@ -131,7 +152,8 @@ def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
         if not is_controlled:
             state.set_width([4, 8] * 4)  # from the next iteration on
         own, widths = state.state_dict(), state.parameter_bits
-        parts = [{"statistics": {}}, {"requested_bits": 7.5}, {"compressor": {}}, {"controller": {}}]
+        controller = {"controller": {}} if is_controlled else {"controller_class": "Scripted"}
+        parts = [{"statistics": {}}, {"requested_bits": 7.5}, {"compressor": {}}, controller]
         same = []
         for part in parts:
             with pytest.raises((ValueError, KeyError)):

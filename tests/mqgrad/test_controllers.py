@@ -131,6 +131,13 @@ def test_widths_are_restricted_to_those_given(spec: str) -> None:
     assert {controller.decide(interval) for interval in some_run(20)} <= {2, 4, 8}
 
 
+def test_fixed_bits_refuse_what_they_have_not_saved() -> None:
+    fixed = mqgrad.FixedBits(4)
+    fixed.load_state_dict(fixed.state_dict())
+    with pytest.raises(ValueError, match="saved state of FixedBits also has bits"):
+        fixed.load_state_dict({"bits": 4})
+
+
 def test_nearest_width() -> None:
     assert [nearest(value, (2, 4, 8)) for value in (-9, 2.9, 3, 5.9, 6, 99)] == [2, 2, 4, 4, 8, 8]
 
