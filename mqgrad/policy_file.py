@@ -14,6 +14,7 @@ import errno
 import io
 import json
 import os
+import stat
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -91,7 +92,10 @@ def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _read_entries(path: Path) -> dict[str, bytes]:
-    size = os.stat(path).st_size
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):  # to open a named pipe is to wait for who writes to it
+        raise file_error(path, "cannot be read: it is no regular file", "check the path")
+    size = found.st_size
     if size > MAX_FILE_BYTES:
         raise file_error(path, f"has {size} bytes, more than the {MAX_FILE_BYTES} allowed")
     with open(path, "rb") as file:

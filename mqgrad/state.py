@@ -114,6 +114,7 @@ class CompressionState:
             seed=seed,
         )
         self._thread = CommThread(self._transport.device)
+        self._is_closed = False
         self._parts = SavedParts(
             config=self._config,
             layouts=self._layouts,
@@ -280,7 +281,10 @@ class CompressionState:
         self._thread.drain()
 
     def close(self) -> None:
-        """Finish the work at hand, stop the communication thread and give its process group back."""
+        """Finish the work at hand, stop the communication thread and give its process group back; once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._thread.close()
         self._transport.close()
 

@@ -25,8 +25,9 @@ class Transport(WireMeter, abc.ABC):
 
     Bytes are those that this rank hands over for other ranks: (W−1)·P for an all-to-all or all-gather of P-byte
     payloads; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To gather on rank 0, every
-    other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. Payloads of an all-to-all or
-    all-gather may differ in length.
+    other rank hands over P; to fan out, rank 0 hands over (W−1)·P: nobody relays. In a broadcast of N bytes rank 0
+    hands over N, once: whom the backend has relay it is not counted. Payloads of an all-to-all or all-gather may
+    differ in length.
 
     Args:
         device: where tensors of control messages must live.

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pathlib
 import pickle
 import zipfile
@@ -58,6 +59,13 @@ def test_not_a_policy_file(tmp_path: pathlib.Path, content: bytes) -> None:
 def test_directory(tmp_path: pathlib.Path) -> None:
     with pytest.raises(PolicyFileError, match="cannot be read"):
         load_policy(tmp_path)
+
+
+def test_named_pipe(tmp_path: pathlib.Path) -> None:
+    """Refused unopened: who opens one waits for somebody to write to it."""
+    os.mkfifo(pipe := tmp_path / "p.mqg")
+    with pytest.raises(PolicyFileError, match=r"p\.mqg.*no regular file"):
+        load_policy(pipe)
 
 
 @pytest.mark.parametrize(

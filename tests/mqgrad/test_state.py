@@ -203,6 +203,18 @@ def test_a_controller_that_fails_is_reported_by_the_training_thread() -> None:
     run_ranks(rank_main)
 
 
+def test_a_state_may_be_closed_twice() -> None:
+    """As by a script's own last line and by what cleans up behind it."""
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4))
+        models.train(model, optimizer, state, rank, range(1))
+        state.close()
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_without_a_process_group_the_remedy_is_named() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         mqgrad.CompressionState()
