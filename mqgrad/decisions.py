@@ -15,13 +15,14 @@ from .widths import Width, Widths, check_parameter_widths, check_width
 _TOO_LONG = 2**31
 
 
-def whole_iterations(what: str, number: object) -> int:
+def whole_iterations(what: str, number: Any) -> int:
     """A number of iterations as an int.
 
     Raises:
         ValueError: it is no whole number, below 1 or beyond what 32 bits hold; ``what`` it is comes first.
     """
-    if not (isinstance(number, numbers.Real) and 1 <= number < _TOO_LONG and number == int(number)):
+    is_real = isinstance(number, numbers.Real)
+    if not (is_real and 1 <= number < _TOO_LONG and number == int(number)):
         raise ValueError(f"{what} {number!r} must be a whole number of iterations, from 1 to {_TOO_LONG - 1}")
     return int(number)
 

@@ -8,7 +8,6 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -150,10 +149,11 @@ class LayoutTable:
             self._next_id += self._scale_buckets(parameter.numel())
 
     def _check(self, own: Order, saved: Order) -> None:
-        if not saved or own == saved[: len(own)]:
+        pairs = enumerate(zip(own, saved, strict=False))  # one of them may have come further
+        differing = next((pair for pair in pairs if pair[1][0] != pair[1][1]), None)
+        if differing is None:
             return
-        pairs = itertools.zip_longest(own, saved, fillvalue=[])
-        number, (now, then) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
+        number, (now, then) = differing
         raise ValueError(
             f"rank {self._rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
             f"residuals, anchors and velocities are kept: its bucket {number} had {_told(then)}, and here has "

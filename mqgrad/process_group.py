@@ -196,9 +196,10 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
     group = group or dist.group.WORLD
+    ranks = dist.get_process_group_ranks(group)
     return dist.new_group(
-        dist.get_process_group_ranks(group),
+        ranks,
         timeout=datetime.timedelta(seconds=timeout_seconds),
         backend=dist.get_backend(group),
-        use_local_synchronization=group.size() < dist.get_world_size(),
+        use_local_synchronization=len(ranks) < dist.get_world_size(),
     )
