@@ -23,7 +23,9 @@ def whole_iterations(what: str, number: Any) -> int:
     """
     is_real = isinstance(number, numbers.Real)
     if not (is_real and 1 <= number < _TOO_LONG and number == int(number)):
-        raise ValueError(f"{what} {number!r} must be a whole number of iterations, from 1 to {_TOO_LONG - 1}")
+        raise ValueError(
+            f"{what} {number!r}: it must be a whole number of iterations, from 1 to {_TOO_LONG - 1}"
+        )
     return int(number)
 
 

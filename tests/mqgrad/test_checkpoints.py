@@ -8,10 +8,12 @@ import averages
 import models
 import pytest
 import torch
+from layouts import bucket_of
 from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
+from mqgrad.layout import LayoutTable
 from mqgrad.saved_parts import FORMAT_VERSION
 from mqgrad.statistics import IntervalStatistics
 
@@ -204,6 +206,21 @@ def test_a_state_whose_parameters_came_in_another_order_is_refused_on_every_rank
             assert f"rank {rank}: the saved state" in told
             assert "find_unused_parameters and bucket_cap_mb" in told
             assert "bucket 0 had 6 parameters of shapes (64, 64), (64, 64), (64, 64), …, and here" in told
+
+
+def test_parameters_may_be_added_after_a_state_was_saved_or_loaded() -> None:
+    """As by a script that trains more of its model later: what was known keeps its place."""
+    shapes = [(4, 2), (4,), (3, 4)]
+    first, second, third = (torch.zeros(shape) for shape in shapes)
+    saved, table = LayoutTable(bucket_size=2, world_size=2), LayoutTable(bucket_size=2, world_size=2)
+    bucket_of(saved, [first, second])
+    table.load_state_dict(saved.state_dict())
+    bucket_of(table, [first, second])
+    bucket_of(table, [third])
+    assert table.state_dict() == [shapes[:2], shapes[2:]]
+    table.load_state_dict(saved.state_dict())
+    with pytest.raises(ValueError, match=r"bucket 0 had 1 parameters of shapes \(3, 4\), and here has 2 "):
+        table.load_state_dict([[(3, 4)]])
 
 
 def test_a_state_is_loaded_where_parameters_come_in_the_same_order() -> None:

@@ -171,7 +171,7 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
 @pytest.mark.parametrize("interval", [0, -1, 2.5, math.nan, 2**31, "3", None])
 def test_an_interval_that_is_no_number_of_iterations_is_refused(interval) -> None:
     def rank_main(rank: int) -> None:
-        wrong = rf"interval.* {interval!r} must be a whole number of iterations, from 1 to 2147483647"
+        wrong = rf"interval.* {interval!r}: it must be a whole number of iterations, from 1 to 2147483647"
         with pytest.raises(ValueError, match=wrong):
             mqgrad.CompressionState(interval=interval)
         with pytest.raises(ValueError, match=wrong):
@@ -180,7 +180,7 @@ def test_an_interval_that_is_no_number_of_iterations_is_refused(interval) -> Non
             with pytest.raises(ValueError, match="opening of"):
                 mqgrad.CompressionState(Scripted([4], opening=interval))
         state = mqgrad.CompressionState(interval=3)
-        with pytest.raises(ValueError, match=f"on rank 0 {interval!r} must"):
+        with pytest.raises(ValueError, match=f"on rank 0 {interval!r}: it must"):
             state.interval = interval
         assert state.interval == 3
         state.close()
