@@ -43,6 +43,7 @@ class Iteration:
         measured: what iterations cost is added here.
         clock: of the training loop.
         seed: of the run, equal on all ranks.
+        of_moves: whether what parameters have moved in a round is averaged, and not gradients.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class Iteration:
         measured: Measurements,
         clock: IterationClock,
         seed: int,
+        of_moves: bool,
     ) -> None:
         self._transport, self._compressor, self._decisions = transport, compressor, decisions
         self._layouts, self._measured, self._clock, self._seed = layouts, measured, clock, seed
+        self._of_moves = of_moves
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         self._agreement = Agreement(transport, f"{configuration}, {decisions.terms}")
@@ -105,6 +108,7 @@ class Iteration:
             measure=measure,
             seconds=self._clock.seconds,
             period=period,
+            of_moves=self._of_moves,
         )
 
     @property

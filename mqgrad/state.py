@@ -112,6 +112,7 @@ class CompressionState:
             measured=self._measured,
             clock=self._clock,
             seed=seed,
+            of_moves=self._are_local,
         )
         self._thread = CommThread(self._transport.device)
         self._is_closed = False

@@ -44,6 +44,8 @@ class Step(NamedTuple):
     """What the iteration before took this rank, by the clock; 0 if that is not known."""
     period: int = 1
     """Iterations of the round that ends here."""
+    of_moves: bool = False
+    """Whether what parameters have moved in a round is averaged, and not gradients."""
 
 
 @runtime_checkable

@@ -66,8 +66,8 @@ class CodedMean(abc.ABC):
         """Those of the codec, which 32 is not in general."""
         return tuple(bits for bits in self.widths if 1 <= bits < 32)
 
-    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
-        """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
+    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
+        """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018); x may be a move of the parameters."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 
     def learns_gain(self, bits: Width) -> bool:
@@ -187,7 +187,7 @@ class CodedMean(abc.ABC):
             # the code's error is seen on the mean
             self._encode(self.codec.decode_mean(payloads, run.numel, bits), exchange, way, run, out)
             return
-        alpha, beta = self.coefficients(way.gain, bits)
+        alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
         residual = way.residual[part] if way.residual is not None else None
         self.codec.encode_mean(
             payloads,
@@ -210,7 +210,7 @@ class CodedMean(abc.ABC):
         if way.residual is None:
             self.codec.encode(x, bits, way.seed, ids, out=out)
             return
-        alpha, beta = self.coefficients(way.gain, bits)
+        alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
         residual = way.residual[run.part]
         learns = exchange.step.measure and self.learns_gain(bits)
         value = whole(x) + alpha * residual if learns else None

@@ -56,7 +56,7 @@ class ECQSGD(QSGD):
         growth = {f"feedback_growth_{way}": growth for way, growth in self.growth.items()}
         return {**growth, "entropy_coded_share": self.entropy_bytes / self.measured_bytes}
 
-    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
+    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
         return alpha, self.beta
 

@@ -5,10 +5,11 @@ is x and the error e_t − α·(e_(t−1) + (1 − α)·e_(t−2) + (1 − α)²
 to nothing, for any α in (0, 1]; were e white, its energy would be 2/(2 − α) of e's own. Textbook feedback, α =
 1, doubles it. Momentum averages that away, but Adam divides by it, as its second moment cannot tell error from
 gradient; and rounding to nearest sends in bursts what it has kept for long. α = 0.2 repays within about five
-iterations, less than a momentum of 0.9 looks back, and adds 11 % (measured: docs/systems.md). Below one bit most
-elements arrive by feedback alone, and α is 1, as it is at 16 bits, where there is next to nothing to feed back.
-The price: ‖h‖² = ‖e‖²/(α·(2 − α)) is larger, and so is what is handed over when one of these widths follows, or
-32 bits.
+iterations, less than a momentum of 0.9 looks back, and adds 11 % (measured: docs/systems.md). Below one bit
+most elements arrive by feedback alone, and α is 1, as it is at 16 bits, where there is next to nothing to feed
+back. It is not slow either where rounds of local iterations average what parameters have moved: no optimizer
+divides by that, and a round is a long time to wait. The price of a small α: ‖h‖² = ‖e‖²/(α·(2 − α)) is larger,
+and so is what is handed over when 32 bits follow.
 """
 
 import dataclasses
@@ -40,7 +41,7 @@ class Quantized(CodedMean):
     """``nearest`` is contractive and needs error feedback; ``stochastic`` is unbiased and noisier, and
     uniform at 1-3 bits, too."""
     feedback_gain: float = 0.2
-    """α, how much of a residual is sent along with each gradient at 1-8 bits; see Note [Slow feedback]."""
+    """α, at most, of gradients at 1-8 bits: how much of a residual is sent along. See Note [Slow feedback]."""
 
     def __post_init__(self) -> None:
         super(Quantized, self).__post_init__()  # slots make a new class, which super() alone does not find
@@ -67,14 +68,14 @@ class Quantized(CodedMean):
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
 
-    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
+    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         """Of Note [Slow feedback]; at most what is stable."""
         alpha, beta = super(Quantized, self).coefficients(gain, bits)
         if not 1 <= bits <= 8:
             return alpha, beta
         if bits in ROTATED_NOISE and self.rotates_few_bits:
             alpha, beta = rotated_coefficients(bits)
-        return min(alpha, self.feedback_gain), beta
+        return (alpha if of_moves else min(alpha, self.feedback_gain)), beta
 
 
 @functools.lru_cache(typed=True)

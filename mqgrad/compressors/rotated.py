@@ -174,7 +174,7 @@ class Rotated(CodedMean):
     def learns_gain(self, bits: Width) -> bool:
         return False
 
-    def coefficients(self, gain: FeedbackGain, bits: Width) -> tuple[float, float]:
+    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         if not self.unbiased or bits not in ROTATED_GAMMA:
             return super(Rotated, self).coefficients(gain, bits)
         return rotated_coefficients(bits)
