@@ -29,6 +29,11 @@ def whole_iterations(what: str, number: Any) -> int:
     return int(number)
 
 
+def _named(decider: object) -> str:
+    """By its class: a policy's own ``repr`` shows all its weights, and takes longer than to decide."""
+    return type(decider).__name__
+
+
 class Decisions:
     """Widths, and how many iterations intervals and rounds have, on one rank.
 
@@ -61,7 +66,7 @@ class Decisions:
         self.first_bits: Width = check_width(first_bits, compressor.widths)
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
-        own = "" if controller is None else f" of {controller}"
+        own = "" if controller is None else f" of {_named(controller)}"
         interval = whole_iterations(f"interval{own}", interval if controller is None else controller.interval)
         opening = interval if controller is None else opening_of(controller)
         self.interval = whole_iterations(f"opening{own}", opening)
@@ -101,10 +106,9 @@ class Decisions:
         Raises:
             ValueError: interval or period is no positive integer: here, on every rank, and not where it was decided.
         """
-        interval = whole_iterations(
-            f"{self.controller} of rank 0 decided on an interval of", decision.interval
-        )
-        period = whole_iterations(f"{self.period_rule} of rank 0 decided on a period of", decision.period)
+        deciders = _named(self.controller), _named(self.period_rule)
+        interval = whole_iterations(f"{deciders[0]} of rank 0 decided on an interval of", decision.interval)
+        period = whole_iterations(f"{deciders[1]} of rank 0 decided on a period of", decision.period)
         self.bits, self.interval, self.period = decision.bits, interval, period
 
     def state_dict(self) -> dict[str, Any]:

@@ -198,3 +198,19 @@ def test_a_controller_that_decides_on_no_interval_stops_every_rank(interval: flo
         state.close()
 
     run_ranks(rank_main)
+
+
+def test_a_decision_does_not_print_the_controller() -> None:
+    """A policy's ``repr`` shows its weights: to make one takes a hundred times as long as to decide."""
+
+    class Unprintable(Scripted):
+        def __repr__(self) -> str:
+            raise AssertionError("printed")
+
+    def rank_main(rank: int) -> int:
+        model, optimizer, state = models.new_run(Unprintable([4, 8]))
+        models.train(model, optimizer, state, rank, range(5))
+        state.close()
+        return state.bits
+
+    assert run_ranks(rank_main) == [8, 8]
