@@ -209,8 +209,8 @@ def test_a_decision_does_not_print_the_controller() -> None:
 
     def rank_main(rank: int) -> int:
         model, optimizer, state = models.new_run(Unprintable([4, 8]))
-        models.train(model, optimizer, state, rank, range(5))
+        models.train(model, optimizer, state, rank, range(2 * state.interval))
         state.close()
-        return state.bits
+        return len(state.controller.seen)
 
-    assert run_ranks(rank_main) == [8, 8]
+    assert min(run_ranks(rank_main)) > 0
