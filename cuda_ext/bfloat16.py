@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference_bfloat16, scattered
+from mqgrad.cuda_ext import checks, library, reference, reference_bfloat16, scattered
 from mqgrad.cuda_ext.scattered import Vector
 
 
@@ -122,6 +122,17 @@ def decode_bfloat16_into(out: Vector, payload: Tensor) -> None:
     )
 
 
+def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
+    """Overwrite a vector with the mean of W payloads; as `decode_mean_into`."""
+    numel = out.numel()
+    checks.require_payloads(payloads, 2 * numel)
+    payloads = checks.rows_of(payloads)
+    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+        torch.ops.mqgrad.decode_bfloat16_mean_into(*scattered.pieces(out), payloads, numel)
+        return
+    out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
+
+
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     """accumulator += decode_bfloat16(payload), for a contiguous float32 [N] on the device of the payload.
 
@@ -150,6 +161,10 @@ if library.IMPLEMENTATION == "extension":
         return payload.new_empty(numel, dtype=torch.float32)
 
     @torch.library.register_fake("mqgrad::decode_bfloat16_into")
+    def _(out: list[Tensor], *_: Any) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::decode_bfloat16_mean_into")
     def _(out: list[Tensor], *_: Any) -> None:
         return None
 

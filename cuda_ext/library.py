@@ -37,6 +37,12 @@ COMPILED_DEVICES = _compiled_devices()
 """Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
 
 
+def runs_on_cpu(device: torch.device) -> bool:
+    """Whether the compiled ops that the CPU alone has cover the device: those of scattered vectors and of several
+    steps at once, whose work other ops do elsewhere."""
+    return IMPLEMENTATION == "extension" and device.type == "cpu"
+
+
 @functools.lru_cache
 def warn_of_reference(device_type: str) -> None:
     reason = f"could not be loaded ({_load_error})" if _load_error else "was built without kernels for it"

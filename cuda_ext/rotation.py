@@ -59,7 +59,7 @@ def encode_rotated(
         return library.kernels(x.device, reference_rotation).encode_rotated(x, *settings)
     out = checks.payload_out(out, length, x.device)
     scattered.require_apart("out", out, x)
-    if not _is_fused(x.device):
+    if not library.runs_on_cpu(x.device):
         return out.copy_(encode_rotated(x, *settings))
     torch.ops.mqgrad.encode_rotated_into(out, *scattered.pieces(x), None, numel, *settings, 0.0, 0.0)
     return out
@@ -92,7 +92,7 @@ def encode_rotated_with_feedback(
     scattered.require_apart("residual", residual, x)
     scattered.require_apart("out", out, x, residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _is_fused(x.device):
+    if library.runs_on_cpu(x.device):
         tensors, offsets = scattered.pieces(x)
         torch.ops.mqgrad.encode_rotated_into(out, tensors, offsets, residual, numel, *settings, alpha, beta)
         return out
@@ -135,7 +135,7 @@ def reduce_encode_rotated(
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _is_fused(payloads.device):
+    if library.runs_on_cpu(payloads.device):
         out = checks.payload_out(out, payloads.shape[1], payloads.device)
         checks.require_apart("out", out, payloads=payloads, residual=residual)
         torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
@@ -174,6 +174,21 @@ def decode_rotated_into(out: Vector, payload: Tensor, bits: int, bucket_size: in
     torch.ops.mqgrad.decode_rotated_into(*scattered.pieces(out), payload, numel, bits, bucket_size)
 
 
+def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
+    """Overwrite a vector with the mean of W payloads; as `decode_mean_into`. Each has a seed of its own."""
+    numel = out.numel()
+    checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
+    payloads = checks.rows_of(payloads)
+    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+        torch.ops.mqgrad.decode_rotated_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
+        return
+    out.copy_(
+        reference.mean_of(
+            payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
+        )
+    )
+
+
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
     """accumulator += decode_rotated(payload), for a contiguous float32 [N] on the device of the payload.
 
@@ -187,11 +202,6 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     library.kernels(payload.device, reference_rotation).decode_rotated_add_(
         accumulator, payload, bits, bucket_size
     )
-
-
-def _is_fused(device: torch.device) -> bool:
-    """Whether the ops of several steps are compiled; elsewhere the others do their work in turn."""
-    return library.IMPLEMENTATION == "extension" and device.type == "cpu"
 
 
 if library.IMPLEMENTATION == "extension":
@@ -209,6 +219,10 @@ if library.IMPLEMENTATION == "extension":
         return None
 
     @torch.library.register_fake("mqgrad::decode_rotated_into")
+    def _(out: list[Tensor], *_: Any) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::decode_rotated_mean_into")
     def _(out: list[Tensor], *_: Any) -> None:
         return None
 

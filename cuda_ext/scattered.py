@@ -80,11 +80,6 @@ class Scattered:
 Vector = Tensor | Scattered
 
 
-def _is_used_in_place(device: torch.device) -> bool:
-    """Whether the ops take the tensors of a scattered vector; those of CUDA, and the reference, take one."""
-    return library.IMPLEMENTATION == "extension" and device.type == "cpu"
-
-
 def _require_tensors(x: Scattered) -> None:
     end: float = -math.inf
     for tensor, offset in zip(x.tensors, x.offsets, strict=True):
@@ -107,7 +102,7 @@ def readable(x: Vector) -> Vector:
     """
     if isinstance(x, Scattered):
         _require_tensors(x)
-        return x if _is_used_in_place(x.device) else x.gathered()
+        return x if library.runs_on_cpu(x.device) else x.gathered()
     checks.require_input(x, 1)
     return x.contiguous()
 
@@ -122,7 +117,7 @@ def is_writable(out: Vector, payload: Tensor) -> bool:
     """
     if isinstance(out, Scattered):
         _require_tensors(out)
-        return _is_used_in_place(out.device)
+        return library.runs_on_cpu(out.device)
     checks.require_floats("out", out, out.numel(), payload.device)
     checks.require_apart("out", out, payload=payload)
     return True

@@ -213,6 +213,28 @@ def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> No
     torch.ops.mqgrad.decode_into(tensors, offsets, payload, numel, bits, bucket_size)
 
 
+def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
+    """Overwrite a vector with the mean of W payloads, reading each once.
+
+    The values are those of `decode_add_` for every row in turn to float32 zeros, and a division by W.
+
+    Args:
+        out: as in `decode_into`.
+        payloads: uint8 [W, payload_bytes(N, bits, bucket_size)], W at least 1. Untrusted, as in `decode`.
+
+    Raises:
+        TypeError: payloads are not uint8, or out of no supported type.
+        ValueError: payloads have the wrong length, or an argument is out of range, or out shares memory with them.
+    """
+    numel = out.numel()
+    checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
+    payloads = checks.rows_of(payloads)
+    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+        torch.ops.mqgrad.decode_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
+        return
+    out.copy_(reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size)))
+
+
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
     """accumulator += decode(payload), without the tensor in between.
 
@@ -253,6 +275,10 @@ if library.IMPLEMENTATION == "extension":
         return None
 
     @torch.library.register_fake("mqgrad::decode_into")
+    def _(out: list[Tensor], *_: Any) -> None:
+        return None
+
+    @torch.library.register_fake("mqgrad::decode_mean_into")
     def _(out: list[Tensor], *_: Any) -> None:
         return None
 

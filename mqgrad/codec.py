@@ -178,6 +178,15 @@ class Codec(VectorCodec):
         else:
             VectorCodec.decode_into_(self, out, payload, bits)
 
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; 1-16 bits in one pass."""
+        if 1 <= check_width(bits) <= 8:
+            cuda_ext.decode_mean_into(out, payloads, int(bits), self.bucket_size)
+        elif bits == 16:
+            cuda_ext.decode_bfloat16_mean_into(out, payloads)
+        else:
+            VectorCodec.decode_mean_into_(self, out, payloads, bits)
+
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
         if check_width(bits) < 1:

@@ -75,6 +75,11 @@ class VectorCodec(abc.ABC):
         checks.require_payloads(payloads, self.payload_bytes(numel, bits))
         return reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits))
 
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; errors as of
+        :meth:`decode_mean`."""
+        out.copy_(self.decode_mean(payloads, out.numel(), bits))
+
     def encode_mean(
         self,
         payloads: torch.Tensor,
@@ -132,6 +137,9 @@ class CodecByWidth(VectorCodec):
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_into_(out, payload, bits)
+
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_mean_into_(out, payloads, bits)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_add_(accumulator, payload, bits)

@@ -47,4 +47,7 @@ void encode_bfloat16_range(const Bfloat16Arguments& arguments, int64_t begin, in
 // Elements [begin, end) to out[0] and on. `add` adds to `out` instead of overwriting it.
 void decode_bfloat16_range(const uint8_t* payload, int64_t begin, int64_t end, bool add, float* out);
 
+// The same of the mean of `count` payloads, each `stride` bytes behind the one before.
+void decode_bfloat16_means(const uint8_t* payloads, int64_t count, int64_t stride, int64_t begin, int64_t end, float* out);
+
 }  // namespace mqgrad

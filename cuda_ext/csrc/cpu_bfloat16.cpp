@@ -42,16 +42,14 @@ MQ_CLONES void add_values(const uint8_t* __restrict payload, int64_t n, float* _
   for (int64_t i = 0; i < n; ++i) out[i] += load(payload, i);
 }
 
-void mean_of_payloads(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* mean) {
-  mean_of(a.count, n, mean, [&](int64_t k) {
-    add_values(a.payloads + k * (2 * a.numel + a.gap) + 2 * begin, n, mean);
-  });
+void mean_of_payloads(const uint8_t* payloads, int64_t count, int64_t stride, int64_t begin, int64_t n, float* mean) {
+  mean_of(count, n, mean, [&](int64_t k) { add_values(payloads + k * stride + 2 * begin, n, mean); });
 }
 
 // Elements [begin, begin + n) as fp32, in `room` where they are not that already.
 const float* input_floats(const Bfloat16Arguments& a, int64_t begin, int64_t n, float* room) {
   if (!a.payloads) return as_floats(a.x, a.dtype, begin - a.x_begin, n, room);
-  mean_of_payloads(a, begin, n, room);
+  mean_of_payloads(a.payloads, a.count, 2 * a.numel + a.gap, begin, n, room);
   return room;
 }
 
@@ -73,6 +71,12 @@ void encode_bfloat16_range(const Bfloat16Arguments& a, int64_t begin, int64_t en
 void decode_bfloat16_range(const uint8_t* payload, int64_t begin, int64_t end, bool add, float* out) {
   const auto values = add ? add_values : write_values;
   values(payload + 2 * begin, end - begin, out);
+}
+
+void decode_bfloat16_means(const uint8_t* payloads, int64_t count, int64_t stride, int64_t begin, int64_t end, float* out) {
+  for (int64_t at = begin; at < end; at += kChunk) {
+    mean_of_payloads(payloads, count, stride, at, std::min(kChunk, end - at), out + (at - begin));
+  }
 }
 
 }  // namespace mqgrad

@@ -84,17 +84,33 @@ class Decoder {
   DecodingRoom& room_;
 };
 
+// Of payloads, each `stride` bytes behind the one before. Each has signs of its own, so that they are rotated back before
+// they are added: with the same seed in all, the sum could be taken of codewords.
+class MeanDecoder {
+ public:
+  MeanDecoder(const uint8_t* payloads, int64_t count, int64_t stride, const RotationLayout& layout)
+      : room_(count ? layout.bucket_size : 0) {
+    decoders_.reserve(static_cast<size_t>(count));
+    for (int64_t k = 0; k < count; ++k) decoders_.emplace_back(payloads + k * stride, layout, room_);
+  }
+
+  void decode(int64_t bucket, int64_t n, float* mean) {
+    mean_of(static_cast<int64_t>(decoders_.size()), n, mean,
+            [&](int64_t k) { decoders_[k].decode(bucket, true, n, mean); });
+  }
+
+ private:
+  DecodingRoom room_;
+  std::vector<Decoder> decoders_;
+};
+
 // Encodes buckets of one vector, or of the mean of payloads.
 class Encoder {
  public:
   Encoder(const RotatedArguments& a, uint8_t* payload)
       : a_(a), payload_(payload), size_(a.layout.bucket_size), signs_(random_signs(a.seed, size_)), loaded_(size_),
-        v_(size_), other_(size_), codes_(size_), words_(size_), sums_(size_ / 4), room_(a.count ? size_ : 0) {
-    decoders_.reserve(static_cast<size_t>(a.count));
-    for (int64_t k = 0; k < a.count; ++k) {
-      decoders_.emplace_back(a.payloads + k * (a.layout.payload_bytes() + a.gap), a.layout, room_);
-    }
-  }
+        v_(size_), other_(size_), codes_(size_), words_(size_), sums_(size_ / 4),
+        mean_(a.payloads, a.count, a.layout.payload_bytes() + a.gap, a.layout) {}
 
   void encode(int64_t bucket) {
     const int64_t begin = bucket * size_;
@@ -116,14 +132,8 @@ class Encoder {
  private:
   const float* load(int64_t bucket, int64_t begin, int64_t n) {
     if (!a_.payloads) return as_floats(a_.x, a_.dtype, begin - a_.x_begin, n, loaded_.data());
-    mean_of_payloads(bucket, n);
+    mean_.decode(bucket, n, loaded_.data());
     return loaded_.data();
-  }
-
-  // Each payload has signs of its own, so that they are rotated back before they are added: with the same seed in all,
-  // the sum could be taken of codewords.
-  void mean_of_payloads(int64_t bucket, int64_t n) {
-    mean_of(a_.count, n, loaded_.data(), [&](int64_t k) { decoders_[k].decode(bucket, true, n, loaded_.data()); });
   }
 
   // What is coded, rotated, to other_.
@@ -156,8 +166,7 @@ class Encoder {
   CacheAligned<int8_t> words_;
   CacheAligned<float> sums_;
   NextBucket next_;
-  DecodingRoom room_;
-  std::vector<Decoder> decoders_;
+  MeanDecoder mean_;
 };
 
 }  // namespace
@@ -174,6 +183,14 @@ void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout
   for (int64_t bucket = begin; bucket < end; ++bucket, out += layout.bucket_size) {
     const int64_t n = std::min(layout.bucket_size, layout.numel - bucket * layout.bucket_size);
     decoder.decode(bucket, add, n, out, GradualPrefetch(out, n, 3));
+  }
+}
+
+void decode_rotated_means(const uint8_t* payloads, int64_t count, int64_t stride, const RotationLayout& layout,
+                          int64_t begin, int64_t end, float* out) {
+  MeanDecoder decoder(payloads, count, stride, layout);
+  for (int64_t bucket = begin; bucket < end; ++bucket, out += layout.bucket_size) {
+    decoder.decode(bucket, std::min(layout.bucket_size, layout.numel - bucket * layout.bucket_size), out);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels.h"
 #include "new_output.h"
+#include "reduce.h"
 #include "scattered_checks.h"
 
 namespace mqgrad {
@@ -117,6 +118,25 @@ Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket
   return out;
 }
 
+// A chunk at a time, whose sum stays in the cache.
+void decode_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel, int64_t bits,
+                      int64_t bucket_size) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  const int64_t stride = layout.payload_bytes() + checked_gap(payloads, layout.payload_bytes());
+  check_pieces(out, offsets, payloads);
+  const Scattered vector = written_to(out, offsets);
+  const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
+  const auto mean = [&](float* values, int64_t from, int64_t to) {
+    mean_of(payloads.size(0), to - from, values,
+            [&](int64_t k) { decode_range(bytes + k * stride, layout, from, to, true, values); });
+  };
+  parallel_chunks(numel, [&](int64_t begin, int64_t end) {
+    vector.write(begin * kChunk, std::min(end * kChunk, numel), 8, [&](float* values, int64_t from, int64_t to) {
+      for (int64_t at = from; at < to; at += kChunk) mean(values + (at - from), at, std::min(at + kChunk, to));
+    });
+  });
+}
+
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   const int64_t numel = accumulator.numel();
   check_floats(accumulator, numel, payload, "accumulator");
@@ -182,6 +202,8 @@ STABLE_TORCH_LIBRARY(mqgrad, m) {
       "int bucket_size, bool stochastic, int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
   m.def("decode(Tensor payload, int numel, int bits, int bucket_size) -> Tensor");
   m.def("decode_into(Tensor(a!)[] out, int[] offsets, Tensor payload, int numel, int bits, int bucket_size) -> ()");
+  m.def(
+      "decode_mean_into(Tensor(a!)[] out, int[] offsets, Tensor payloads, int numel, int bits, int bucket_size) -> ()");
   m.def("decode_add_(Tensor(a!) accumulator, Tensor payload, int bits, int bucket_size) -> ()");
   m.def("encode_minmax(Tensor x, int bits) -> Tensor");
   m.def("decode_minmax(Tensor payload, int rows, int columns, int bits) -> Tensor");
@@ -194,6 +216,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));
   m.impl("decode_into", TORCH_BOX(&decode_into));
+  m.impl("decode_mean_into", TORCH_BOX(&decode_mean_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));
   m.impl("encode_minmax", TORCH_BOX(&encode_minmax));
   m.impl("decode_minmax", TORCH_BOX(&decode_minmax));

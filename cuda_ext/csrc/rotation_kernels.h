@@ -56,4 +56,8 @@ void encode_rotated_buckets(const RotatedArguments& arguments, int64_t begin, in
 void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,
                             float* out);
 
+// The same of the mean of `count` payloads, each `stride` bytes behind the one before.
+void decode_rotated_means(const uint8_t* payloads, int64_t count, int64_t stride, const RotationLayout& layout,
+                          int64_t begin, int64_t end, float* out);
+
 }  // namespace mqgrad

@@ -84,6 +84,21 @@ void decode_rotated_into(const Tensors& out, const Offsets& offsets, const Tenso
   run_decode(payload, layout, false, written_to(out, offsets));
 }
 
+void decode_rotated_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel,
+                              int64_t bits, int64_t bucket_size) {
+  const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
+  const int64_t stride = layout.payload_bytes() + checked_gap(payloads, layout.payload_bytes());
+  check_pieces(out, offsets, payloads);
+  const Scattered vector = written_to(out, offsets);
+  const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
+  const int64_t size = bucket_size;
+  parallel_buckets(layout, [&](int64_t begin, int64_t end) {
+    vector.write(begin * size, std::min(end * size, numel), size, [&](float* values, int64_t from, int64_t to) {
+      decode_rotated_means(bytes, payloads.size(0), stride, layout, from / size, ceil_divide(to, size), values);
+    });
+  });
+}
+
 Tensor decode_rotated(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
   const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
   check_payload(payload, layout.payload_bytes());  // before numel is allocated
@@ -111,6 +126,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
   m.def("decode_rotated(Tensor payload, int numel, int bits, int bucket_size) -> Tensor");
   m.def(
       "decode_rotated_into(Tensor(a!)[] out, int[] offsets, Tensor payload, int numel, int bits, int bucket_size) -> ()");
+  m.def(
+      "decode_rotated_mean_into(Tensor(a!)[] out, int[] offsets, Tensor payloads, int numel, int bits, "
+      "int bucket_size) -> ()");
   m.def("decode_rotated_add_(Tensor(a!) accumulator, Tensor payload, int bits, int bucket_size) -> ()");
 }
 
@@ -120,6 +138,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("reduce_encode_rotated_into", TORCH_BOX(&reduce_encode_rotated_into));
   m.impl("decode_rotated", TORCH_BOX(&decode_rotated));
   m.impl("decode_rotated_into", TORCH_BOX(&decode_rotated_into));
+  m.impl("decode_rotated_mean_into", TORCH_BOX(&decode_rotated_mean_into));
   m.impl("decode_rotated_add_", TORCH_BOX(&decode_rotated_add_));
 }
 

@@ -19,9 +19,11 @@ from ..widths import WIDTHS, Width, Widths
 from ..wire_meter import DONE, Pending
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
+from .gathered import Gathered
 from .gradient_vector import GradientVector
+from .push_pull import PushPull
 from .runs import Run
-from .topology import TopologyName, make_topology
+from .topology import CodedTopologyName, Topology, check_topology, gathers, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -36,19 +38,21 @@ class CodedMean(abc.ABC):
     """Elements that share one fp32 scale."""
     error_feedback: bool = True
     """Keep what the code left out and send it later: costs two fp32 copies of the model."""
-    topology: TopologyName = "sharded"
-    """``star`` is MQGrad's own: rank 0 is the server, and its link carries W−1 coded models each way."""
+    topology: CodedTopologyName = "sharded"
+    """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
+    (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
+    it costs no more bytes than shards do, else shards."""
     push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
     """State: of each rank's own gradient."""
     pull_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
-    """State: of the averaged shards that this rank owns; zero in the parts that others own."""
+    """State: of the averaged shards that this rank owns; zero in the parts that others own. Empty in an all-gather."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     observed: int | None = dataclasses.field(init=False, repr=False, default=None)
     """State: the iteration whose observations the gains have still to learn; equal on all ranks."""
 
     def __post_init__(self) -> None:
-        make_topology(self.topology)
+        check_topology(self.topology, CodedTopologyName)
         if self.error_feedback:
             self.push_feedback, self.pull_feedback = ErrorFeedback(), ErrorFeedback()
 
@@ -95,19 +99,16 @@ class CodedMean(abc.ABC):
         if holds_backlog:
             self._add_backlog(work, transport)
         buffer = work.buffer
-        make_topology(self.topology).average_plain_(transport, buffer)
+        self._servers.average_plain_(transport, buffer)
         # An overflowing step is not applied, so its backlog is kept. The buffer is the same on every rank.
         if holds_backlog and bool(buffer.isfinite().all()):
             self._drop_backlog(work)
 
     def _add_backlog(self, work: BucketWork, transport: Transport) -> None:
-        assert self.push_feedback is not None
-        assert self.pull_feedback is not None
         push, pull = self._residuals(work.layout, transport)
         assert push is not None
-        assert pull is not None
         # The pull residual is of the mean, hence W times: the division by W follows.
-        pending = push + pull * transport.world_size
+        pending = push if pull is None else push + pull * transport.world_size
         for gradient, view in zip(work.gradients, work.layout.views(pending), strict=True):
             gradient.add_(view.view_as(gradient))
 
@@ -118,17 +119,21 @@ class CodedMean(abc.ABC):
         self.pull_feedback.drop(work.layout)
 
     def _start_average_coded(self, work: BucketWork, step: Step) -> Pending[None]:
+        return self._exchange(work.layout, step).start_average_(work.gradients)
+
+    def _exchange(self, layout: Layout, step: Step) -> Exchange:
         rank, world_size = step.transport.rank, step.transport.world_size
-        push, pull = self._residuals(work.layout, step.transport)
-        exchange = Exchange(
-            coder=self,
-            topology=make_topology(self.topology),
-            layout=work.layout,
-            step=step,
-            push=Way(push, self.push_gain, stream_seed(step.seed, step.iteration, rank)),
-            pull=Way(pull, self.pull_gain, stream_seed(step.seed, step.iteration, world_size)),
-        )
-        return exchange.start_average_(work.gradients)
+        push_residual, pull_residual = self._residuals(layout, step.transport)
+        push = Way(push_residual, self.push_gain, stream_seed(step.seed, step.iteration, rank))
+        if gathers(self.topology, world_size):
+            return Gathered(coder=self, layout=layout, step=step, push=push)
+        pull = Way(pull_residual, self.pull_gain, stream_seed(step.seed, step.iteration, world_size))
+        return PushPull(coder=self, layout=layout, step=step, push=push, topology=self._servers, pull=pull)
+
+    @property
+    def _servers(self) -> Topology:
+        """Who owns shards, where there are any, and takes what travels uncoded."""
+        return make_topology("star" if self.topology == "star" else "sharded")
 
     @property
     def rotates_few_bits(self) -> bool:
@@ -252,13 +257,15 @@ class CodedMean(abc.ABC):
         """Residuals of the layout; when DDP has regrouped it, the pull residuals move to their new owners."""
         if self.push_feedback is None or self.pull_feedback is None:
             return None, None
+        if gathers(self.topology, transport.world_size):
+            return self.push_feedback.flat(layout), None
         moved = self.pull_feedback.moved(layout)
         push, pull = self.push_feedback.flat(layout), self.pull_feedback.flat(layout)
         if moved is not None:
             # Each element is non-zero on its old owner alone, so the sum is exact.
             values = pull[moved]
             transport.all_reduce_(values)
-            owned = make_topology(self.topology).owned(transport)
+            owned = self._servers.owned(transport)
             own = slice(owned.start * layout.shard_numel, owned.stop * layout.shard_numel)
             pull[moved] = values
             kept = pull[own].clone()

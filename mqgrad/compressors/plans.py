@@ -45,14 +45,19 @@ def planned(
     bits: Width,
     parameter_bits: tuple[Width, ...] | None,
     bucket_size: int,
+    *,
+    in_shards: bool = True,
 ) -> list[Chunk]:
-    """The chunks of a layout at a width, or at a width for each parameter; to be left as they are."""
-    key = (codec, bits, parameter_bits)
+    """The chunks of a layout at a width, or at a width for each parameter; to be left as they are.
+
+    Without shards all of it is one.
+    """
+    key = (codec, bits, parameter_bits, in_shards)
     if key not in layout.plans:
         if len(layout.plans) == _PLANS:
             layout.plans.clear()
         device = layout.bucket_ids.device
-        shards = chunked(shard_runs(layout, bits, parameter_bits), bucket_size)
+        shards = chunked(shard_runs(layout, bits, parameter_bits, in_shards=in_shards), bucket_size)
         layout.plans[key] = [_chunk(codec, runs, device) for runs in shards]
     chunks: list[Chunk] = layout.plans[key]
     return chunks

@@ -102,6 +102,10 @@ class RotationCodec(VectorCodec):
         """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
         cuda_ext.decode_rotated_into(out, payload, int(bits), self.bucket_size)
 
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P], in one pass."""
+        cuda_ext.decode_rotated_mean_into(out, payloads, int(bits), self.bucket_size)
+
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
         cuda_ext.decode_rotated_add_(accumulator, payload, int(bits), self.bucket_size)

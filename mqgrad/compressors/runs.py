@@ -30,20 +30,23 @@ class Run(NamedTuple):
         return int(self.part.stop - self.part.start)
 
 
-def shard_runs(layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None) -> list[list[Run]]:
+def shard_runs(
+    layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None, *, in_shards: bool = True
+) -> list[list[Run]]:
     """The runs of each shard, as few as possible; one each where all parameters have the width ``bits``.
+
+    Without shards the whole vector is one.
 
     The scale buckets after the last parameter, all zero, are coded at the narrowest width of the bucket.
     """
-    shards = [
-        slice(start, start + layout.shard_numel) for start in range(0, layout.numel, layout.shard_numel)
-    ]
+    shard_numel = layout.shard_numel if in_shards else layout.numel
+    shards = [slice(start, start + shard_numel) for start in range(0, layout.numel, shard_numel)]
     if parameter_bits is None:
         return [[Run(part, bits)] for part in shards]
     starts, widths = [*layout.offsets, layout.end], [*parameter_bits, min(parameter_bits)]
     stops = [*starts[1:], layout.numel]
     parameters = [Run(slice(*ends), bits) for *ends, bits in zip(starts, stops, widths, strict=True)]
-    return [_merged(_cut_all(parameters, part.start, layout.shard_numel)) for part in shards]
+    return [_merged(_cut_all(parameters, part.start, shard_numel)) for part in shards]
 
 
 def chunked(shards: list[list[Run]], bucket_size: int) -> list[list[list[Run]]]:

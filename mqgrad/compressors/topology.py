@@ -4,7 +4,7 @@ A bucket has as many shards as there are ranks; their payloads may differ in len
 """
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 
@@ -12,6 +12,8 @@ from ..transport import Start, Transport
 from ..wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
+CodedTopologyName = Literal["auto", "all-gather", "sharded", "star"]
+"""Of a coded mean, which may also be taken by every rank: see :class:`.Gathered`."""
 Received = list[torch.Tensor]
 """For each shard that a rank owns, [W, P] with row r the payload [P] of rank r."""
 StartPush = Callable[[torch.Tensor], Pending[Received]]
@@ -103,15 +105,32 @@ class Star:
 _TOPOLOGIES: dict[str, type[Topology]] = {"sharded": Sharded, "star": Star}
 
 
-def make_topology(name: str) -> Topology:
+def make_topology(name: TopologyName) -> Topology:
     """The topology of a name.
 
     Raises:
         ValueError: listing the known names.
     """
-    if name not in _TOPOLOGIES:
-        raise ValueError(f"topology {name!r} is unknown; choose one of {', '.join(_TOPOLOGIES)}")
+    check_topology(name, TopologyName)
     return _TOPOLOGIES[name]()
+
+
+def check_topology(name: str, known: object) -> None:
+    """Check a name.
+
+    Args:
+        known: the literal type of the known names.
+
+    Raises:
+        ValueError: listing them.
+    """
+    if name not in get_args(known):
+        raise ValueError(f"topology {name!r} is unknown; choose one of {', '.join(get_args(known))}")
+
+
+def gathers(name: CodedTopologyName, world_size: int) -> bool:
+    """Whether every rank takes the mean of everything: where it is asked for, and with two ranks by default."""
+    return name == "all-gather" or (name == "auto" and world_size == 2)
 
 
 def join(payloads: list[torch.Tensor], device: torch.device) -> torch.Tensor:

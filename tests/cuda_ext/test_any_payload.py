@@ -82,6 +82,18 @@ MANY: dict[str, tuple[Family, Receive]] = {
         UNIFORM,
         lambda p, floats, layout: cuda_ext.reduce_encode(p, *layout, False, 3, residual=floats, beta=0.9),
     ),
+    "decode_mean_into": (
+        UNIFORM,
+        lambda p, floats, layout: cuda_ext.decode_mean_into(floats, p, *layout[1:]),
+    ),
+    "decode_rotated_mean_into": (
+        ROTATED,
+        lambda p, floats, layout: cuda_ext.decode_rotated_mean_into(floats, p, *layout[1:]),
+    ),
+    "decode_bfloat16_mean_into": (
+        BFLOAT16,
+        lambda p, floats, layout: cuda_ext.decode_bfloat16_mean_into(floats, p),
+    ),
     "reduce_encode_rotated": (
         ROTATED,
         lambda p, floats, layout: cuda_ext.reduce_encode_rotated(p, *layout, True, 3),

@@ -139,6 +139,7 @@ def test_opcheck() -> None:
     torch.library.opcheck(ops.reduce_encode_bfloat16_into.default, reduction)
     torch.library.opcheck(ops.decode_bfloat16.default, (payload, 70))
     torch.library.opcheck(ops.decode_bfloat16_into.default, ([x.clone()], [0], payload, 70))
+    torch.library.opcheck(ops.decode_bfloat16_mean_into.default, ([x.clone()], [0], payload.repeat(2, 1), 70))
     torch.library.opcheck(ops.decode_bfloat16_add_.default, (x.clone(), payload))
 
 
@@ -155,6 +156,7 @@ def test_opcheck() -> None:
         ("decode_bfloat16", (torch.zeros(8, dtype=torch.uint8), 5)),
         ("decode_bfloat16", (torch.zeros(0, dtype=torch.uint8), 2**63 - 1)),  # twice that wraps to -2
         ("decode_bfloat16_into", ([torch.zeros(5)], [0], BYTES, 5)),
+        ("decode_bfloat16_mean_into", ([torch.zeros(5)], [0], BYTES.repeat(2, 1), 5)),
         ("decode_bfloat16_add_", (torch.zeros(3), torch.zeros(8, dtype=torch.uint8))),
     ],
 )

@@ -38,6 +38,9 @@ RECEIVE_ONE: dict[str, Receive] = {
 }
 RECEIVE_MANY: dict[str, Receive] = {
     "decode_mean": lambda codec, bits, payloads, floats: codec.decode_mean(payloads, NUMEL, bits),
+    "decode_mean_into_": lambda codec, bits, payloads, floats: codec.decode_mean_into_(
+        floats, payloads, bits
+    ),
     "encode_mean": lambda codec, bits, payloads, floats: codec.encode_mean(payloads, NUMEL, bits, None),
     "with_feedback": lambda codec, bits, payloads, floats: codec.encode_mean(payloads, NUMEL, bits, floats),
 }

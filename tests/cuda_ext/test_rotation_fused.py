@@ -10,7 +10,7 @@ from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import reference_rotation, rotation
+from mqgrad.cuda_ext import library, reference_rotation
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 BUCKET_SIZES = [8, 16, 32, 64, 128, 256, 512, 4096]
@@ -101,7 +101,7 @@ def test_a_device_without_the_fused_kernels_gets_the_same_bytes(
         return [payload, out, plain, through, residual]
 
     fused = run()
-    monkeypatch.setattr(rotation, "_is_fused", lambda tensor: False)
+    monkeypatch.setattr(library, "runs_on_cpu", lambda device: False)
     for ours, expected in zip(run(), fused, strict=True):
         assert_same(ours, expected)
 
@@ -200,6 +200,8 @@ def test_the_ops_themselves_guard_the_memory() -> None:
         ops.reduce_encode_rotated_into(payloads[0], payloads, None, 1000, 2, 64, True, 0, 1.0, 1.0)
     with pytest.raises(RuntimeError, match="payload must have"):
         ops.decode_rotated_into([torch.zeros(1000)], [0], payloads[0], 1000, 2, 64)
+    with pytest.raises(RuntimeError, match="rows of"):
+        ops.decode_rotated_mean_into([torch.zeros(1000)], [0], payloads, 1000, 2, 64)
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
@@ -212,6 +214,7 @@ def test_opcheck() -> None:
     reduction = (payload.clone(), payloads, x.flip(0), 700, 2, 64, True, 1, 0.7, 1.0)
     torch.library.opcheck(ops.reduce_encode_rotated_into.default, reduction)
     torch.library.opcheck(ops.decode_rotated_into.default, ([x.clone()], [0], payload, 700, 2, 64))
+    torch.library.opcheck(ops.decode_rotated_mean_into.default, ([x.clone()], [0], payloads, 700, 2, 64))
 
 
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension is not built")

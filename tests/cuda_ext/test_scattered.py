@@ -22,6 +22,7 @@ class Code(NamedTuple):
     encode_with_feedback: Callable[..., Tensor]
     decode: Callable[..., Tensor]
     decode_into: Callable[..., None]
+    decode_mean_into: Callable[..., None]
 
 
 def seeded(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -38,6 +39,7 @@ CODES = {
         ),
         lambda payload, numel, settings: cuda_ext.decode(payload, numel, *settings),
         lambda out, payload, settings: cuda_ext.decode_into(out, payload, *settings),
+        lambda out, payloads, settings: cuda_ext.decode_mean_into(out, payloads, *settings),
     ),
     "rotated": Code(
         st.tuples(st.integers(1, 4), st.sampled_from([8, 512])),
@@ -47,6 +49,7 @@ CODES = {
         ),
         lambda payload, numel, settings: cuda_ext.decode_rotated(payload, numel, *settings),
         lambda out, payload, settings: cuda_ext.decode_rotated_into(out, payload, *settings),
+        lambda out, payloads, settings: cuda_ext.decode_rotated_mean_into(out, payloads, *settings),
     ),
     "bfloat16": Code(
         st.just(()),
@@ -54,6 +57,7 @@ CODES = {
         lambda x, h, settings, **kwargs: cuda_ext.encode_bfloat16_with_feedback(x, h, 0.7, 0.9, **kwargs),
         lambda payload, numel, settings: cuda_ext.decode_bfloat16(payload, numel),
         lambda out, payload, settings: cuda_ext.decode_bfloat16_into(out, payload),
+        lambda out, payloads, settings: cuda_ext.decode_bfloat16_mean_into(out, payloads),
     ),
 }
 DTYPES = st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -95,6 +99,24 @@ def test_as_of_one_tensor(code: Code, vector: Scattered, data: st.DataObject) ->
         assert same(tensor, copy)
 
 
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+@given(vectors(), st.integers(1, 4), st.data())
+def test_means_as_of_one_tensor(code: Code, vector: Scattered, count: int, data: st.DataObject) -> None:
+    """Decoded one after another, added up from zero, divided, copied back; payloads may lie within messages."""
+    settings, one = data.draw(code.settings), vector.gathered()
+    rows = [code.encode(one * k, settings) for k in range(1, count + 1)]
+    gap = data.draw(st.integers(0, 9))
+    payloads = torch.nn.functional.pad(torch.stack(rows), (0, gap), value=255)[:, : len(rows[0])]
+    mean = torch.zeros_like(one)
+    for row in rows:
+        mean += code.decode(row, len(one), settings)
+    copies = Scattered([tensor.clone() for tensor in vector.tensors], vector.offsets, vector.length)
+    copies.copy_(mean / count)
+    code.decode_mean_into(vector, payloads, settings)
+    for tensor, copy in zip(vector.tensors, copies.tensors, strict=True):
+        assert same(tensor, copy)
+
+
 @pytest.mark.filterwarnings("ignore:mqgrad runs on its slow torch reference")
 @pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +130,8 @@ def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.M
     code.decode_into(vector, expected, settings)
     values = vector.gathered()
     assert same(values[:500], code.decode(expected, 600, settings)[:500])
+    code.decode_mean_into(vector, torch.stack([expected, expected]), settings)
+    assert same(vector.gathered(), values)
     assert not values[500:512].any()
 
 

@@ -125,6 +125,17 @@ def test_a_residual_shares_no_memory_with_payloads() -> None:
             op(payloads, *arguments, residual=FIRST)
 
 
+def test_a_mean_shares_no_memory_with_payloads() -> None:
+    for op, size, arguments in (
+        (cuda_ext.decode_mean_into, 27, (3, 16)),
+        (cuda_ext.decode_rotated_mean_into, ROTATED, (2, 16)),
+        (cuda_ext.decode_bfloat16_mean_into, 80, ()),
+    ):
+        payloads = BYTES[1 : 1 + 2 * size].view(2, size)
+        with pytest.raises(ValueError, match=r"out .* with payload$"):
+            op(FIRST, payloads, *arguments)
+
+
 def test_neighbours_in_memory_are_no_overlap() -> None:
     floats = torch.randn(120)
     apart = cuda_ext.encode_with_feedback(

@@ -21,6 +21,8 @@ SPECS = [
     ("quantized", 2),
     ("quantized", 4),
     ("quantized:rounding=stochastic", 3),
+    ("quantized:topology=sharded", 4),
+    ("quantized:topology=sharded", 1),
     ("quantized:topology=star", 8),
     ("onebit", 1),
     ("minmax:min_numel=100", 4),
@@ -114,7 +116,7 @@ def test_overlapping_buckets_give_the_same_bytes_as_one_after_another(spec: str,
 
 def test_the_next_bucket_is_pushed_before_the_pull_of_the_former_is_waited_for() -> None:
     def rank_main(rank: int) -> tuple[list[str], int]:
-        _, transport, buckets = _run("quantized", 4, are_queued=rank == 0)
+        _, transport, buckets = _run("quantized:topology=sharded", 4, are_queued=rank == 0)
         return [line.split(":")[0] for line in transport.log], buckets
 
     (queued, buckets), (alone, _) = run_ranks(rank_main)

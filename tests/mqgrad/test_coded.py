@@ -135,12 +135,17 @@ def test_other_gradient_dtypes(dtype: torch.dtype, bits: int) -> None:
     assert run_ranks(rank_main) == [(str(dtype), [1.5])] * 2
 
 
-def test_bytes_are_counted_as_sent() -> None:
+@pytest.mark.parametrize("topology", ["sharded", "all-gather"])
+def test_bytes_are_counted_as_sent(topology: str) -> None:
+    """With two ranks as many either way, but for what each message begins and ends with."""
+
     def rank_main(rank: int):
         sent = {}
         for bits in (2, 4, 8, 16, 32):
             model = torch.nn.Linear(512, 64, bias=False)
-            state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+            state = mqgrad.CompressionState(
+                mqgrad.FixedBits(bits), compressor=f"quantized:topology={topology}"
+            )
             ddp = models.compressed_ddp(model, state)  # held: its hooks live as long as it does
             ddp(torch.randn(2, 512)).sum().backward()
             state.close()
@@ -149,10 +154,10 @@ def test_bytes_are_counted_as_sent() -> None:
 
     sent = run_ranks(rank_main)[0]
     agreement_bytes = 5 * 8
-    n = 512 * 64
+    n, messages = 512 * 64, 1 if topology == "all-gather" else 2
     for bits in (2, 4, 8):
         seed_bytes = 8 if bits == 2 else 0  # rotated
-        shard_payload = n // 2 * bits // 8 + 4 * n // 512 // 2 + seed_bytes
-        assert sent[bits] == 2 * (shard_payload + CHECKSUM_BYTES) + agreement_bytes
-    assert sent[16] == 2 * n + 2 * CHECKSUM_BYTES + agreement_bytes
+        codes_and_scales = n * bits // 8 + 4 * n // 512
+        assert sent[bits] == codes_and_scales + messages * (seed_bytes + CHECKSUM_BYTES) + agreement_bytes
+    assert sent[16] == 2 * n + messages * CHECKSUM_BYTES + agreement_bytes
     assert sent[32] == 4 * n + agreement_bytes

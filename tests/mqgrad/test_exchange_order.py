@@ -51,7 +51,7 @@ def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
     exchange = Exchange(2, timeout_seconds=60)
 
     def rank_main(rank: int) -> tuple[list[str], int]:
-        compressor, gradient = make_compressor("quantized"), torch.ones(5 * 2 * 512)
+        compressor, gradient = make_compressor("quantized:topology=sharded"), torch.ones(5 * 2 * 512)
         layout = layout_of([gradient], bucket_size=512, world_size=2)
         transport = LoggedTransport(exchange, rank)
         work = BucketWork(gradient, [gradient], layout)

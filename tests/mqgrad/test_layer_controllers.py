@@ -228,9 +228,8 @@ def test_a_real_run_keeps_replicas_equal_counts_its_bytes_and_resumes(spec: str)
     assert first[:3] == second[:3]
     widths = first[2]
     assert len(set(widths.values())) == 2
-    # Two ranks send one another all they have, and the mean of what they own: a coded model in all.
+    # Two ranks send one another all they have: a coded model each.
     coded = sum(n * bits / 8 + 4 * n / 512 for n, bits in widths.items())
     padding = 512 * min(widths.values()) / 8 + 4  # nine scale buckets fill shards of five
-    checksums = 2 * CHECKSUM_BYTES  # of both shards
     # In mid-interval, nothing but gradients.
-    assert first[3] + second[3] == 2 * (coded + padding + checksums)
+    assert first[3] == second[3] == coded + padding + CHECKSUM_BYTES

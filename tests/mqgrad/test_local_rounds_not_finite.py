@@ -12,6 +12,8 @@ from torch import nn
 
 import mqgrad
 
+SHARDED = "quantized:topology=sharded"  # with residuals on both ways
+
 
 def saved(run: models.Run) -> dict[str, Any]:
     model, optimizer, state = run
@@ -36,7 +38,9 @@ def test_a_nan_in_mid_round_is_on_all_ranks_at_its_end_and_a_checkpoint_undoes_i
     """It is in the anchors and velocities too, but not in the residuals."""
 
     def rank_main(rank: int) -> None:
-        run = models.new_run(mqgrad.FixedBits(bits, interval=1), period=3, slow_momentum=0.5)
+        run = models.new_run(
+            mqgrad.FixedBits(bits, interval=1), compressor=SHARDED, period=3, slow_momentum=0.5
+        )
         model, optimizer, state = run
         models.train(*run, rank, range(4))
         checkpoint = saved(run)
@@ -70,7 +74,7 @@ def test_what_one_element_takes_along_is_the_same_on_all_ranks(bits: float, lost
     """Its scale bucket, where there is one. What the rank owed there, and what the mean did, is owed still."""
 
     def rank_main(rank: int) -> bytes:
-        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), period=2)
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), compressor=SHARDED, period=2)
         models.train(model, optimizer, state, rank, range(3))
         optimizer.zero_grad()
         loss = models.backward(model, rank, 3)

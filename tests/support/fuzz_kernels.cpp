@@ -225,6 +225,13 @@ void fuzz_rotation_encode(Input& input, bool from_payloads) {
   const Bytes payload(layout.payload_bytes());
   encode_rotated_buckets(x.front(arguments), 0, middle, payload.get());
   encode_rotated_buckets(x.back(arguments), middle, layout.buckets(), payload.get());
+  if (from_payloads) {
+    const int64_t stride = layout.payload_bytes() + gap;
+    const ExactArray<float> mean(layout.numel);
+    decode_rotated_means(payloads.get(), count, stride, layout, 0, middle, mean.get());
+    decode_rotated_means(payloads.get(), count, stride, layout, middle, layout.buckets(),
+                         mean.get() + std::min(middle * layout.bucket_size, layout.numel));
+  }
   for (int64_t i = 0; i < layout.numel; ++i) {
     require(!std::isfinite(before[i]) || std::isfinite(residual[i]), "a finite residual stays finite");
   }
@@ -252,6 +259,7 @@ void fuzz_bfloat16(Input& input) {
   encode_bfloat16_range(x.back(arguments), middle, numel, payload.get());
   decode_bfloat16_range(received.get(), 0, middle, true, out.get());
   decode_bfloat16_range(received.get(), middle, numel, false, out.get());
+  decode_bfloat16_means(payloads.get(), count, 2 * numel + gap, 0, count ? middle : 0, out.get());
 }
 
 // Of bytes one of which has changed, at any address.

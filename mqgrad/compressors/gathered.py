@@ -1,0 +1,61 @@
+"""One bucket from each rank to each: gathered by all of them, and averaged by all alike."""
+
+import dataclasses
+
+import torch
+
+from ..stopwatch import add_seconds
+from ..wire_meter import Pending
+from .exchange import Exchange, clear_padding
+from .plans import Chunk, planned
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Gathered(Exchange):
+    """The mean over ranks, taken by each of them.
+
+    Nobody codes a mean again, so that its error is that of the ranks' codes alone, a W-th of their mean error where
+    they are independent, and there is one collective to wait for. Every rank sends (W − 1)·P for a bucket of P coded
+    bytes, where :class:`.PushPull` sends 2·(W − 1)/W·P: as much with two ranks, twice as much with four.
+
+    A rank that finds a message wrong raises and sends nothing more, so that the others fail in what follows; they have
+    no message in which it could tell them before.
+    """
+
+    def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
+        """Replace the gradients by their mean over ranks: all but step 3, which is done by who waits.
+
+        1. Add this rank's residual and encode the bucket; keep what the code left out as the new residual.
+        2. Gather the codes of all ranks, on all ranks: an all-gather.
+        3. Decode and sum the W of them in fp32, in the order of the ranks; divide by W.
+
+        See :meth:`.Exchange.start_average_`.
+        """
+        layout, step, transport = self.layout, self.step, self.step.transport
+        chunks = planned(
+            layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size, in_shards=False
+        )
+        self.take(gradients)
+        like = self.new_messages(0)
+        posted = [transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks]
+        gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
+        clear_padding(self.push, layout)
+
+        def finish() -> None:
+            # 3.
+            for chunk, pending in zip(chunks, gathered, strict=True):
+                self._decode_mean(chunk, pending.wait())
+            self.give_back()
+
+        return Pending(finish)
+
+    def _decode_mean(self, chunk: Chunk, gathered: torch.Tensor) -> None:
+        """Step 3."""
+        with add_seconds(self.step.costs, "decode_seconds"):
+            ranks = self.step.transport.world_size
+            self.checks.compare(chunk, gathered, [0] * ranks, chunk.place, lambda rank: rank)
+            if self.checks.is_spoilt:
+                return
+            payloads = chunk.payloads(0, gathered.view(ranks, -1))
+            for run, versions in zip(chunk.runs[0], payloads, strict=True):
+                self.codec.decode_mean_into_(self.vector.part(run.part), versions, run.bits)

@@ -1,0 +1,100 @@
+"""Means that every rank takes of all codes: the same bytes on every rank, and no code's error but the ranks' own."""
+
+import averages
+import models
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.compressors import runs
+from mqgrad.cuda_ext import CHECKSUM_BYTES
+
+ALL_GATHER = "quantized:topology=all-gather"
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 8, 16])
+@pytest.mark.parametrize("chunk_bytes", [runs.CHUNK_BYTES, 256])
+def test_all_ranks_hold_the_mean_of_what_each_has_sent(
+    world_size: int, bits: float, chunk_bytes: int
+) -> None:
+    """What a rank has sent by an iteration is the sum of its gradients less the residual, at α = 1."""
+
+    def rank_main(rank: int) -> tuple[bytes, torch.Tensor]:
+        runs.CHUNK_BYTES = chunk_bytes
+        spec = ALL_GATHER + ",feedback_gain=1"
+        model = torch.nn.Linear(100, 70, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits), compressor=spec)
+        ddp = models.compressed_ddp(model, state)
+        applied, own = torch.zeros(7000), torch.zeros(7000)
+        for iteration in range(4):
+            model.zero_grad()
+            x = torch.randn(100, generator=torch.Generator().manual_seed(10 * iteration + rank))
+            ddp(x).sum().backward()
+            own += x.repeat(70)
+            applied += model.weight.grad.flatten()
+        saved = state.state_dict()["compressor"]
+        state.close()
+        assert saved["pull_feedback"] == {}
+        return applied.numpy().tobytes(), own - saved["push_feedback"][0][0]
+
+    results = run_ranks(rank_main, world_size)
+    assert len({applied for applied, _ in results}) == 1
+    applied = torch.frombuffer(bytearray(results[0][0]), dtype=torch.float32)
+    sent = sum(sent for _, sent in results) / world_size
+    torch.testing.assert_close(applied, sent, rtol=1e-4, atol=1e-4)
+
+
+def test_the_error_is_a_fraction_of_that_of_means_coded_again() -> None:
+    """Half of it with four ranks whose gradients are independent, a fifth if they are the same."""
+
+    def rank_main(rank: int) -> list[float]:
+        errors = []
+        for topology in ("all-gather", "sharded"):
+            spec = f"quantized:topology={topology},error_feedback=false"
+            means, _ = averages.means(spec, 2, rank, iterations=3)
+            errors.append(sum(float((got - exact).norm()) ** 2 for got, exact in map(_flat, means)))
+        return errors
+
+    for gathered, sharded in run_ranks(rank_main, 4):
+        assert 1.8 < sharded / gathered < 5.5
+
+
+def _flat(pair: tuple) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.as_tensor(pair[0]).flatten(), torch.as_tensor(pair[1]).flatten()
+
+
+@pytest.mark.parametrize(("world_size", "messages"), [(2, 1), (3, 2 * 2 / 3)])
+def test_two_ranks_gather_by_default_and_more_have_shards(world_size: int, messages: float) -> None:
+    def rank_main(rank: int) -> float:
+        model = torch.nn.Linear(512, 60, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4))
+        ddp = models.compressed_ddp(model, state)
+        ddp(torch.randn(2, 512)).sum().backward()
+        state.close()
+        return state.totals.wire_bytes - (world_size - 1) * averages.AGREEMENT_BYTES
+
+    coded = 60 * (512 * 4 // 8 + 4)
+    checksums = CHECKSUM_BYTES if world_size == 2 else 4 * CHECKSUM_BYTES
+    assert run_ranks(rank_main, world_size) == [messages * coded + checksums] * world_size
+
+
+def test_a_backlog_of_codes_is_handed_over_at_32_bits() -> None:
+    """What is applied in all is the sum of the means, to rounding."""
+
+    def rank_main(rank: int) -> float:
+        model = torch.nn.Linear(100, 7, bias=False)
+        state = mqgrad.CompressionState(None, compressor=ALL_GATHER)
+        ddp = models.compressed_ddp(model, state)
+        applied, exact = 0.0, 0.0
+        for iteration in range(5):
+            state.set_width(1 if iteration < 4 else 32)
+            model.zero_grad()
+            x = torch.randn(2, 100, generator=torch.Generator().manual_seed(iteration))
+            ddp(x[rank]).sum().backward()
+            applied, exact = applied + model.weight.grad[0], exact + x.mean(0)
+        state.close()
+        return float((applied - exact).abs().max())
+
+    assert max(run_ranks(rank_main)) < 1e-5
