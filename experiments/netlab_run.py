@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -94,7 +94,7 @@ def run_lab(
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
         tails = _follow_rank_0(logs, stack) if stream else []
-        rates = RateSchedule(lab, schedule)
+        rates = RateSchedule(lab, schedule, lambda: time.monotonic() - started)
         try:
             while (stop := job.reason_to_stop(caught_signals, timeout_seconds)) is None:  # 2
                 rates.apply()
@@ -121,20 +121,20 @@ def run_lab(
 
 
 class RateSchedule:
-    """A schedule of rates that is carried out, in seconds since this was made."""
+    """A schedule of rates that is carried out, in the seconds of a clock."""
 
-    def __init__(self, lab: NetLab, schedule: Iterable[RateChange]) -> None:
+    def __init__(self, lab: NetLab, schedule: Iterable[RateChange], clock: Callable[[], float]) -> None:
         self.applied: list[RateChange] = []
         self._lab = lab
         self._pending = iter(schedule)
         self._next = next(self._pending, None)
-        self._started = time.monotonic()
+        self._clock = clock
 
     def apply(self) -> None:
         """Bring the next rate into force if it is due."""
         if self._next is None:
             return
-        seconds = time.monotonic() - self._started
+        seconds = self._clock()
         if seconds >= self._next.seconds:
             self._lab.set_rate(self._next.rate_mbit_per_s)
             self.applied.append(RateChange(seconds, self._next.rate_mbit_per_s))

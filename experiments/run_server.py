@@ -12,6 +12,7 @@ from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from .files import replace_file
 from .runs import RunRecord, run_training
+from .training_clock import TrainingClock, clock_path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +21,8 @@ class RunRequest:
 
     seed: int
     record: str
-    """File that is written when training begins, with no point in it, and anew when it has ended."""
+    """File that is written when training begins, with no point in it, and anew when it has ended. Beside it
+    :class:`.TrainingClock` tells the run's seconds."""
     controller: str | None = None
     compressor: str = DEFAULT_COMPRESSOR
     method: str = DEFAULT_METHOD
@@ -48,6 +50,7 @@ def _carry_out(cluster: Cluster, request: RunRequest) -> None:
     def write(record: RunRecord) -> None:
         replace_file(Path(request.record), json.dumps(record.to_dict()) + "\n")
 
+    clock = TrainingClock(clock_path(Path(request.record)))
     record = run_training(
         cluster,
         request.controller,
@@ -58,5 +61,6 @@ def _carry_out(cluster: Cluster, request: RunRequest) -> None:
         iterations=request.iterations,
         budget_seconds=request.budget_seconds,
         on_start=write,
+        on_clock=lambda seconds, goes_on: clock.tell(seconds, goes_on=goes_on),
     )
     write(record)

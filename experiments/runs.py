@@ -114,6 +114,7 @@ def run_training(
     budget_seconds: float | None = None,
     on_start: Callable[[RunRecord], None] = lambda record: None,
     on_point: Callable[[RunPoint], None] = lambda point: None,
+    on_clock: Callable[[float, bool], None] = lambda seconds, goes_on: None,
 ) -> RunRecord:
     """Train until the iterations or the seconds are spent.
 
@@ -129,6 +130,7 @@ def run_training(
         method: as :func:`mqgrad.trainers.methods.make_method` takes it.
         on_start: called with the empty record when training begins.
         on_point: called with every new point, for progress.
+        on_clock: called with the seconds of training so far, and whether it goes on now or pauses for an evaluation.
 
     Raises:
         ValueError: if neither iterations nor seconds bound the run.
@@ -141,7 +143,7 @@ def run_training(
     cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
     record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
     on_start(record)
-    for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds):
+    for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds, on_clock):
         record.points.append(point)
         record.bit_iterations += bit_iterations
         on_point(point)
@@ -155,16 +157,21 @@ def run_training(
 
 
 def _points(
-    cluster: Cluster, iterations: float, budget_seconds: float | None
+    cluster: Cluster,
+    iterations: float,
+    budget_seconds: float | None,
+    on_clock: Callable[[float, bool], None],
 ) -> Iterator[tuple[RunPoint, float]]:
     elapsed = wire_bytes = slowest = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
     chunk, done = _CHUNK if budget_seconds is None else 1, 0
     while done < iterations:
+        on_clock(elapsed, True)
         statistics = cluster.run(int(min(chunk, iterations - done)), to_exchange=True)
         count = statistics.iteration - done
         done = statistics.iteration
         elapsed += statistics.seconds
+        on_clock(elapsed, False)
         if budget_seconds is not None and done > 1:
             pace = statistics.seconds / count
             slowest = max(slowest, pace)

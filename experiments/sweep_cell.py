@@ -144,7 +144,6 @@ class CellRunner:
             ending, outcome = self._server.ending(), _outcome(Path(request.record))  # in this order
             if outcome is not None and not training:
                 training = True
-                self._server.begin_training()
                 self._sent_before = self._server.sent_bytes()
             if outcome not in (None, "running"):
                 return Ending("ok", "")

@@ -16,6 +16,7 @@ from .netlab_link import LinkRates, LinkShape
 from .netlab_run import RateSchedule
 from .run_server import RunRequest
 from .sweep_result import REASON_CHARACTERS, Ending
+from .training_clock import FollowedClock, clock_path
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 10.0  # between asking processes to end and killing them
@@ -25,11 +26,8 @@ class Server(Protocol):
     """Processes that wait for runs."""
 
     def request(self, run: RunRequest) -> None:
-        """Ask for a run; the link is at its first rate from here on."""
-        ...
-
-    def begin_training(self) -> None:
-        """The requested run has begun to train: the seconds of the link's schedule count from now on."""
+        """Ask for a run. The link is at its first rate when it begins; the seconds of a link with several rates are
+        those of training."""
         ...
 
     def sent_bytes(self) -> list[int]:
@@ -67,13 +65,12 @@ class LabServer:
             self._stack = stack.pop_all()
 
     def request(self, run: RunRequest) -> None:
-        self._schedule = None
         if len(self._rates.mbit_per_s) > 1:
             self._lab.set_rate(self._rates.mbit_per_s[0])
+            clock = clock_path(Path(run.record))
+            clock.unlink(missing_ok=True)  # of the run before
+            self._schedule = RateSchedule(self._lab, self._rates.changes(), FollowedClock(clock).seconds)
         _send(self._job.stdin, run)
-
-    def begin_training(self) -> None:
-        self._schedule = RateSchedule(self._lab, self._rates.changes())
 
     def sent_bytes(self) -> list[int]:
         try:
@@ -120,9 +117,6 @@ class LocalServer:
 
     def request(self, run: RunRequest) -> None:
         _send(self._process.stdin, run)
-
-    def begin_training(self) -> None:
-        """The ranks pace themselves."""
 
     def sent_bytes(self) -> list[int]:
         return []

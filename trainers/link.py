@@ -1,8 +1,10 @@
 """A slow network without root: how long the transport must take, at least."""
 
+import contextlib
 import dataclasses
 import re
 import time
+from collections.abc import Iterator
 
 from .settings import check_not_negative, check_positive
 
@@ -32,7 +34,12 @@ class LinkEmulation:
         return self.latency_ms * 1e-3 + wire_bytes * 8 / (self.rate_now() * 1e6)
 
     def begin(self) -> None:
-        """A run begins to train: its rates, if the link has several, count from here."""
+        """A run begins: its link, if it has several rates, is at the first."""
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        """The run trains within such blocks: the seconds of a link's rates pass here alone."""
+        yield
 
     def rate_now(self) -> float:
         """The rate at this moment, in Mbit/s."""
@@ -47,9 +54,9 @@ class LinkEmulation:
 class SwitchingEmulation(LinkEmulation):
     """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
 
-    It switches by the clock from its first use on, or anew from :meth:`begin` on, whatever the ranks do meanwhile.
-    Every rank calls that when a reset has ended, in which they met, so that they switch together. A collective keeps
-    the rate at which it began.
+    It switches by the seconds of training since :meth:`begin`: evaluations, of which a run has more at a fast rate,
+    take nothing away from a slow one. Every rank counts for itself, and ranks train at the same time. Where nobody
+    tells it of training it counts all seconds since its first use. A collective keeps the rate at which it began.
 
     Raises:
         ValueError: as above; no other rate, or no time between two of them.
@@ -57,8 +64,10 @@ class SwitchingEmulation(LinkEmulation):
 
     others_mbit_per_s: tuple[float, ...]
     switch_seconds: float
-    _began: float | None = dataclasses.field(init=False, default=None, compare=False)
-    """By this process's monotonic clock."""
+    _trained: float | None = dataclasses.field(init=False, default=None, compare=False)
+    """Seconds of the blocks that have ended; None before the first use."""
+    _since: float | None = dataclasses.field(init=False, default=None, compare=False)
+    """When the block under way began, by this process's monotonic clock; None between two."""
 
     def __post_init__(self) -> None:
         super(
@@ -71,14 +80,30 @@ class SwitchingEmulation(LinkEmulation):
             check_positive(mbit_per_s=rate)
 
     def begin(self) -> None:
-        object.__setattr__(self, "_began", time.monotonic())
+        self._count(0.0, None)
+
+    @contextlib.contextmanager
+    def training(self) -> Iterator[None]:
+        self._count(self._seconds, time.monotonic())
+        try:
+            yield
+        finally:
+            self._count(self._seconds, None)
+
+    def _count(self, trained: float, since: float | None) -> None:
+        object.__setattr__(self, "_trained", trained)
+        object.__setattr__(self, "_since", since)
+
+    @property
+    def _seconds(self) -> float:
+        under_way = 0.0 if self._since is None else time.monotonic() - self._since
+        return (self._trained or 0.0) + under_way
 
     def rate_now(self) -> float:
-        if self._began is None:
-            self.begin()
-        assert self._began is not None
+        if self._trained is None:
+            self._count(0.0, time.monotonic())
         rates = (self.mbit_per_s, *self.others_mbit_per_s)
-        return rates[int((time.monotonic() - self._began) / self.switch_seconds) % len(rates)]
+        return rates[int(self._seconds / self.switch_seconds) % len(rates)]
 
     def __str__(self) -> str:
         rates = " / ".join(f"{rate:g}" for rate in (self.mbit_per_s, *self.others_mbit_per_s))

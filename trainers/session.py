@@ -1,5 +1,6 @@
 """What one rank does: build a replica, train it for an interval, evaluate it."""
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ class Replica:
     scheduler: LRScheduler
     batches: Iterator[Batch]
     method: TrainingMethod
+    link: LinkEmulation | None
 
 
 class TrainingSession:
@@ -88,6 +90,7 @@ class TrainingSession:
             scheduler=self.workload.build_scheduler(optimizer),
             batches=self.workload.batches(self.rank, self.world_size, seed),
             method=run_method,
+            link=link,
         )
         torch.manual_seed(seed * self.world_size + self.rank)  # dropout and the like differ between ranks
         if link is not None:
@@ -96,12 +99,13 @@ class TrainingSession:
     def run(self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False) -> RankInterval:
         """Train; see :class:`mqgrad.trainers.cluster.Cluster`."""
         replica = self._started()
-        replica.method.begin_interval(iterations, bits)
-        for _ in range(iterations):
-            self._train_step(replica)
-        while to_exchange and not replica.method.has_exchanged:
-            self._train_step(replica)
-        return replica.method.end_interval()
+        with contextlib.nullcontext() if replica.link is None else replica.link.training():
+            replica.method.begin_interval(iterations, bits)
+            for _ in range(iterations):
+                self._train_step(replica)
+            while to_exchange and not replica.method.has_exchanged:
+                self._train_step(replica)
+            return replica.method.end_interval()
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures, of rank 0's replica, on rank 0 only."""

@@ -45,7 +45,7 @@ class CodedMean(abc.ABC):
     push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
     """State: of each rank's own gradient."""
     pull_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
-    """State: of the averaged shards that this rank owns; zero in the parts that others own. Empty in an all-gather."""
+    """State: of the averaged shards that this rank owns; zero in the parts that others own. Empty with all-gather."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     observed: int | None = dataclasses.field(init=False, repr=False, default=None)

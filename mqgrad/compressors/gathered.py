@@ -18,8 +18,8 @@ class Gathered(Exchange):
     they are independent, and there is one collective to wait for. Every rank sends (W − 1)·P for a bucket of P coded
     bytes, where :class:`.PushPull` sends 2·(W − 1)/W·P: as much with two ranks, twice as much with four.
 
-    A rank that finds a message wrong raises and sends nothing more, so that the others fail in what follows; they have
-    no message in which it could tell them before.
+    A rank that finds a message wrong raises and sends nothing more, so that the others fail in what follows: there is
+    no message left in which it could tell them.
     """
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:

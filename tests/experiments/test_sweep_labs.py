@@ -13,6 +13,7 @@ from mqgrad.experiments.iproute import NetLabError
 from mqgrad.experiments.netlab_link import LinkRates
 from mqgrad.experiments.run_server import RunRequest
 from mqgrad.experiments.sweep import load_results
+from mqgrad.experiments.sweep_result import Ending
 from mqgrad.experiments.sweep_server import LocalServer
 
 
@@ -24,6 +25,7 @@ class FakeLab(LocalServer):
 
     def __init__(self, command: list[str], rates: LinkRates, hosts: int, logs: Path, name: str) -> None:
         self.step("build")
+        self.record: Path | None = None  # of a run whose training has not begun
         super().__init__(command, logs)
 
     def step(self, name: str) -> None:
@@ -33,10 +35,14 @@ class FakeLab(LocalServer):
 
     def request(self, run: RunRequest) -> None:
         self.step("request")
+        self.record = Path(run.record)
         super().request(run)
 
-    def begin_training(self) -> None:
-        self.step("train")
+    def ending(self) -> Ending | None:
+        if self.record is not None and self.record.exists():
+            self.record = None
+            self.step("rate")
+        return super().ending()
 
     def close(self, *, at_once: bool) -> None:
         super().close(at_once=at_once)
@@ -57,8 +63,8 @@ def stale(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ("refused", "retried", "crashed"),
     [
         ({("request", 2)}, 1, None),  # by processes that had carried out a run
-        ({("train", 2)}, None, 1),
-        ({("train", 2), ("close", 1)}, None, 1),
+        ({("rate", 2)}, None, 1),
+        ({("rate", 2), ("close", 1)}, None, 1),
         ({("close", 1)}, 2, None),
         ({("build", 2)}, 2, None),
         ({("build", 2), ("build", 3)}, 2, 2),

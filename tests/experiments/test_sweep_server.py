@@ -13,6 +13,7 @@ from mqgrad.experiments.netlab_link import parse_link_rates
 from mqgrad.experiments.netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.experiments.run_server import RunRequest
 from mqgrad.experiments.sweep_server import LabServer
+from mqgrad.experiments.training_clock import TrainingClock, clock_path
 
 ECHO = """
 import json, pathlib, sys
@@ -56,12 +57,19 @@ def test_a_link_that_switches_begins_anew_with_every_run(
             while not record.exists():
                 assert server.ending() is None
                 time.sleep(0.01)
-            assert rates == [20.0]  # however long it takes until training begins
-            server.begin_training()
+            clock = TrainingClock(clock_path(record))
+            clock.tell(0.0, goes_on=False)
+            time.sleep(0.6)
+            assert server.ending() is None
+            assert rates == [20.0]  # however long it takes until training begins, and evaluations last
+            clock.tell(0.0, goes_on=True)
             while len(rates) < 2:
                 assert server.ending() is None
                 time.sleep(0.01)
             assert rates == [20.0, 10.0]
+            clock.tell(1.2, goes_on=False)  # what counts are the seconds that are told
+            assert server.ending() is None
+            assert rates == [20.0, 10.0, 20.0]
     finally:
         server.close(at_once=False)
     assert "test-switching" not in list_labs()

@@ -129,8 +129,8 @@ def test_bytes_are_counted_as_sent_and_bits_by_element() -> None:
         return state.totals.since(before).wire_bytes, state.totals.bit_iterations - before.bit_iterations
 
     results = run_ranks(rank_main)
-    # Six scale buckets, three of them at 2 bits, three at 8; each has a scale of 4 bytes. Two bits are rotated, with a
-    # seed of 8 bytes. Every rank sends all of them, with a checksum.
+    # Six scale buckets, three at 2 bits, three at 8; each has a scale of 4 bytes. Two bits are rotated, with a seed
+    # of 8 bytes. Every rank sends all of them, with a checksum.
     low, high = 8 + 3 * (512 * 2 // 8 + 4), 3 * (512 * 8 // 8 + 4)
     assert [sent for sent, _ in results] == [low + high + CHECKSUM_BYTES + averages.AGREEMENT_BYTES] * 2
     assert [bits for _, bits in results] == [5, 5]

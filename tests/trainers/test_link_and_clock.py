@@ -88,28 +88,42 @@ def test_an_emulated_link_switches_in_turn_from_the_start_of_training(
     link = pickle.loads(pickle.dumps(parse_emulation("8/80/40@5", latency_ms=2)))
     assert [at(1000.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 7)] == [8, 8, 80, 80]  # from its first use
     link.begin()  # processes have started, models been built
-    assert [at(1007.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 10, 15)] == [8, 8, 80, 40, 8]
+    assert at(1050.0, link, monkeypatch) == 8
+    with link.training():
+        assert [at(1050.0 + s, link, monkeypatch) for s in (0, 4.9, 5, 10, 15)] == [8, 8, 80, 40, 8]
+    assert at(1080.0, link, monkeypatch) == 8  # an evaluation
+    with link.training():
+        assert [at(1080.0 + s, link, monkeypatch) for s in (4.9, 5)] == [8, 80]
     link.begin()  # another run on the same link
-    assert [at(1022.0 + s, link, monkeypatch) for s in (4.9, 5)] == [8, 80]
-    at(1022.0, link, monkeypatch)
-    assert link.seconds(1_000_000) == pytest.approx(1.002)
+    with link.training():
+        assert [at(1085.0 + s, link, monkeypatch) for s in (4.9, 5)] == [8, 80]
+        at(1085.0, link, monkeypatch)
+        assert link.seconds(1_000_000) == pytest.approx(1.002)
     assert str(link) == "8 / 80 / 40 Mbit/s every 5 s + 2 ms (emulated)"
     with pytest.raises(ValueError, match="knows one rate"):
         ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(link)
 
 
-def test_training_starts_when_the_reset_has_ended() -> None:
-    def rank_main(rank: int) -> tuple[float, float]:
+def test_a_session_counts_seconds_of_training_from_the_end_of_the_reset() -> None:
+    def rank_main(rank: int) -> tuple[float, float, float]:
         session = TrainingSession(make_workload("digits-mlp", width=8), dist.group.WORLD)
         link = parse_emulation("8/80@1000")
-        object.__setattr__(link, "_began", time.monotonic() - 1500)  # in use before
+        object.__setattr__(link, "_trained", 1500.0)  # in use before
         before = link.rate_now()
         session.reset(seed=1, link=link)
-        after = link.rate_now()
+        after = link._seconds
+        begun = time.monotonic()
+        session.run(20, bits=4)
+        most = time.monotonic() - begun
+        session.evaluate()
+        time.sleep(0.2)
+        trained = link._seconds
         session.close()
-        return before, after
+        return before, after, trained / most
 
-    assert run_ranks(rank_main, 1) == [(80, 8)]
+    ((before, after, share),) = run_ranks(rank_main, 1)
+    assert (before, after) == (80, 0)
+    assert 0.5 < share <= 1
 
 
 @pytest.mark.parametrize("text", ["fast", "100@10", "100/200", "100/0@1", "100/200@0", "-1", "1:2", ""])
