@@ -43,6 +43,8 @@ _METHODS = (
 # What the packaged policy has not been trained on: another model size, batch size and learning rate.
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
 _ROUNDS = ("fixed:1 every 8", "fixed:4 every 8", f"{WIDE_GOODPUT} every 8", "default every 8")
+_ON_ALL_GATHER = "on quantized:topology=all-gather"
+_GATHERED = tuple(f"{name} {_ON_ALL_GATHER}" for name in ("fixed:1", "default", WIDE_GOODPUT))
 _DELAY_RATIO = "fixed:1,interval=5 every 8,period_rule=delay-ratio"
 _ADACOMM = "fixed:1,interval=2 every 16,period_rule=adacomm:0.25"
 _LINKS = ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none")
@@ -62,7 +64,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 40 minutes: the main systems on all links, so that one report tells how they do on the whole; 420 runs.
+    # About 42 minutes: the main systems on all links, so that one report tells how they do on the whole; 440 runs.
     "links": {
         "controllers": (
             *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default"),
@@ -72,10 +74,10 @@ GRIDS: dict[str, dict[str, Any]] = {
                 "mqgrad-authors on minmax",
             ),
             *_ROUNDS,
-            "fixed:1 every 16",
+            *_GATHERED,
         ),
         "compressors": ("powersgd:rank=4",),
-        "methods": (*_MAIN_METHODS, "slowmo", "overlap-local-sgd"),
+        "methods": (*_MAIN_METHODS, "slowmo"),
         "workloads": ("digits-cnn",),
         "links": _LINKS,
         "seeds": 5,
@@ -166,9 +168,12 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "5",
         "settings": (*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
     },
-    # About 53 minutes: other models and data, with Adam; 180 runs.
+    # About 65 minutes: other models and data, with Adam; 220 runs.
     "workloads": {
-        "controllers": ("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
+        "controllers": (
+            *("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
+            *(f"fixed:1 {_ON_ALL_GATHER}", f"default {_ON_ALL_GATHER}"),
+        ),
         "compressors": ("powersgd:rank=4",),
         "methods": _USUAL,
         "workloads": ("bytes-gpt", "bytes-lstm"),
