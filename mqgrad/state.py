@@ -44,7 +44,7 @@ class CompressionState:
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
         compressor: how gradients travel: a name as :func:`mqgrad.make_compressor` takes it, or an object of its own.
-            The default quantizes with error feedback, which costs two fp32 copies of the model.
+            The default quantizes with error feedback, which costs two fp32 copies of the model, with two ranks one.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its

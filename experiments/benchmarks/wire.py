@@ -1,6 +1,7 @@
 """How full the wire is: the compressed mean on links shaped by the kernel, beside bits on the wire ÷ line rate.
 
     python experiments/benchmarks/wire.py wire.json           # four hosts at 100mbit, 1gbit, 10gbit
+    python experiments/benchmarks/wire.py two.json --hosts 2  # which gather codes, a core each on two cores
     mqgrad netlab --hosts 4 --rate 1gbit -- python experiments/benchmarks/wire.py 1gbit.json --rates 1gbit
 
 Averages 16 MiB of Gaussian gradient, and the DDP buckets of bytes-gpt, each begun before the one before it ends, at
@@ -45,7 +46,6 @@ from mqgrad.trainers.workload import make_workload
 from mqgrad.transport import Transport
 from mqgrad.widths import Width, format_width, parse_width
 
-HOSTS = 4
 RATES = "100mbit,1gbit,10gbit"
 WIDTHS = "1/16,1/4,1,2,4,8,16,32"
 SECONDS_AT_MOST = 78.0  # per rate
@@ -103,6 +103,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("json", type=Path, help="file to write")
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument(
+        "--topology", default="auto", help="who takes the mean, as quantized has it: %(default)s"
+    )
     parser.add_argument("--rates", default=RATES, help="of the links, as mqgrad netlab takes them")
     parser.add_argument("--widths", default=WIDTHS)
     parser.add_argument("--mebibytes", type=float, default=16.0, help="of the Gaussian gradient")
@@ -122,7 +126,8 @@ def measure_on_labs(options: argparse.Namespace) -> int:
     report = {
         "command": " ".join(["python", *sys.argv]),
         **describe_run(quick=False, of_labs=True),
-        "hosts": HOSTS,
+        "hosts": options.hosts,
+        "topology": options.topology,
         "tcp": options.tcp,
         "figures": [],
     }
@@ -133,10 +138,11 @@ def measure_on_labs(options: argparse.Namespace) -> int:
                 f"--widths={options.widths}",
                 f"--mebibytes={options.mebibytes}",
                 f"--rounds={options.rounds}",
+                f"--topology={options.topology}",
             ]
             command = [sys.executable, __file__, str(part), f"--rates={rate}", *chosen]
             link = LinkShape(rate_mbit_per_s=parse_link_rate(rate))
-            lab = NetLab(HOSTS, link, congestion_control=options.tcp)
+            lab = NetLab(options.hosts, link, congestion_control=options.tcp)
             result = run_on_new_lab(lab, command, Path(folder) / "logs", timeout_seconds=SECONDS_AT_MOST)
             if result.status != 0:
                 print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)
@@ -160,7 +166,7 @@ def measure_on_host(options: argparse.Namespace) -> None:
         "bytes-gpt": model_buckets("bytes-gpt"),
     }
     figures = [
-        measure(transport, works, bits, rate=options.rates, gradients=name, rounds=options.rounds)
+        measure(transport, works, compressor(options.topology, bits), bits, name, options)
         for name, works in gradients.items()
         for bits in widths
     ]
@@ -196,11 +202,20 @@ def model_buckets(workload_name: str) -> list[BucketWork]:
     return works
 
 
+def compressor(topology: Any, bits: Width) -> Quantized:
+    return Quantized(error_feedback=bits != 32, topology=topology)
+
+
 def measure(
-    transport: Transport, works: Sequence[BucketWork], bits: Width, *, rate: str, gradients: str, rounds: int
+    transport: Transport,
+    works: Sequence[BucketWork],
+    compressor: Quantized,
+    bits: Width,
+    gradients: str,
+    options: argparse.Namespace,
 ) -> WireFigures:
     """Average the same gradients again and again; the counter is read when everything has passed."""
-    compressor = Quantized(error_feedback=bits != 32)
+    rate, rounds = options.rates, options.rounds
     original = [work.buffer.clone() for work in works]
     costs: list[Costs] = []
 

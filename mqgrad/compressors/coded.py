@@ -37,7 +37,7 @@ class CodedMean(abc.ABC):
     bucket_size: int = 512
     """Elements that share one fp32 scale."""
     error_feedback: bool = True
-    """Keep what the code left out and send it later: costs two fp32 copies of the model."""
+    """Keep what the code left out and send it later: costs two fp32 copies of the model, in an all-gather one."""
     topology: CodedTopologyName = "sharded"
     """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
     (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
