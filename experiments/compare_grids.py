@@ -37,6 +37,7 @@ _CODES = (
 _METHODS = (
     "plain-ddp:hook=powersgd,rank=1",
     "post-local-sgd:warmup=5",
+    "overlap-local-sgd",
     "backup-workers",  # these two under simulated delays, which nobody else has
     "backup-workers:backups=0",
 )
@@ -85,7 +86,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4",
         "settings": _UNSEEN,
     },
-    # About 58 minutes: every other system on the same links beside four of those; 740 runs.
+    # About 60 minutes: every other system on the same links beside four of those; 760 runs.
     "peers": {
         "controllers": ("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         "compressors": _CODES,

@@ -131,7 +131,7 @@ def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.M
     values = vector.gathered()
     assert same(values[:500], code.decode(expected, 600, settings)[:500])
     code.decode_mean_into(vector, torch.stack([expected, expected]), settings)
-    assert same(vector.gathered(), values)
+    assert torch.equal(vector.gathered(), values)  # but for signs of zero: sums start from +0
     assert not values[500:512].any()
 
 
