@@ -7,6 +7,8 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
+from mqgrad.controllers.goodput import within_reach
+from mqgrad.efficiency import UNPAID, log_efficiency
 from mqgrad.observation import ObservationSchema
 from mqgrad.quantization_noise import quantization_noise
 from mqgrad.step_times import optimistic_seconds
@@ -19,8 +21,8 @@ TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
 def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Array, Array]:
     """Progress and seconds of an iteration at every width, as the goodput rule expects them.
 
-    Of S/(S + V/W + q(b)/W) ÷ seconds(b), the numerator and, in units of the fixed seconds, the denominator.
-    All of it stands in a ``full`` observation.
+    Of efficiency(b) ÷ seconds(b), the numerator and, in units of the fixed seconds, the denominator. All of it stands
+    in a ``full`` observation.
 
     Args:
         observations: [N, schema.size], of kind ``full``.
@@ -31,10 +33,8 @@ def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Ar
     h, n = schema.history, len(schema.widths)
     slope, deviation = 2.0 ** observations[:, h, None] / 32, 2.0 ** observations[:, h + 1, None] / 32
     coding = observations[:, h + 3, None]
-    gradient_noise = 10.0 ** observations[:, h + 4, None]
-    added_noise = 10.0 ** observations[:, h + 5 : h + 5 + n]
     in_use = 2.0 ** (5 * observations[:, -2, None])
-    progress = 1.0 / (1.0 + gradient_noise + added_noise)
+    progress = np.exp(observations[:, h + 6 : h + 6 + n])
     widths, fixed = np.array(schema.widths), np.array(1.0)
     return progress, optimistic_seconds(widths, in_use, fixed, slope, deviation, coding)
 
@@ -43,13 +43,24 @@ def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:
     """What the rule expects an action's priced reward to be, [N, widths]: 0 for its choice, less for others.
 
     With time priced at the best width's progress per second, an interval is worth its progress less the
-    price of its seconds; in units of the best width's progress.
+    price of its seconds; in units of the best width's progress. What the rule does not reach from the width in use
+    counts as an interval that gains nothing, or worse.
     """
     progress, seconds = relative_goodput(observations, schema)
-    best = (progress / seconds).argmax(axis=1)[:, None]
+    reached = _reached(observations, schema)
+    best = np.where(reached, progress / seconds, 0.0).argmax(axis=1)[:, None]
     gain = progress / np.take_along_axis(progress, best, axis=1)
     cost = seconds / np.take_along_axis(seconds, best, axis=1)
-    return np.clip(gain - cost, -10.0, 0.0)
+    advantage = np.where(reached, gain - cost, np.minimum(gain - cost, -1.0))
+    return np.clip(advantage, -10.0, 0.0)
+
+
+def _reached(observations: Array, schema: ObservationSchema) -> npt.NDArray[np.bool_]:
+    """Whether the rule may take a width after the one in use, [N, widths]."""
+    widths = schema.widths
+    table = np.array([[bits in within_reach(widths, now) for bits in widths] for now in widths])
+    distances = np.abs(np.log2(widths) - 5 * observations[:, -2, None])
+    return table[distances.argmin(axis=1)]
 
 
 def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.Generator) -> Array:
@@ -65,17 +76,30 @@ def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.
     observations[:, h + 1] = observations[:, h] + rng.uniform(-4.0, 1.0, count)
     observations[:, h + 2] = rng.uniform(-4.0, 0.5, count)
     observations[:, h + 3] = np.minimum(10.0 ** rng.uniform(-3.0, 0.0, count), high[h + 3])
-    observations[:, h + 4] = rng.uniform(-2.0, 3.0, count)
-    peak = rng.uniform(-1.0, 4.0, count)[:, None]
-    # A Gaussian's peak energy is 9.6 times its norm's square; half of the runs rotate few bits.
-    noises_2n = np.array(
-        [[quantization_noise(b, 1 / 9.6, 1.0, rotated=r) for b in schema.widths] for r in (False, True)]
-    )
-    noises = noises_2n[rng.integers(2, size=count)]
-    observations[:, h + 5 : h + 5 + n] = np.where(noises > 0, peak + np.log10(np.maximum(noises, 1e-9)), -6.0)
+    observations[:, h + 4] = rng.uniform(0.0, 1.2, count)
+    observations[:, h + 5] = rng.uniform(0.0, 1.0, count)
+    observations[:, h + 6 : h + 6 + n] = _imagined_efficiencies(observations[:, h + 5], schema, rng)
     observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
     observations[:, -1] = rng.uniform(0.0, 1.0, count)
     return np.clip(observations, low, high)
+
+
+def _imagined_efficiencies(
+    update_exponents: Array, schema: ObservationSchema, rng: np.random.Generator
+) -> Array:
+    """ln efficiency [N, widths] for update exponents [N]: half of the runs rotate few bits, half have feedback.
+
+    The noise of each code, relative to the gradient, is drawn over decades: how much of it is left in a mean depends
+    on the ranks, whether the mean is coded again, and how peaked the gradient is (a Gaussian's peak energy is 9.6
+    times its squared norm).
+    """
+    count = len(update_exponents)
+    noises_2n = np.array(
+        [[quantization_noise(b, 1.0, 9.6, rotated=r) for b in schema.widths] for r in (False, True)]
+    )
+    scales = 10.0 ** rng.uniform(-1.5, 1.0, (count, 1))
+    unpaid = np.where(rng.integers(2, size=(count, 1)), UNPAID, 1.0)
+    return log_efficiency(scales * noises_2n[rng.integers(2, size=count)], update_exponents[:, None], unpaid)
 
 
 def imitate_goodput(
@@ -131,6 +155,6 @@ def _agreement(model: BaseAlgorithm, schema: ObservationSchema, rng: np.random.G
     observations = imagined_observations(schema, 1000, rng)
     actions, _ = model.predict(observations.astype(np.float32), deterministic=True)
     progress, seconds = relative_goodput(observations, schema)
-    goodput = progress / seconds
+    goodput = np.where(_reached(observations, schema), progress / seconds, 0.0)
     reached = np.take_along_axis(goodput, np.asarray(actions)[:, None], axis=1)[:, 0]
     return float((reached > 0.9 * goodput.max(axis=1)).mean())

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from .statistics import IntervalStatistics, ParameterStatistics, RankStatistics
+from .quantization_noise import Coding
+from .rank_statistics import RankStatistics
+from .statistics import IntervalStatistics, ParameterStatistics
 from .transport import Transport
 from .widths import Width, Widths, as_width, format_width
 from .wire_meter import Pending
@@ -78,12 +80,12 @@ class Agreement:
         bits: Width,
         period: int,
         last_period: int,
-        rotated: bool,
+        coding: Coding,
     ) -> IntervalStatistics:
         """Exchange an interval's statistics; all ranks return the same."""
         rows = self._all_gather(own.to_row(interval))
         statistics = IntervalStatistics.from_rows(
-            rows, iteration=iteration, bits=bits, period=period, last_period=last_period, rotated=rotated
+            rows, iteration=iteration, bits=bits, period=period, last_period=last_period, coding=coding
         )
         if not own.parameters:
             return statistics

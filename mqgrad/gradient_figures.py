@@ -5,8 +5,8 @@ import math
 import torch
 
 from .compressors.base import BucketWork, Compressor
+from .rank_statistics import RankStatistics
 from .sketch import Sketcher
-from .statistics import RankStatistics
 from .widths import Width
 
 

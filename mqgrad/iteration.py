@@ -13,8 +13,10 @@ from .gradient_figures import GradientFigures
 from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
 from .measurements import Measurements
+from .rank_statistics import RankStatistics
 from .statistics import IntervalStatistics
 from .transport import Transport
+from .update_probe import UpdateProbe
 from .widths import Widths
 from .wire_meter import DONE, Pending
 
@@ -67,6 +69,7 @@ class Iteration:
         self._agreement = Agreement(transport, f"{configuration}, {decisions.terms}")
         by_parameter, tried = wants_parameters(decisions.controller), trial_widths(decisions.controller)
         self._figures = GradientFigures(seed, compressor, by_parameter=by_parameter, trial_widths=tried)
+        self._probe = UpdateProbe()
         self.closed_bits = decisions.first_bits
         """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
         self.bits: Widths = self.closed_bits
@@ -81,9 +84,7 @@ class Iteration:
         self.open()
         measure = self._position + 1 == self._decisions.interval
         if measure:
-            self._figures.add(work)
-            if is_last:
-                self._figures.finish(self._measured.statistics)
+            self._measure(work, is_last)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if work.buffer.numel() == 0:
             averaged = Pending(lambda: None)  # the bucket before it may not have ended
@@ -95,6 +96,13 @@ class Iteration:
             self._close(period, is_measured=measure)
             return DONE
         return averaged.then(lambda _: self._close(period, is_measured=measure))
+
+    def _measure(self, work: BucketWork, is_last: bool) -> None:
+        self._figures.add(work)
+        if not self._of_moves:
+            self._probe.begin(work, self._layouts.parameters)
+        if is_last:
+            self._figures.finish(self._measured.statistics)
 
     def _step(self, layout: Layout, measure: bool, period: int) -> Step:
         bits = self.bits
@@ -175,14 +183,20 @@ class Iteration:
 
     def _gather_statistics(self) -> IntervalStatistics:
         return self._agreement.gather(
-            self._measured.take(),
+            self.take_statistics(),
             interval=self._decisions.interval,
             iteration=self._measured.totals.iterations,
             bits=self.closed_bits,
             period=self._decisions.period,
             last_period=self.closed_period,
-            rotated=self._compressor.rotates_few_bits,
+            coding=self._compressor.coding(self._transport.world_size),
         )
+
+    def take_statistics(self) -> RankStatistics:
+        """Return this rank's statistics of the interval, and begin another; after the optimizer's step."""
+        if not self._of_moves:  # a mean of moves is applied as it is
+            self._measured.statistics.update_exponent = self._probe.end(self._layouts.parameters)
+        return self._measured.take()
 
     def _close(self, period: int, *, is_measured: bool) -> None:
         self._is_open = False

@@ -14,15 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .saved_state import check_keys
+from .smoothed_gradient import SmoothedGradient
 from .statistics import IntervalStatistics
 from .step_times import StepTimes
 from .widths import Width, check_width, check_widths
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 KINDS = ("full", "loss", "authors")
 
 _LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
 _SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
+_MOST_NOISE = 2.0  # relative to the mean gradient's squared norm, of which it is a part where S is positive
+_LEAST_LOG_EFFICIENCY = -8.0
 _KEEP = 0.9  # share of the old value in the authors' smoothing
 
 
@@ -45,12 +48,15 @@ class ObservationSchema:
     | 1 | the same of their standard deviation | ±20 |
     | 1 | log10(fixed seconds), those of an iteration beside its bytes, of coding if it is coded | −6 to 3 |
     | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |
-    | 1 | log10(gradient noise / gradient signal) | ±6 |
-    | one per width | log10(quantization noise at that width / gradient signal) | ±6 |
+    | 1 | gradient noise / squared norm of the mean gradient, (V/W)/‖ḡ‖² | 0 to 2 |
+    | 1 | update exponent: how the optimizer's steps grow with gradients (:mod:`mqgrad.update_probe`) | 0 to 1 |
+    | one per width | ln of the efficiency to expect of that width (:mod:`mqgrad.efficiency`) | −8 to 0 |
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
 
-    The first four are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used.
+    The first four are as :class:`mqgrad.step_times.StepTimes` learns them from the widths that the run has used; the
+    gradient's figures are averages over decisions (:class:`mqgrad.smoothed_gradient.SmoothedGradient`). Nothing is
+    divided by the gradient's signal S, of which a single estimate is often negative.
 
     ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
     losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
@@ -81,7 +87,7 @@ class ObservationSchema:
     @property
     def size(self) -> int:
         """Entries of an observation."""
-        return self.history + (7 + len(self.widths) if self.kind == "full" else 0)
+        return self.history + (8 + len(self.widths) if self.kind == "full" else 0)
 
     def bounds(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Lowest and highest value of each entry, float32 [size] each."""
@@ -92,7 +98,9 @@ class ObservationSchema:
                 (-20.0, 20.0),
                 (-6.0, 3.0),
                 (0.0, 0.5),
-                *[(-6.0, 6.0)] * (1 + len(self.widths)),
+                (0.0, _MOST_NOISE),
+                (0.0, 1.0),
+                *[(_LEAST_LOG_EFFICIENCY, 0.0)] * len(self.widths),
                 (min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
                 (0.0, 1.0),
             ]
@@ -167,6 +175,7 @@ class Observer:
         self._log_losses: list[float] = []
         self._smoothed = SmoothedLosses(self.schema.history)
         self._times = StepTimes()
+        self._gradient = SmoothedGradient()
 
     def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
         """Take in one interval and return the observation after it, float32 [schema.size]."""
@@ -178,7 +187,7 @@ class Observer:
             self._first_log_loss = self._log_losses[0]
         values = self._loss_part()
         if self.schema.kind == "full":
-            values += self._system_part(statistics)
+            values += self._system_part(self._gradient.observe(statistics))
         return np.clip(np.array(values, dtype=np.float32), *self.schema.bounds())
 
     def _loss_part(self) -> list[float]:
@@ -190,15 +199,15 @@ class Observer:
         return [0.0] * missing + drops + [self._first_log_loss - self._log_losses[-1]]
 
     def _system_part(self, statistics: IntervalStatistics) -> list[float]:
-        signal = statistics.gradient_signal
         fixed = self._times.fixed_seconds
         by_width = self._times.seconds_per_bit, self._times.slope_deviation
-        noises = [statistics.gradient_noise, *map(statistics.quantization_noise, self.schema.widths)]
         return [
             *(_log_ratio(32 * seconds, fixed, 20.0 / math.log2(10)) * math.log2(10) for seconds in by_width),
             _log_ratio(fixed, 1.0, 6.0),
             self._times.coding_seconds / fixed if fixed > 0 else 0.0,
-            *(_log_ratio(noise, signal, 6.0) for noise in noises),
+            _ratio(statistics.gradient_noise, statistics.mean_norm_sq, _MOST_NOISE),
+            _clip(statistics.update_exponent, 0.0, 1.0),
+            *(_log(statistics.efficiency(bits), _LEAST_LOG_EFFICIENCY) for bits in self.schema.widths),
             math.log2(statistics.bits) / 5,
             self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,
         ]
@@ -211,6 +220,7 @@ class Observer:
             "log_losses": list(self._log_losses),
             "smoothed": list(self._smoothed.values),
             "times": self._times.state_dict(),
+            "gradient": self._gradient.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -221,6 +231,7 @@ class Observer:
         self._log_losses = list(state["log_losses"])
         self._smoothed.values = list(state["smoothed"])
         self._times.load_state_dict(state["times"])
+        self._gradient.load_state_dict(state["gradient"])
 
 
 def log_loss(loss: float) -> float:
@@ -235,6 +246,20 @@ def _log_ratio(numerator: float, denominator: float, limit: float) -> float:
     if numerator <= 0 or denominator <= 0:
         return limit * ((numerator > 0) - (denominator > 0))
     return _clip(math.log10(numerator) - math.log10(denominator), -limit, limit)
+
+
+def _ratio(numerator: float, denominator: float, limit: float) -> float:
+    """numerator / denominator within 0 and limit; 0/0 is 0, a NaN in either counts as the highest ratio."""
+    if math.isnan(numerator) or math.isnan(denominator):
+        return limit
+    if denominator <= 0:
+        return limit * (numerator > 0)
+    return _clip(numerator / denominator, 0.0, limit)
+
+
+def _log(efficiency: float, low: float) -> float:
+    """ln(efficiency) of at least ``low``, which also stands for NaN."""
+    return _clip(math.log(efficiency), low, 0.0) if efficiency > 0 else low
 
 
 def _clip(value: float, low: float, high: float, nan: float | None = None) -> float:

@@ -1,5 +1,6 @@
 """The error that a width is expected to add, from figures of the gradient alone."""
 
+import dataclasses
 import functools
 import math
 
@@ -13,6 +14,18 @@ it: D/(1 − D), D the error of a Gaussian's best codebook (Max 1960): 1 − 2/�
 
 ROTATED_GAMMA: dict[Width, float] = {**ROTATED_NOISE, 4: 0.0096}
 """The same at all widths that can be rotated; D is 0.0095 at 4 bits."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Coding:
+    """How a compressor codes: what noise to expect, and what becomes of it."""
+
+    rotated: bool = False
+    """Whether 1-3 bits are rotated codes; else they are uniform levels."""
+    recoded: bool = False
+    """Whether the ranks' mean is coded once more, as in shards."""
+    feedback: bool = False
+    """Whether what a code leaves out is sent later."""
 
 
 def quantization_noise(bits: Width, norm_sq: float, peak_energy: float, *, rotated: bool) -> float:

@@ -21,9 +21,11 @@ from .measurements import Measurements
 from .paced_link import Link
 from .period_rules import PeriodRule
 from .process_group import ProcessGroupTransport, own_group
+from .quantization_noise import Coding
+from .rank_statistics import RankStatistics
 from .saved_parts import SavedParts
 from .saved_state import check_run
-from .statistics import IntervalStatistics, RankStatistics
+from .statistics import IntervalStatistics
 from .transport import Transport
 from .widths import Width
 
@@ -135,6 +137,11 @@ class CompressionState:
     def period_rule(self) -> PeriodRule | None:
         """Decides the period; None where it stays."""
         return self._decisions.period_rule
+
+    @property
+    def coding(self) -> Coding:
+        """What noise to expect of the compressor among these ranks."""
+        return self.compressor.coding(self._transport.world_size)
 
     @property
     def totals(self) -> Totals:
@@ -267,7 +274,7 @@ class CompressionState:
             RuntimeError: where a controller decides.
         """
         self._refuse_with_controller("take_statistics()")
-        return self._measured.take()
+        return self._iteration.take_statistics()
 
     def _refuse_with_controller(self, call: str) -> None:
         """It would shift where intervals end, which is where ranks with a controller check that they agree."""

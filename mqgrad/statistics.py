@@ -4,55 +4,14 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from .costs import Costs
-from .quantization_noise import quantization_noise
+from .efficiency import UNPAID, log_efficiency
+from .quantization_noise import Coding, quantization_noise
+from .rank_statistics import SCALARS
 from .sketch import SKETCH_SIZE
 from .widths import Width
-
-_SCALARS = (
-    "step_seconds",
-    "compute_seconds",
-    "encode_seconds",
-    "wire_seconds",
-    "fixed_wire_seconds",
-    "decode_seconds",
-    "decide_seconds",
-    "wire_bytes",
-    "local_norm_sq",
-    "peak_energy",
-)
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class RankStatistics(Costs):
-    """One rank's own measurements over an interval of iterations.
-
-    The gradient's figures are taken at the last iteration of the interval, before compression.
-    """
-
-    losses: list[float] = dataclasses.field(default_factory=list)
-    """This rank's training loss, one per iteration."""
-    local_norm_sq: float = 0.0
-    """‖g_r‖² of this rank's gradient."""
-    peak_energy: float = 0.0
-    """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
-    sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
-    """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :mod:`mqgrad.sketch`."""
-    parameters: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
-    """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy, then error and ‖Q(g_r)‖² of each
-    :class:`Trial`. Keys are those of the layout."""
-
-    def to_row(self, interval: int) -> torch.Tensor:
-        """Pack into a float64 row of a length that depends on ``interval`` only, so that ranks can all-gather it."""
-        losses = (self.losses + [math.nan] * interval)[:interval]
-        scalars = [getattr(self, name) for name in _SCALARS]
-        return torch.cat([torch.tensor(scalars + losses, dtype=torch.float64), self.sketch.cpu().double()])
-
-    def parameter_rows(self) -> torch.Tensor:
-        """``parameters`` as float64 [K, 3 + 2B] with B trials, in the order of their keys."""
-        return torch.tensor([self.parameters[key] for key in sorted(self.parameters)], dtype=torch.float64)
 
 
 class Trial(NamedTuple):
@@ -122,9 +81,12 @@ class IntervalStatistics:
     gradient_noise: float
     """V/W: the variance that the mean over W ranks has left (V is the variance between ranks)."""
     peak_energy: float
-    """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`quantization_noise`."""
-    rotated: bool = False
-    """Whether few bits are rotated codes, as the default compressor's, or uniform levels."""
+    """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`coding_noise`."""
+    update_exponent: float = 1.0
+    """How the optimizer's steps grow with gradients: 1 as SGD's, 0 not at all, as Adam's; mean over ranks. 1 where
+    ranks average moves of parameters. See :mod:`mqgrad.update_probe`."""
+    coding: Coding = dataclasses.field(default_factory=Coding)
+    """Of the compressor."""
     fixed_wire_seconds: float = 0.0
     """The part of ``wire_seconds`` that does not depend on bytes: latency and overhead of the collectives."""
     decide_seconds: float = 0.0
@@ -174,18 +136,44 @@ class IntervalStatistics:
             gradient_signal=other.gradient_signal,
             gradient_noise=other.gradient_noise,
             peak_energy=other.peak_energy,
+            update_exponent=other.update_exponent,
         )
 
-    def quantization_noise(self, bits: Width) -> float:
-        """Expected squared error that quantizing the ranks' gradients at ``bits`` adds to their mean.
-
-        The second quantization, of the mean itself, is not in it: it adds as much again or more, and is not
-        divided by W. Nor is what error feedback repays later.
+    def coding_noise(self, bits: Width) -> float:
+        """Expected squared error that coding the ranks' gradients at ``bits`` adds to their mean.
 
         See :func:`mqgrad.quantization_noise.quantization_noise`.
         """
-        norm_sq = self.rank_norm_sq / self.world_size
-        return quantization_noise(bits, norm_sq, self.peak_energy, rotated=self.rotated)
+        return quantization_noise(bits, self._norm_sq_in_mean, self.peak_energy, rotated=self.coding.rotated)
+
+    def quantization_noise(self, bits: Width) -> float:
+        """:meth:`coding_noise` and, where the mean is coded once more, what that adds.
+
+        That is taken to be as large relative to ‖ḡ‖² as the ranks' is to their gradients; it is not divided by W.
+        """
+        noise = self.coding_noise(bits)
+        if not self.coding.recoded or noise == 0:
+            return noise
+        return noise * (1 + self.mean_norm_sq / self._norm_sq_in_mean)
+
+    def efficiency(self, bits: Width) -> float:
+        """Progress to expect of an iteration at ``bits``, relative to one at 32; see :mod:`mqgrad.efficiency`.
+
+        1 where there is no noise; 0 where a mean gradient of zero has some.
+        """
+        noise, norm_sq = self.quantization_noise(bits), self.mean_norm_sq
+        if noise <= 0:
+            return 1.0
+        if norm_sq <= 0:
+            return 0.0
+        unpaid = UNPAID if self.coding.feedback else 1.0
+        values = map(np.array, (noise / norm_sq, self.update_exponent, unpaid))
+        return float(np.exp(log_efficiency(*values)))
+
+    @property
+    def _norm_sq_in_mean(self) -> float:
+        """What the ranks' gradients would leave in their mean if they had nothing in common."""
+        return self.rank_norm_sq / self.world_size
 
     @classmethod
     def from_rows(
@@ -194,7 +182,7 @@ class IntervalStatistics:
         *,
         iteration: int,
         bits: Width,
-        rotated: bool = False,
+        coding: Coding = Coding(),  # noqa: B008 - frozen
         bit_iterations: float | None = None,
         period: int = 1,
         last_period: int | None = None,
@@ -205,18 +193,18 @@ class IntervalStatistics:
             rows: float64 [W, K], row r from ``RankStatistics.to_row`` on rank r.
             iteration: iterations completed at the end of the interval.
             bits: width of the interval.
-            rotated: of the compressor, see :attr:`mqgrad.compressors.Compressor.rotates_few_bits`.
+            coding: of the compressor.
             bit_iterations: sum of the width over its iterations, where the width may have changed among them.
             period: iterations of a round.
             last_period: of the last one, which may have been finished early; None: as many.
         """
         world_size = rows.shape[0]
         scalars, losses_WI, sketches_WS = rows.tensor_split(
-            [len(_SCALARS), rows.shape[1] - SKETCH_SIZE], dim=1
+            [len(SCALARS), rows.shape[1] - SKETCH_SIZE], dim=1
         )
         names = ("step_seconds", "compute_seconds")
-        step_seconds, compute_seconds = (scalars[:, _SCALARS.index(name)] for name in names)
-        means = dict(zip(_SCALARS, scalars.mean(dim=0).tolist(), strict=True))
+        step_seconds, compute_seconds = (scalars[:, SCALARS.index(name)] for name in names)
+        means = dict(zip(SCALARS, scalars.mean(dim=0).tolist(), strict=True))
         losses = losses_WI.mean(dim=0).tolist()
         steps = max(len(losses), 1)
         signal = _signal(sketches_WS, means["local_norm_sq"])
@@ -226,7 +214,7 @@ class IntervalStatistics:
             iteration=iteration,
             bits=bits,
             world_size=world_size,
-            rotated=rotated,
+            coding=coding,
             losses=tuple(losses),
             step_seconds=float(step_seconds.max()) / steps,
             compute_seconds=means["compute_seconds"] / steps,
@@ -240,6 +228,7 @@ class IntervalStatistics:
             gradient_signal=signal / scale,
             gradient_noise=(means["local_norm_sq"] - signal) / world_size / scale if world_size > 1 else 0.0,
             peak_energy=means["peak_energy"] / world_size / scale,
+            update_exponent=means["update_exponent"],
             bit_iterations=bit_iterations,
             period=period,
         )

@@ -6,6 +6,7 @@ import torch
 
 from ..costs import Costs
 from ..layout import Layout
+from ..quantization_noise import Coding
 from ..transport import Transport
 from ..widths import Width, Widths
 from ..wire_meter import DONE, Pending
@@ -71,9 +72,8 @@ class Compressor(Protocol):
         """Elements that share one scale: in the layout, every parameter starts a scale bucket of its own."""
         ...
 
-    @property
-    def rotates_few_bits(self) -> bool:
-        """Whether 1-3 bits are rotated codes: what noise to expect of them."""
+    def coding(self, world_size: int) -> Coding:
+        """What noise to expect of it among so many ranks, and what becomes of that."""
         ...
 
     @property
@@ -134,9 +134,8 @@ class Stateless:
     def bucket_size(self) -> int:
         return 512
 
-    @property
-    def rotates_few_bits(self) -> bool:
-        return False
+    def coding(self, world_size: int) -> Coding:
+        return Coding()
 
     @property
     def num_residuals(self) -> int:

@@ -11,6 +11,7 @@ from mqgrad.cuda_ext import Scattered, Vector, whole
 
 from ..feedback import ErrorFeedback, FeedbackGain
 from ..layout import Layout
+from ..quantization_noise import Coding
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..transport import Transport
@@ -139,6 +140,14 @@ class CodedMean(abc.ABC):
     def rotates_few_bits(self) -> bool:
         """Most codes have uniform levels."""
         return False
+
+    def coding(self, world_size: int) -> Coding:
+        """What noise to expect of it; see :meth:`Compressor.coding`."""
+        return Coding(
+            rotated=self.rotates_few_bits,
+            recoded=not gathers(self.topology, world_size),
+            feedback=self.error_feedback,
+        )
 
     @property
     def num_residuals(self) -> int:

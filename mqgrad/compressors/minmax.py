@@ -6,6 +6,7 @@ import torch
 
 from mqgrad import cuda_ext
 
+from ..quantization_noise import Coding
 from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step
@@ -40,6 +41,9 @@ class MinMax(Stateless):
     def widths(self) -> tuple[Width, ...]:
         """The authors use 2-8."""
         return CODED_WIDTHS
+
+    def coding(self, world_size: int) -> Coding:
+        return Coding(recoded=True)
 
     def average_(self, work: BucketWork, step: Step) -> None:
         large = [g for g in work.gradients if g.ndim == 2 and g.numel() > self.min_numel]

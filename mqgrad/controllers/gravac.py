@@ -127,5 +127,5 @@ def squared_cosine(statistics: IntervalStatistics, bits: Width) -> float:
 
     q is W times the figure q/W of the mean.
     """
-    norm_sq, noise = statistics.rank_norm_sq, statistics.world_size * statistics.quantization_noise(bits)
+    norm_sq, noise = statistics.rank_norm_sq, statistics.world_size * statistics.coding_noise(bits)
     return norm_sq / (norm_sq + noise) if norm_sq + noise > 0 else 1.0

@@ -7,7 +7,8 @@ from ranks import run_ranks
 
 from mqgrad.agreement import Agreement, Decision, RankDisagreement
 from mqgrad.process_group import ProcessGroupTransport, own_group
-from mqgrad.statistics import RankStatistics, Trial
+from mqgrad.rank_statistics import RankStatistics
+from mqgrad.statistics import Trial
 
 CHECKED = {"configuration": "settings", "iteration": 7, "bits": 4, "losses": 2, "residuals": 8}
 MIXED = (2, 8, 32)

@@ -11,8 +11,9 @@ from mqgrad.compressors import make_compressor
 from mqgrad.compressors.base import BucketWork
 from mqgrad.gradient_figures import GradientFigures
 from mqgrad.layout import LayoutTable
+from mqgrad.rank_statistics import RankStatistics
 from mqgrad.sketch import SKETCH_SIZE, Sketcher
-from mqgrad.statistics import IntervalStatistics, ParameterStatistics, RankStatistics, Trial
+from mqgrad.statistics import IntervalStatistics, ParameterStatistics, Trial
 
 
 def test_sketches_keep_inner_products() -> None:

@@ -15,7 +15,7 @@ from mqgrad.step_times import StepTimes
 
 
 def test_goodput_maximises_efficiency_per_second() -> None:
-    # 1/(1 + 10 + 60/(6s²)) ÷ (0.1 + 0.0125·b): 0.381 at 2 bits, 0.601 at 3, 0.595 at 4, 0.519 at 6.
+    # 11/(11 + 60/(6s²)) ÷ (0.1 + 0.0125·b): 4.19 at 2 bits, 6.61 at 3, 6.55 at 4, 5.71 at 6.
     times = StepTimes()
     known = {
         "mean": [0.1, 0.0125, 0.0],
@@ -26,7 +26,12 @@ def test_goodput_maximises_efficiency_per_second() -> None:
     }
     times.load_state_dict(known)
     assert [relative_goodput(BASE, times, bits) for bits in (2, 3, 4, 6)] == pytest.approx(
-        [1 / 21 / 0.125, 1 / (11 + 10 / 9) / 0.1375, 1 / (11 + 10 / 49) / 0.15, 1 / (11 + 10 / 961) / 0.175]
+        [
+            11 / 21 / 0.125,
+            11 / (11 + 10 / 9) / 0.1375,
+            11 / (11 + 10 / 49) / 0.15,
+            11 / (11 + 10 / 961) / 0.175,
+        ]
     )
 
 

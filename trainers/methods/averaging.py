@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector
 
 from mqgrad.costs import Costs, Totals
 from mqgrad.process_group import ProcessGroupTransport, own_group
-from mqgrad.statistics import RankStatistics
+from mqgrad.rank_statistics import RankStatistics
 from mqgrad.widths import Width
 
 from ..settings import check_not_negative, check_positive, check_positive_ints

@@ -10,7 +10,9 @@ from torch.optim import Optimizer
 
 from mqgrad.compressors import Compressor
 from mqgrad.controllers.base import Controller
-from mqgrad.statistics import IntervalStatistics, RankStatistics
+from mqgrad.quantization_noise import Coding
+from mqgrad.rank_statistics import RankStatistics
+from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation
@@ -27,8 +29,8 @@ class RankInterval:
     """Iterations since the run began."""
     bit_iterations: float | None = None
     """Sum of the width over the iterations of this interval, where it may have changed among them."""
-    rotated: bool = False
-    """Whether the compressor's few bits are rotated codes."""
+    coding: Coding = dataclasses.field(default_factory=Coding)
+    """Of the compressor."""
     period: int = 1
     """Of ``IntervalStatistics``: iterations that count as one here."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -7,7 +7,8 @@ import torch
 
 import mqgrad
 from mqgrad.costs import Totals
-from mqgrad.statistics import IntervalStatistics, RankStatistics
+from mqgrad.rank_statistics import RankStatistics
+from mqgrad.statistics import IntervalStatistics
 from mqgrad.widths import Width
 
 from .base import RankInterval
@@ -47,7 +48,7 @@ class CompressedInterval:
             bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations
             if decides
             else None,
-            rotated=self._compression.compressor.rotates_few_bits,
+            coding=self._compression.coding,
             period=1 if decides else self._compression.period,
             figures=self._figures(),
             decided_on=self._compression.last_statistics,
@@ -73,7 +74,7 @@ def combine(intervals: list[RankInterval]) -> IntervalStatistics:
         torch.stack([interval.statistics.to_row(reported) for interval in intervals]),
         iteration=intervals[0].iteration,
         bits=intervals[0].bits,
-        rotated=intervals[0].rotated,
+        coding=intervals[0].coding,
         period=intervals[0].period,
         bit_iterations=intervals[0].bit_iterations,
     )
