@@ -151,10 +151,8 @@ class IntervalStatistics:
 
         That is taken to be as large relative to ‖ḡ‖² as the ranks' is to their gradients; it is not divided by W.
         """
-        noise = self.coding_noise(bits)
-        if not self.coding.recoded or noise == 0:
-            return noise
-        return noise * (1 + self.mean_norm_sq / self._norm_sq_in_mean)
+        noise, norm_sq = self.coding_noise(bits), self._norm_sq_in_mean
+        return noise * (1 + self.mean_norm_sq / norm_sq) if self.coding.recoded and norm_sq > 0 else noise
 
     def efficiency(self, bits: Width) -> float:
         """Progress to expect of an iteration at ``bits``, relative to one at 32; see :mod:`mqgrad.efficiency`.

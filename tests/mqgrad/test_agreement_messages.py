@@ -7,12 +7,13 @@ from ranks import run_ranks
 
 from mqgrad.agreement import Agreement, Decision, RankDisagreement
 from mqgrad.process_group import ProcessGroupTransport, own_group
+from mqgrad.quantization_noise import Coding
 from mqgrad.rank_statistics import RankStatistics
 from mqgrad.statistics import Trial
 
 CHECKED = {"configuration": "settings", "iteration": 7, "bits": 4, "losses": 2, "residuals": 8}
 MIXED = (2, 8, 32)
-RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "rotated": True}
+RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "coding": Coding(rotated=True)}
 
 
 def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:

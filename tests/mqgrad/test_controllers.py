@@ -83,7 +83,7 @@ def test_the_state_of_something_else_is_refused(spec: str) -> None:
 
 
 FIGURES = ("step_seconds", "compute_seconds", "wire_seconds")
-GRADIENT_FIGURES = ("gradient_signal", "gradient_noise", "peak_energy")
+GRADIENT_FIGURES = ("gradient_signal", "gradient_noise", "peak_energy", "update_exponent")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

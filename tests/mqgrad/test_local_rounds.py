@@ -106,6 +106,7 @@ def test_a_controller_counts_rounds_and_sees_their_mean_loss_and_what_they_moved
         state.close()
         means = torch.tensor(losses).view(-1, period).mean(1).tolist()
         seen = [(*s.losses, s.step_seconds, s.gradient_signal + s.gradient_noise) for s in controller.seen]
+        assert {s.update_exponent for s in controller.seen} == {1.0}  # a mean of moves is applied as it is
         return bits[period - 1 :: period], seen, means, len(controller.seen)
 
     (bits, seen, means, decisions), (_, _, other_means, _) = run_ranks(rank_main)

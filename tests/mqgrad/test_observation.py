@@ -24,6 +24,7 @@ FIGURES = (
     "gradient_signal",
     "gradient_noise",
     "peak_energy",
+    "update_exponent",
 )
 any_statistics = st.builds(
     lambda losses, bits, values: dataclasses.replace(BASE, losses=tuple(losses), bits=bits, **values),
@@ -57,25 +58,47 @@ def test_loss_kind_is_scale_free() -> None:
 
 def test_full_kind_values() -> None:
     schema = ObservationSchema(kind="full", widths=(1, 2, 4, 32))
-    seen = Observer(schema, budget_seconds=10.0).observe(BASE)
+    base = dataclasses.replace(BASE, update_exponent=0.75)
+    seen = Observer(schema, budget_seconds=10.0).observe(base)
     times = StepTimes()
-    times.observe(BASE)
-    assert seen.shape == (schema.size,) == (16,)
+    times.observe(base)
+
+    def expected_log(noise: float) -> float:
+        return -0.75 * math.log1p(noise / 11) - 0.25 * math.log1p(noise / 11) / 2
+
+    assert seen.shape == (schema.size,) == (17,)
     expected = [
         *[0.0] * 5,
         math.log2(32 * times.seconds_per_bit / times.fixed_seconds),
         math.log2(32 * times.slope_deviation / times.fixed_seconds),
         math.log10(times.fixed_seconds),
         times.coding_seconds / times.fixed_seconds,
-        1.0,
-        math.log10(600),  # one bit: at most max²
-        2.0,  # 600 / (6 · 1²)
-        math.log10(600 / (6 * 49)),
-        -6.0,  # 32 bits add no noise
+        10 / 11,  # of the mean gradient's squared norm, 11
+        0.75,
+        expected_log(600),  # one bit: at most max²
+        expected_log(600 / 6),
+        expected_log(600 / (6 * 49)),
+        0.0,  # 32 bits add no noise
         math.log2(4) / 5,
         0.1,  # 5 iterations of 0.2 s in 10 s
     ]
     assert seen == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_signal_that_is_lost_in_the_noise_changes_little() -> None:
+    """Its estimate is often negative; the mean gradient's norm, which is known well, is what noise is compared with."""
+    positive = Observer(ObservationSchema()).observe(statistics(gradient_signal=0.1, gradient_noise=10.9))
+    negative = Observer(ObservationSchema()).observe(statistics(gradient_signal=-0.1, gradient_noise=11.1))
+    assert negative == pytest.approx(positive, abs=0.05)
+
+
+def test_the_gradient_is_averaged_over_decisions_and_survives_an_overflow() -> None:
+    observer = Observer(ObservationSchema(widths=(2, 32)))
+    first = observer.observe(statistics(update_exponent=1.0))
+    assert observer.observe(statistics(gradient_signal=math.nan, gradient_noise=math.inf))[9:13] == pytest.approx(
+        first[9:13]
+    )
+    assert observer.observe(statistics(update_exponent=0.0))[10] == pytest.approx(0.9)
 
 
 def test_wire_ratio_does_not_depend_on_the_width_in_use() -> None:

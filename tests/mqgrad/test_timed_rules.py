@@ -7,9 +7,10 @@ from intervals import BASE, statistics, widths_of
 
 import mqgrad
 from mqgrad.controllers import make_controller
-from mqgrad.controllers.goodput import relative_goodput
+from mqgrad.controllers.goodput import relative_goodput, within_reach
 from mqgrad.controllers.gravac import squared_cosine
 from mqgrad.controllers.rule import TIMED_WIDTHS
+from mqgrad.quantization_noise import Coding
 from mqgrad.statistics import ParameterStatistics, Trial
 from mqgrad.step_times import StepTimes
 
@@ -38,7 +39,7 @@ def test_goodput_maximises_efficiency_per_second() -> None:
 def test_goodput_knows_that_rotated_codes_err_less() -> None:
     slow = {"step_seconds": 10.0}
     assert widths_of("goodput:start=4", slow) == [4, 3]
-    assert widths_of("goodput:start=4", slow | {"rotated": True}) == [4, 1]
+    assert widths_of("goodput:start=4", slow | {"coding": Coding(rotated=True)}) == [4, 1]
 
 
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
@@ -65,8 +66,30 @@ def test_goodput_smooths_the_gradient_and_not_the_link() -> None:
     controller = mqgrad.Goodput(keep=0.9)
     controller.decide(BASE)
     controller.decide(statistics(gradient_signal=11.0))
-    assert controller.signal == pytest.approx(2.0)
+    assert controller.state_dict()["gradient"]["gradient_signal"] == pytest.approx(2.0)
     assert controller.decide(statistics(bits=8, step_seconds=100.0)) <= 3
+
+
+def test_goodput_goes_to_four_times_the_bits_at_most() -> None:
+    """From a few iterations, whatever they seem to say of many bits."""
+    assert within_reach(TIMED_WIDTHS, 1) == (1, 2, 3, 4)
+    assert within_reach(TIMED_WIDTHS, 3) == (1, 2, 3, 4, 6, 8)
+    assert within_reach((1, 8, 32), 1) == (1, 8)
+    assert within_reach((1, 8, 32), 32) == (1, 8, 32)
+    free = {"step_seconds": 0.1, "peak_energy": 6000.0}
+    assert widths_of("goodput:start=2", free, free) == [2, 8, 32]
+
+
+def test_goodput_takes_fewer_bits_where_noise_is_repaid_and_more_where_adam_divides_by_it() -> None:
+    slow = {"step_seconds": 0.3, "peak_energy": 200.0}
+    repaid, linear = Coding(rotated=True, feedback=True), Coding(rotated=True)
+
+    def chosen(coding: Coding, update_exponent: float) -> int:
+        return widths_of("goodput", slow | {"coding": coding, "update_exponent": update_exponent})[-1]
+
+    assert chosen(repaid, 1.0) == 1
+    assert chosen(repaid, 0.0) == chosen(linear, 0.0) == 2
+    assert chosen(linear, 1.0) == 2
 
 
 def test_squared_cosine() -> None:
