@@ -16,6 +16,7 @@ from . import (
     train_command,
 )
 from .error_line import error_line
+from .signals import exit_on_sigterm
 
 app = typer.Typer(
     help="Choose the bit width of quantized gradients by reinforcement learning.",
@@ -35,7 +36,8 @@ app.command(hidden=True)(run_server_command.serve_runs)
 
 
 def main() -> None:
-    """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130."""
+    """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130, or 143 by SIGTERM."""
+    exit_on_sigterm()
     try:
         app()
     except (ValueError, RuntimeError, OSError, ImportError) as error:

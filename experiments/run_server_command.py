@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from .options import TimeoutSeconds
+
 
 def serve_runs(
     workload: Annotated[str, typer.Option(help="What is trained.")],
@@ -14,12 +16,13 @@ def serve_runs(
     num_workers: Annotated[
         int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
     ] = 2,
+    timeout_seconds: TimeoutSeconds = 60.0,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
     from .run_server import serve_runs as serve
     from .settings import parse_settings
     from .training import open_cluster
 
-    with open_cluster(workload, parse_settings(settings), num_workers) as cluster:
+    with open_cluster(workload, parse_settings(settings), num_workers, timeout_seconds) as cluster:
         if cluster is not None:  # rank 0 of a torchrun job; the others serve it
             serve(cluster, sys.stdin)

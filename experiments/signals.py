@@ -1,9 +1,26 @@
 """Signals that ask to end, collected, so that what is half-way through is finished or undone first."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM ends this process by ``SystemExit``, so that workers and temporary folders go with it.
+
+    Not in a job of several ranks (``RANK`` is set): there this process may wait in a collective, where Python handles
+    no signal, and should die at once. Nor outside the main thread, or where SIGTERM is ignored.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and "RANK" not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, leave)
 
 
 @contextlib.contextmanager

@@ -188,7 +188,8 @@ def server_options(cell: Cell, config: SweepConfig) -> list[str]:
         options += ["--set", f"{name}={json.dumps(value)}"]
     if Link.parse(cell.link).emulated:
         options += ["--num-workers", str(config.hosts)]
-    return options
+    # What ends a run that takes too long is its own limit: an evaluation may take as much.
+    return [*options, "--timeout-seconds", f"{config.limit_of(cell):g}"]
 
 
 def request_of(cell: Cell, config: SweepConfig, record: Path) -> RunRequest:

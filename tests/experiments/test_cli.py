@@ -248,9 +248,11 @@ def test_errors_are_shown_as_they_are_before_workers_start(
     assert message in error
 
 
-def test_ctrl_c_stops_a_run_and_its_workers() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_a_run_its_workers_and_leaves_no_files(number: int, code: int, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [MQGRAD, "run", "--workload", "digits-mlp", "--iterations", "100000"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -262,9 +264,11 @@ def test_ctrl_c_stops_a_run_and_its_workers() -> None:
         workers = children(process.pid)
         assert len(workers) == 2
         time.sleep(5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert list(tmp_path.iterdir())
+        process.send_signal(number)
+        assert process.wait(30) == code
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+        assert not list(tmp_path.iterdir())
     finally:
         process.kill()
         process.communicate()

@@ -53,6 +53,8 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     config = small_config(settings={"digits-mlp": {"width": 16}})
     words = server_options(cell, config)
     assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(itertools.pairwise(words))
+    limit = f"{config.limit_of(cell):g}"  # an evaluation may take as long as its run
+    assert ("--timeout-seconds", limit) in itertools.pairwise(words)
     asked = request_of(cell, config, Path("r.json"))
     assert (asked.controller, asked.compressor, asked.seed, asked.link) == ("goodput", "qsgd", 7, None)
     assert System.parse("qsgd").controller_of_run() == "fixed:4"

@@ -95,9 +95,9 @@ def test_a_signal_that_is_lost_in_the_noise_changes_little() -> None:
 def test_the_gradient_is_averaged_over_decisions_and_survives_an_overflow() -> None:
     observer = Observer(ObservationSchema(widths=(2, 32)))
     first = observer.observe(statistics(update_exponent=1.0))
-    assert observer.observe(statistics(gradient_signal=math.nan, gradient_noise=math.inf))[9:13] == pytest.approx(
-        first[9:13]
-    )
+    assert observer.observe(statistics(gradient_signal=math.nan, gradient_noise=math.inf))[
+        9:13
+    ] == pytest.approx(first[9:13])
     assert observer.observe(statistics(update_exponent=0.0))[10] == pytest.approx(0.9)
 
 
