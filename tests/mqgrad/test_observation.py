@@ -86,7 +86,7 @@ def test_full_kind_values() -> None:
 
 
 def test_a_signal_that_is_lost_in_the_noise_changes_little() -> None:
-    """Its estimate is often negative; the mean gradient's norm, which is known well, is what noise is compared with."""
+    """Its estimate is often negative; noise is compared with the mean gradient's norm, which is known well."""
     positive = Observer(ObservationSchema()).observe(statistics(gradient_signal=0.1, gradient_noise=10.9))
     negative = Observer(ObservationSchema()).observe(statistics(gradient_signal=-0.1, gradient_noise=11.1))
     assert negative == pytest.approx(positive, abs=0.05)
