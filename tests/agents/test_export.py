@@ -146,7 +146,7 @@ class OtherEnv(gymnasium.Env):
 
 
 IMAGES = spaces.Box(0, 255, (36, 36, 3), dtype=np.uint8)
-VECTORS = spaces.Box(-1.0, 1.0, (20,))
+VECTORS = spaces.Box(-1.0, 1.0, (21,))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ VECTORS = spaces.Box(-1.0, 1.0, (20,))
         ("MlpPolicy", VECTORS, spaces.Box(-1.0, 1.0, (2,)), "only discrete actions"),
         ("MultiInputPolicy", spaces.Dict(a=VECTORS), spaces.Discrete(8), "CombinedExtractor"),
         ("MlpPolicy", VECTORS, spaces.Discrete(3), "3 outputs"),
-        ("MlpPolicy", spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(8), "20 numbers"),
+        ("MlpPolicy", spaces.Box(-1.0, 1.0, (4,)), spaces.Discrete(8), "21 numbers"),
     ],
 )
 def test_what_cannot_be_frozen_is_refused(

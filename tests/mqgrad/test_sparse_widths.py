@@ -217,7 +217,7 @@ def test_controllers_take_fractions_in_both_spellings() -> None:
         bits = goodput.decide(make_interval(step_seconds=2.5 * bits, bits=bits))
     assert bits < 1
     fast = make_interval(step_seconds=0.05, compute_seconds=0.05)
-    assert make_controller("goodput:widths=1/64+1/4+1+4+32,start=1/4").decide(fast) == 32
+    assert make_controller("goodput:widths=1/64+1/4+1+4+32,start=4").decide(fast) == 32
 
 
 def test_qsgd_has_no_width_below_one() -> None:
