@@ -81,7 +81,7 @@ def test_goodput_goes_to_four_times_the_bits_at_most() -> None:
 
 
 def test_goodput_takes_fewer_bits_where_noise_is_repaid_and_more_where_adam_divides_by_it() -> None:
-    slow = {"step_seconds": 0.14, "peak_energy": 200.0}
+    slow = {"step_seconds": 0.18, "peak_energy": 200.0}
     repaid, linear = Coding(rotated=True, feedback=True), Coding(rotated=True)
 
     def chosen(coding: Coding, update_exponent: float) -> int:
