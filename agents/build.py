@@ -131,9 +131,10 @@ def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
     env = BudgetEnds(Monitor(env))
     if config.algo == "sarsa":
         return WithWidth(env)
-    budget_seconds = env.get_wrapper_attr("settings").budget_seconds
-    if config.time_price and budget_seconds is not None:
-        env = TimePrice(env, budget_seconds=budget_seconds)
+    settings = env.get_wrapper_attr("settings")
+    if config.time_price and settings.budget_seconds is not None:
+        links_differ = isinstance(settings.link_mbit_per_s, tuple)
+        env = TimePrice(env, budget_seconds=settings.budget_seconds, by_pace=links_differ)
     return env
 
 

@@ -78,13 +78,15 @@ class MetricsCallback(BaseCallback):
 class RepriceCallback(BaseCallback):
     """After each episode, shape all rewards of the replay buffer by the new potential of :class:`TimePrice`.
 
-    Needs the part of the budget spent as the last entry of an observation, as ``observation="full"`` has it.
+    Needs what ``observation="full"`` has: the drop in log-loss so far, which is the return, behind the
+    ``history`` − 1 drops, and the part of the budget spent as the last entry.
     """
 
-    def __init__(self, price: TimePrice, buffer: ReplayBuffer) -> None:
+    def __init__(self, price: TimePrice, buffer: ReplayBuffer, history: int) -> None:
         super().__init__()
         self.price = price
         self.buffer = buffer
+        self.history = history
         self._episodes = price.episodes
         self._old = price.returns_to_go.copy()
 
@@ -96,19 +98,18 @@ class RepriceCallback(BaseCallback):
         return True
 
     def _reprice(self, rows: slice) -> None:
-        buffer, grid = self.buffer, self.price.grid
+        buffer = self.buffer
         spent = buffer.observations[rows, :, -1].astype(np.float64)
         after = buffer.next_observations[rows, :, -1].astype(np.float64)
+        gained = buffer.observations[rows, :, self.history - 1].astype(np.float64)
         over = buffer.dones[rows] > 0
         cut = over | (buffer.timeouts[rows] > 0)
         # Rows lie in the order of time, so the row above shows where the interval before began.
         before = np.where(np.roll(cut, 1, axis=0), 0.0, np.roll(spent, 1, axis=0))
         before[:1] = 0.0  # there is no row yet where the first episode ended with its first interval
         middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
-        change = self.price.returns_to_go - self._old
-        buffer.rewards[rows] += self.price.scale * (
-            np.interp(middle_after, grid, change) - np.interp(middle, grid, change)
-        )
+        charged = self.price.price(middle, middle_after, gained, self._old)
+        buffer.rewards[rows] += self.price.scale * (charged - self.price.price(middle, middle_after, gained))
 
 
 class LimitsCallback(BaseCallback):

@@ -176,9 +176,11 @@ def repricing(model: BaseAlgorithm) -> list[BaseCallback]:
     if price is None or not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
         return []
     assert model.env is not None
-    if model.env.get_attr("settings")[0].observation != "full":
+    settings = model.env.get_attr("settings")[0]
+    # Elsewhere the return so far cannot be read off an observation.
+    if settings.observation != "full" or settings.reward != "log-loss" or settings.discount_per_second != 1.0:
         return []
-    return [RepriceCallback(price, model.replay_buffer)]
+    return [RepriceCallback(price, model.replay_buffer, settings.schema.history)]
 
 
 @contextlib.contextmanager

@@ -10,9 +10,11 @@ from gymnasium import spaces
 from mqgrad.saved_state import check_keys
 from mqgrad.widths import Width
 
+Array = npt.NDArray[np.float64]
 Wrapper = TypeVar("Wrapper", bound=gymnasium.Wrapper)
 
 MEMORY = 10  # episodes that the potential averages over
+STEADY = 0.2  # part of a usual return that an episode's own is steadied with
 
 
 class BudgetEnds(gymnasium.Wrapper):
@@ -66,19 +68,50 @@ def find_wrapper(env: gymnasium.Env | None, kind: type[Wrapper]) -> Wrapper | No
     return env
 
 
+def usual_gain(returns_to_go: Array, spent: Any, spent_after: Any) -> Any:
+    """What episodes usually gain between two points of the budget, Φ(p) − Φ(p') of :class:`TimePrice`.
+
+    Args:
+        returns_to_go: Φ at equal parts of the budget, [cells + 1].
+        spent: part of the budget spent before, scalar or array.
+        spent_after: the same after.
+    """
+    grid = np.linspace(0.0, 1.0, len(returns_to_go))
+    return np.interp(spent, grid, returns_to_go) - np.interp(spent_after, grid, returns_to_go)
+
+
+def pace_of(returns_to_go: Array, spent: Any, gained: Any) -> Any:
+    """Return so far beside what episodes usually have by then, k of :class:`TimePrice`; arguments as above."""
+    total = returns_to_go[0]
+    if total <= 0:  # nothing is known yet, or nothing is gained: there is no pace to compare with
+        return 1.0
+    usual = np.maximum(usual_gain(returns_to_go, 0.0, spent), 0.0)
+    return np.clip((gained + STEADY * total) / (usual + STEADY * total), 0.1, 10.0)
+
+
 class TimePrice(gymnasium.Wrapper):
     """Shape the reward so that a decision is charged at once for the seconds that it took.
 
     In an episode of fixed seconds, a slow width costs by the steps that no longer fit in at the end: an
-    effect many steps away, of which every single one is noisy. Potential-based shaping (Ng, Harada, Russell
-    1999) brings it forward, and undiscounted it leaves the best policy as it was (the presets discount by
-    γ = 0.7 or 0.8 per decision, against the noise, and accept the bias):
+    effect many steps away, of which every single one is noisy. A price on seconds brings it forward:
 
-        r' = scale · (r + Φ(p') − Φ(p)),   Φ(p) = the return that episodes so far had still to come at p,
+        r' = scale · (r − k · (Φ(p) − Φ(p'))),   Φ(p) = the return that episodes so far had still to come at p,
 
     with p the part of the budget spent and Φ(1) = 0. So r' is what the interval gained over what is
     usually gained in the same seconds at the same point of the budget (the relative reward of
     average-reward learning), and an action shows its worth in its own step.
+
+    With k = 1 this is potential-based shaping (Ng, Harada, Russell 1999), which leaves the best policy as it was, if
+    nothing is discounted. But seconds on a slow link are worth less than on a fast one: where episodes draw their
+    links, one price makes everything a loss on the one and a gain on the other, and what an action did is lost in
+    that. So there, the price follows the pace of the episode:
+
+        k = (g + c · Φ(0)) / (Φ(0) − Φ(p) + c · Φ(0)),   within 0.1 and 10,
+
+    g being its return so far, beside what episodes usually have by then, and c = 0.2 against the noise of the first
+    losses. That is a bias, as a gain raises the price of what follows; so is the presets' γ of 0.7 or 0.8 a
+    decision. Both are accepted against the noise. On one link, where k is noise, k = 1 is better
+    (``experiments/benchmarks/learning.py``).
 
     The loss of an interval is the mean over its iterations, so it stands for the interval's middle, and p is
     taken there. Taken at the end, a decision would pay for all of its seconds at once and earn half of its
@@ -90,13 +123,23 @@ class TimePrice(gymnasium.Wrapper):
     Args:
         env: an ``mqgrad/BitWidth-v0``.
         budget_seconds: length of its episodes.
+        by_pace: whether k follows the episode: for episodes on different links.
         scale: brings a step's reward, about 0.03, to the size that default learning rates expect.
         cells: of the grid.
     """
 
-    def __init__(self, env: gymnasium.Env, *, budget_seconds: float, scale: float = 10.0, cells: int = 20):
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        *,
+        budget_seconds: float,
+        by_pace: bool = False,
+        scale: float = 10.0,
+        cells: int = 20,
+    ) -> None:
         super().__init__(env)
         self.budget_seconds = budget_seconds
+        self.by_pace = by_pace
         self.scale = scale
         self.grid = np.linspace(0.0, 1.0, cells + 1)
         self.returns_to_go = np.zeros(cells + 1)
@@ -118,7 +161,7 @@ class TimePrice(gymnasium.Wrapper):
             self._learn()
         # Nothing is to come after an end, whether the budget was spent or training diverged before that.
         spent_after = 1.0 if terminated or truncated else self._path[-1][0]
-        shaped = self.scale * float(reward) + float(self.shaping(spent, spent_after))
+        shaped = self.scale * (float(reward) - float(self.price(spent, spent_after, gained)))
         return observation, shaped, terminated, truncated, info
 
     def _middle(self, elapsed: float) -> float:
@@ -126,13 +169,18 @@ class TimePrice(gymnasium.Wrapper):
         before, self._elapsed = self._elapsed, elapsed
         return min((before + elapsed) / 2 / self.budget_seconds, 1.0)
 
-    def potential(self, spent: Any) -> Any:
-        """Return still to come when the part ``spent`` of the budget is spent."""
-        return np.interp(spent, self.grid, self.returns_to_go)
+    def price(self, spent: Any, spent_after: Any, gained: Any, returns_to_go: Array | None = None) -> Any:
+        """What a decision is charged for its seconds, k · (Φ(p) − Φ(p')); scalars or arrays alike.
 
-    def shaping(self, spent: Any, spent_after: Any) -> Any:
-        """What is added to the scaled reward of a transition; parts of the budget, scalars or arrays alike."""
-        return self.scale * (self.potential(spent_after) - self.potential(spent))
+        Args:
+            spent: part of the budget spent before the decision.
+            spent_after: the same after it.
+            gained: return of the episode before it.
+            returns_to_go: an older Φ than the latest.
+        """
+        known = self.returns_to_go if returns_to_go is None else returns_to_go
+        pace = pace_of(known, spent, gained) if self.by_pace else 1.0
+        return pace * usual_gain(known, spent, spent_after)
 
     def _learn(self) -> None:
         spent, gained = (np.array(column) for column in zip(*self._path, strict=True))

@@ -29,7 +29,7 @@ from mqgrad.agents.warm_start import relative_goodput
 from mqgrad.envs import BitWidthEnv
 
 SEEDS = range(5)
-EPISODES = range(500, 503)
+EPISODES = range(500, 506)
 ITERATIONS = 5000
 INTERVALS = (5, 20)
 
@@ -37,7 +37,8 @@ INTERVALS = (5, 20)
 class Case(NamedTuple):
     """A link and how far the rule's formula is from the truth there."""
 
-    mbit_per_s: float
+    mbit_per_s: float | tuple[float, float]
+    """Or the range that every episode draws its link from."""
     budget_seconds: float
     feedback: float
     """Quantization hurts so many times less than the rule believes."""
@@ -54,6 +55,9 @@ CASES = {
     "fewer bits are better": Case(10.0, 150.0, 8.0, 0.02, 0.02, 0.0),
     "fewer bits are better, noisy loss": Case(10.0, 150.0, 8.0, 0.05, 0.05, 0.85),
     "more bits are better, noisy loss": Case(50.0, 100.0, 1 / 32, 0.1, 0.05, 0.85),
+    "any link, rule right": Case((1.0, 1000.0), 150.0, 1.0, 0.05, 0.05, 0.85),
+    "any link, fewer bits are better": Case((1.0, 1000.0), 150.0, 8.0, 0.05, 0.05, 0.85),
+    "any link, more bits are better": Case((1.0, 1000.0), 150.0, 1 / 8, 0.05, 0.05, 0.85),
 }
 
 
@@ -62,7 +66,7 @@ class NoisyToy(ToyLink):
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        super().__init__(case.mbit_per_s, rate=case.rate, feedback=case.feedback)
+        super().__init__(1.0, rate=case.rate, feedback=case.feedback)
 
     def run(self, iterations: int, bits: int | None = None) -> Any:
         grown = self.case.loss_noise * np.exp(self.case.noise_growth * (np.log(2.3) - self.log_loss))
@@ -71,7 +75,12 @@ class NoisyToy(ToyLink):
 
 
 def environment(case: Case, interval: int) -> BitWidthEnv:
-    return BitWidthEnv(cluster=NoisyToy(case), budget_seconds=case.budget_seconds, interval=interval)
+    return BitWidthEnv(
+        cluster=NoisyToy(case),
+        budget_seconds=case.budget_seconds,
+        interval=interval,
+        link_mbit_per_s=case.mbit_per_s,
+    )
 
 
 def achieved(case: Case, interval: int, choose: Callable[[Any], Any]) -> float:
