@@ -25,7 +25,7 @@ from .config import plain, with_clock
 from .wrappers import TimePrice, find_wrapper
 
 KEEP = 2
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of a checkpoint: to be raised whenever what it holds, or what that means, changes."""
 
 
