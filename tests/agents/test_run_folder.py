@@ -17,7 +17,7 @@ from toy_link import toy_env
 from toy_training import config_for
 
 from mqgrad.agents.callbacks import LimitsCallback
-from mqgrad.agents.checkpoint import latest_checkpoint, load_settings, newest_model
+from mqgrad.agents.checkpoint import FORMAT_VERSION, latest_checkpoint, load_settings, newest_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.agents.train import train
@@ -102,7 +102,7 @@ def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path,
     edit(checkpoint / "progress.json", lambda fields: fields.pop("format_version"))
     before = (run / "config.json").read_text()
     refused = "start anew, or go on with the version of mqgrad that saved"
-    with pytest.raises(ValueError, match=f"no format version, and format version 1.*{refused}"):
+    with pytest.raises(ValueError, match=f"no format version, and format version {FORMAT_VERSION}.*{refused}"):
         train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
     assert (run / "config.json").read_text() == before  # for the version that saved it
     for change, told in (
