@@ -102,7 +102,9 @@ def test_a_run_of_another_version_is_refused_with_the_remedy(finished_run: Path,
     edit(checkpoint / "progress.json", lambda fields: fields.pop("format_version"))
     before = (run / "config.json").read_text()
     refused = "start anew, or go on with the version of mqgrad that saved"
-    with pytest.raises(ValueError, match=f"no format version, and format version {FORMAT_VERSION}.*{refused}"):
+    with pytest.raises(
+        ValueError, match=f"no format version, and format version {FORMAT_VERSION}.*{refused}"
+    ):
         train(config_for(run, total_steps=80), resume=True, make_env=toy_env)
     assert (run / "config.json").read_text() == before  # for the version that saved it
     for change, told in (
