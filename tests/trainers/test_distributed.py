@@ -68,7 +68,8 @@ def test_an_emulated_link_takes_its_time(cluster: Distributed) -> None:
     cluster.reset(seed=0, link=LinkEmulation(mbit_per_s=10))
     slow = cluster.run(3, bits=32)
     assert slow.step_seconds > slow.wire_bytes * 8 / 10e6
-    assert slow.wire_seconds >= slow.wire_bytes * 8 / 10e6
+    # The comm thread is blocked for all of it but what passes between sending and waiting.
+    assert slow.wire_seconds > 0.9 * slow.wire_bytes * 8 / 10e6
     assert slow.compute_seconds < slow.step_seconds - slow.wire_bytes * 8 / 10e6 / 2  # not what it waits
 
 
