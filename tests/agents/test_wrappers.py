@@ -50,7 +50,6 @@ def test_seconds_cost_what_the_episode_itself_gains_in_them() -> None:
         gained, before = 0.05 * pace * 2.0, pace * 2.0 * spent
         charged, charged_all = (e.price(spent, spent + 0.05, before) for e in (by_pace, at_one_price))
         assert (abs(charged - gained) < 0.85 * abs(charged_all - gained)).all()
-        assert (abs(np.diff(abs(charged - gained))) > 0).all()
     assert by_pace.price(0.5, 0.6, -50.0) == pytest.approx(0.1 * 0.1 * 2.0)
     assert by_pace.price(0.5, 0.6, 1e9) == pytest.approx(10.0 * 0.1 * 2.0)
 
