@@ -11,6 +11,7 @@ from mqgrad.cuda_ext.bfloat16 import (
 )
 from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.checksum import CHECKSUM_BYTES, write_checksums_, wrong_checksums
+from mqgrad.cuda_ext.figures import SKETCH_SIZE, gradient_figures
 from mqgrad.cuda_ext.library import IMPLEMENTATION
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
 from mqgrad.cuda_ext.rotation import (
@@ -46,6 +47,7 @@ from mqgrad.cuda_ext.uniform import (
 __all__ = [
     "CHECKSUM_BYTES",
     "IMPLEMENTATION",
+    "SKETCH_SIZE",
     "Scattered",
     "Vector",
     "decode",
@@ -68,6 +70,7 @@ __all__ = [
     "encode_rotated",
     "encode_rotated_with_feedback",
     "encode_with_feedback",
+    "gradient_figures",
     "minmax_bytes",
     "payload_bytes",
     "reduce_encode",

@@ -1,12 +1,11 @@
 """Figures of a rank's own gradient, taken before it is compressed."""
 
-import math
-
 import torch
+
+from mqgrad.cuda_ext import gradient_figures
 
 from .compressors.base import BucketWork, Compressor
 from .rank_statistics import RankStatistics
-from .sketch import Sketcher
 from .widths import Width
 
 
@@ -31,36 +30,30 @@ class GradientFigures:
         by_parameter: bool = False,
         trial_widths: tuple[Width, ...] = (),
     ) -> None:
-        self._sketcher = Sketcher(seed)
+        self._seed = seed
         self._compressor = compressor
-        self._bucket_size = compressor.bucket_size
         self._by_parameter = by_parameter
         self._trial_widths = trial_widths
-        self._figures: dict[int, tuple[float, ...]] = {}  # by key, as RankStatistics.parameters
-        self._sketches: dict[int, torch.Tensor] = {}
+        self._figures: dict[int, torch.Tensor] = {}  # by key, as the op's rows
+        self._parameters: dict[int, tuple[float, ...]] = {}  # by key, as RankStatistics.parameters
 
     def add(self, work: BucketWork) -> None:
-        """Take the figures of one bucket: three passes over it."""
+        """Take the figures of one bucket: one pass over it."""
         keys, flats = work.layout.keys, [gradient.reshape(-1) for gradient in work.gradients]
-        norms_sq = torch.stack([_norm_sq(flat) for flat in flats]).tolist()
-        peaks = torch.stack([self._peak_energy(flat) for flat in flats]).tolist()
-        sketches = [self._sketcher.sketch(flat, key) for key, flat in zip(keys, flats, strict=True)]
-        self._sketches.update(zip(keys, torch.stack(sketches).cpu(), strict=True))
-        trials = self._trials(work) if self._by_parameter else [[] for _ in keys]
-        figures = zip(work.layout.numels, norms_sq, peaks, trials, strict=True)
-        for key, (numel, norm_sq, peak, tried) in zip(keys, figures, strict=True):
-            self._figures[key] = (numel, norm_sq, peak, *tried)
+        rows = gradient_figures(flats, keys, self._compressor.bucket_size, seed=self._seed).cpu()
+        self._figures.update(zip(keys, rows, strict=True))
+        if not self._by_parameter:
+            return
+        figures = zip(keys, work.layout.numels, rows[:, :2].tolist(), self._trials(work), strict=True)
+        self._parameters |= {key: (numel, *sizes, *tried) for key, numel, sizes, tried in figures}
 
     def finish(self, statistics: RankStatistics) -> None:
         """Put the sums over all buckets that were added into the statistics, and forget them."""
-        keys = sorted(self._figures)
-        figures = [self._figures[key] for key in keys]
-        statistics.local_norm_sq = math.fsum(norm_sq for _, norm_sq, *_ in figures)
-        statistics.peak_energy = math.fsum(peak for _, _, peak, *_ in figures)
-        statistics.sketch = torch.stack([self._sketches[key] for key in keys]).double().sum(dim=0).float()
-        if self._by_parameter:
-            statistics.parameters = dict(zip(keys, figures, strict=True))
-        self._figures, self._sketches = {}, {}
+        sums = torch.stack([self._figures[key] for key in sorted(self._figures)]).sum(dim=0)
+        statistics.local_norm_sq, statistics.peak_energy = sums[:2].tolist()
+        statistics.sketch = sums[2:].float()
+        statistics.parameters = {key: self._parameters[key] for key in sorted(self._parameters)}
+        self._figures, self._parameters = {}, {}
 
     def _trials(self, work: BucketWork) -> list[list[float]]:
         """Of each parameter: ‖Q(g) − g‖² and ‖Q(g)‖² at the trial widths, one after another."""
@@ -72,18 +65,9 @@ class GradientFigures:
             if coded is None:
                 return [[] for _ in work.gradients]
             for trial, values, gradient in zip(trials, coded, work.gradients, strict=True):
-                trial += [float(_norm_sq(values - gradient.reshape(-1))), float(_norm_sq(values))]
+                trial += [_norm_sq(values - gradient.reshape(-1)), _norm_sq(values)]
         return trials
 
-    def _peak_energy(self, x: torch.Tensor) -> torch.Tensor:
-        """Σ n_k·max|g_k|² over scale buckets of n_k elements."""
-        if x.numel() == 0:
-            return x.new_zeros((), dtype=torch.float32)
-        padding = -x.numel() % self._bucket_size
-        padded = torch.nn.functional.pad(x.float(), (0, padding))
-        squares = padded.view(-1, self._bucket_size).abs().amax(dim=1).square()
-        return squares.sum() * self._bucket_size - squares[-1] * padding
 
-
-def _norm_sq(x: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(x, dtype=torch.float32).square()
+def _norm_sq(x: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float32).square())

@@ -5,8 +5,9 @@ import math
 
 import torch
 
+from mqgrad.cuda_ext import SKETCH_SIZE
+
 from .costs import Costs
-from .sketch import SKETCH_SIZE
 
 SCALARS = (
     "step_seconds",
@@ -40,7 +41,7 @@ class RankStatistics(Costs):
     update_exponent: float = 1.0
     """How the optimizer's steps grow with gradients; see :mod:`mqgrad.update_probe`."""
     sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
-    """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :mod:`mqgrad.sketch`."""
+    """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :func:`mqgrad.cuda_ext.gradient_figures`."""
     parameters: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy, then error and ‖Q(g_r)‖² of each
     :class:`mqgrad.statistics.Trial`. Keys are those of the layout."""

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mqgrad.cuda_ext import SKETCH_SIZE
+
 from .efficiency import UNPAID, log_efficiency
 from .quantization_noise import Coding, quantization_noise
 from .rank_statistics import SCALARS
-from .sketch import SKETCH_SIZE
 from .widths import Width
 
 

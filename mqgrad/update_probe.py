@@ -12,6 +12,7 @@ counts as 0 or 1. Derived for this project.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -23,12 +24,23 @@ _ADAM, _SGD = 0.15, 0.6  # slopes
 _RIDGE = 0.05  # variance of ln r_p at which a slope counts half, and half what stands for _UNKNOWN
 
 
+class _Watched(NamedTuple):
+    """A sample of every parameter of a bucket, one behind the other: P elements of K parameters."""
+
+    keys: tuple[int, ...]
+    lengths: torch.Tensor
+    """int64 [K]."""
+    before: torch.Tensor
+    """float32 [P]: before the step."""
+    gradient_sq: torch.Tensor
+    """float32 [K]: mean square of the gradient."""
+
+
 class UpdateProbe:
     """Watches a sample of every parameter from its gradient to the end of the step that follows from it."""
 
     def __init__(self) -> None:
-        self._before: dict[int, torch.Tensor] = {}
-        self._gradient_sq: dict[int, torch.Tensor] = {}
+        self._watched: list[_Watched] = []
 
     def begin(self, work: BucketWork, parameters: Sequence[torch.Tensor]) -> None:
         """Before the step: remember a bucket's parameters and the size of their gradients.
@@ -37,9 +49,10 @@ class UpdateProbe:
             work: the bucket, not yet averaged.
             parameters: of the model, by key.
         """
-        for key, gradient in zip(work.layout.keys, work.gradients, strict=True):
-            self._before[key] = _sample(parameters[key])
-            self._gradient_sq[key] = _mean_square(_sample(gradient))
+        keys = work.layout.keys
+        before, lengths = _samples([parameters[key] for key in keys])
+        gradients, _ = _samples(work.gradients)
+        self._watched.append(_Watched(keys, lengths, before, _mean_squares(gradients, lengths)))
 
     def end(self, parameters: Sequence[torch.Tensor]) -> float:
         """After the step: the update exponent, from 0 to 1, and forget.
@@ -48,30 +61,35 @@ class UpdateProbe:
             the slope by least squares, drawn towards 0.5 where gradients hardly differ in size; 0.5 where no
             parameter has moved, or a model has one only.
         """
-        keys = sorted(self._before)
-        if not keys:
-            return _UNKNOWN
-        steps = torch.stack([_step_sq(self._before[key], _sample(parameters[key])) for key in keys])
-        gradients = torch.stack([self._gradient_sq[key] for key in keys])
-        self._before, self._gradient_sq = {}, {}
-        return _exponent(_slope(gradients.tolist(), steps.tolist()))
+        watched, self._watched = self._watched, []
+        gradients = [value for bucket in watched for value in bucket.gradient_sq.tolist()]
+        steps = [value for bucket in watched for value in _steps_sq(bucket, parameters).tolist()]
+        return _exponent(_slope(gradients, steps))
 
 
-def _sample(x: torch.Tensor) -> torch.Tensor:
-    """A copy of evenly spaced elements of a tensor of any shape, float32 [fewer than 2 · _SAMPLE]."""
-    flat = x.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // _SAMPLE)].to(torch.float32, copy=True)
+def _samples(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Copies of evenly spaced elements of K tensors of any shape, float32 [P], and how many of each, int64 [K]."""
+    flats = [tensor.detach().reshape(-1) for tensor in tensors]
+    samples = [flat[:: max(1, flat.numel() // _SAMPLE)] for flat in flats]
+    lengths = torch.tensor([len(sample) for sample in samples], device=flats[0].device)
+    return torch.cat(samples).float(), lengths
 
 
-def _mean_square(sample: torch.Tensor) -> torch.Tensor:
-    return sample.square().sum() / max(sample.numel(), 1)
+def _sums(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Sums of K parts of a vector."""
+    return torch.segment_reduce(x, "sum", lengths=lengths)
 
 
-def _step_sq(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Mean square of a step but for what is along the parameter itself, where weight decay is."""
-    step = after - before
-    along = torch.dot(step, before) / torch.dot(before, before).clamp(min=1e-30)
-    return _mean_square(step - along * before)
+def _mean_squares(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return _sums(x.square(), lengths) / lengths.clamp(min=1)
+
+
+def _steps_sq(watched: _Watched, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Mean squares [K] of steps but for what is along the parameters themselves, where weight decay is."""
+    before, lengths = watched.before, watched.lengths
+    step = _samples([parameters[key] for key in watched.keys])[0] - before
+    along = _sums(step * before, lengths) / _sums(before.square(), lengths).clamp(min=1e-30)
+    return _mean_squares(step - along.repeat_interleave(lengths) * before, lengths)
 
 
 def _exponent(slope: float) -> float:

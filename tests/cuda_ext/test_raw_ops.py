@@ -24,7 +24,7 @@ SCALARS: dict[str, Any] = {
     "columns": COLUMNS,
 }
 SCALARS |= {"lengths": [NUMEL - 9, 9], "covered": [7, 1], "salt": 0}
-SCALARS |= {"offsets": [0]}
+SCALARS |= {"offsets": [0], "keys": [5]}
 SCALARS |= {"elements_per_bit": 2, "seed": 1, "alpha": 1.0, "beta": 1.0, "stochastic": True, "unbiased": True}
 PAYLOAD_BYTES = {
     "rotated": cuda_ext.rotated_bytes(NUMEL, BITS, BUCKET),
@@ -98,4 +98,5 @@ def test_any_arguments(op: str, data: st.DataObject) -> None:
         call(*arguments)
     except RuntimeError as error:
         refused = str(error)
-    assert not refused or "mqgrad: " in refused
+    by_dispatcher = "no tensor arguments" in refused  # an empty list is of no device
+    assert not refused or "mqgrad: " in refused or by_dispatcher

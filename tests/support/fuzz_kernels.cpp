@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "bfloat16.h"
 #include "checksum.h"
+#include "figures.h"
 #include "fuzz_input.h"
 #include "kernels.h"
 #include "rotation_kernels.h"
@@ -187,7 +189,7 @@ void fuzz_sparse_encode(Input& input) {
 }
 
 RotationLayout take_rotation_layout(Input& input) {
-  const int64_t bucket_size = int64_t{8} << input.take_in(0, 13);  // as large as they come
+  const int64_t bucket_size = int64_t{8} << input.take_in(0, 14);  // as large as they come
   const int64_t numel = input.take_in(0, std::max(kMaxElements, bucket_size + 70));
   return {numel, static_cast<int>(input.take_in(1, kMaxRotationBits)), bucket_size};
 }
@@ -273,6 +275,20 @@ void fuzz_checksum(Input& input) {
   require((checksum(bytes.get(), n, salt) != before) == (n && mask), "a change is seen, and no other");
 }
 
+// Of a gradient as a whole, and as two parts: the largest elements of buckets are the same.
+void fuzz_figures(Input& input) {
+  const int type = static_cast<int>(input.take_in(0, 3));
+  const int64_t n = input.take_in(0, kMaxElements), bucket_size = input.take_in(1, kMaxElements + 1);
+  const uint64_t key = input.take<uint64_t>();
+  const Bytes x = input.take_bytes(n * kTypeBytes[type], kTypeBytes[type]);
+  const int64_t unit = std::lcm(bucket_size, kSketch), middle = n / unit / 2 * unit;
+  Figures whole, parts;
+  add_figures(x.get(), kTypes[type], 0, n, bucket_size, key, whole);
+  add_figures(x.get(), kTypes[type], 0, middle, bucket_size, key, parts);
+  add_figures(x.get(), kTypes[type], middle, n, bucket_size, key, parts);
+  require(std::isnan(whole.peak_energy) || whole.peak_energy == parts.peak_energy, "buckets are those of the whole");
+}
+
 // Every element of a range is read once, and written once: where it lies, or zero where nothing does.
 void fuzz_scattered(Input& input) {
   std::vector<Bytes> memory;
@@ -318,7 +334,7 @@ void fuzz_scattered(Input& input) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  switch (input.take_in(0, 13)) {
+  switch (input.take_in(0, 14)) {
     case 0: fuzz_sizes(input); break;
     case 1: fuzz_minmax(input); break;
     case 2: fuzz_encode(input, false); break;
@@ -331,6 +347,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 9: fuzz_bfloat16(input); break;
     case 10: fuzz_checksum(input); break;
     case 11: fuzz_scattered(input); break;
+    case 12: fuzz_figures(input); break;
     default: fuzz_decode(input); break;
   }
   return 0;

@@ -6,6 +6,7 @@
 
 #include "bfloat16.h"
 #include "checksum.h"
+#include "figures.h"
 #include "instruction_set.h"
 #include "kernels.h"
 #include "reduce.h"
@@ -172,6 +173,18 @@ void sparse(int type, int64_t elements_per_bit, bool feedback, bool special) {
                     std::to_string(elements_per_bit) + " elements per bit"));
 }
 
+void figures(int type, int64_t bucket_size, bool special) {
+  Figures figures;
+  const Bytes x = input_of(type, kNumel, special);
+  add_figures(x.data(), kTypes[type], 0, kNumel, bucket_size, 7, figures);
+  Floats values(figures.sketch, figures.sketch + kSketch);
+  values.push_back(static_cast<float>(figures.norm_sq));
+  values.push_back(static_cast<float>(figures.peak_energy));
+  Digest digest;
+  digest.add(values);
+  digest.print(text(special ? "figures, not finite" : "figures", type, false, "buckets of " + std::to_string(bucket_size)));
+}
+
 void quotients(float divisor) {
   const Bytes x = input_of(0, kNumel, true);
   Floats values(kNumel);
@@ -217,6 +230,11 @@ int main() {
   std::printf("%s\n", instruction_set());
   for (float divisor : {1.0f, 2.0f, 3.0f, 4.0f, 8192.0f}) quotients(divisor);
   for (int64_t offset : {0, 3}) checksums(offset);
+  for (int type = 0; type < 4; ++type) {
+    for (int64_t bucket_size : {3, 512, 4096, 20000}) {
+      for (bool special : {false, true}) figures(type, bucket_size, special);
+    }
+  }
   for (int k = 0; k < 8; ++k) {  // every type with feedback and without
     const int type = k / 2;
     const bool feedback = k % 2;

@@ -1,0 +1,39 @@
+"""Figures of gradients in plain torch. Note [Sketch] in csrc/figures.h."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mqgrad.cuda_ext.reference import mix64, random_key
+
+SKETCH_SIZE = 256
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+
+
+def gradient_figures(gradients: Sequence[Tensor], keys: Sequence[int], bucket_size: int, seed: int) -> Tensor:
+    """See `mqgrad.cuda_ext.gradient_figures`."""
+    rows = [_figures(x.float(), key, bucket_size, seed) for x, key in zip(gradients, keys, strict=True)]
+    return torch.stack(rows)
+
+
+def _figures(x: Tensor, key: int, bucket_size: int, seed: int) -> Tensor:
+    if x.numel() == 0:
+        return x.new_zeros(2 + SKETCH_SIZE, dtype=torch.float64)
+    norm_sq = torch.linalg.vector_norm(x).double().square()
+    return torch.cat([torch.stack([norm_sq, _peak_energy(x, bucket_size)]), _sketch(x, key, seed)])
+
+
+def _peak_energy(x: Tensor, bucket_size: int) -> Tensor:
+    size = min(bucket_size, x.numel())
+    padding = -x.numel() % size
+    peaks = torch.nn.functional.pad(x, (0, padding)).view(-1, size).abs().amax(dim=1).double().square()
+    return peaks.sum() * size - peaks[-1] * padding
+
+
+def _sketch(x: Tensor, key: int, seed: int) -> Tensor:
+    table = torch.nn.functional.pad(x, (0, -x.numel() % SKETCH_SIZE)).view(-1, SKETCH_SIZE)
+    start = random_key(seed, torch.tensor(key, device=x.device))
+    words = mix64(start + _GOLDEN * torch.arange(table.numel() // 64, device=x.device))
+    bits = words.view(torch.uint8).unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=x.device) & 1
+    return torch.where(bits.view_as(table) == 1, -table, table).sum(dim=0).double()
