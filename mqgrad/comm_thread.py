@@ -48,6 +48,7 @@ class CommThread:
     def __init__(self, device: torch.device | None = None) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
         self._failure: BaseException | None = None
+        self._is_latest_done: Callable[[], bool] = lambda: True  # of what was handed over last
         self._under_way: _UnderWay | None = None
         self._device = device if device is not None and device.type == "cuda" else None
         self._stream: torch.cuda.Stream | None = None
@@ -65,11 +66,12 @@ class CommThread:
         devices: list[int | str | torch.device] | None = [result.device] if result.is_cuda else None
         future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
         self._executor.submit(self._begin, job, result, future, self._ready())
-        return future.then(_value_or_raise)
+        self._is_latest_done = future.done
+        return future.then(value_or_raise)
 
     def post(self, job: Callable[[], object]) -> None:
         """Run ``job`` after all earlier ones have ended. If it raises, the next submitted job reports it."""
-        self._executor.submit(self._run_posted, job, self._ready())
+        self._is_latest_done = self._executor.submit(self._run_posted, job, self._ready()).done
 
     def run(self, job: Callable[[], object]) -> None:
         """Run ``job`` after all earlier ones have ended, and wait for it; on CUDA, the current stream waits."""
@@ -85,6 +87,20 @@ class CommThread:
         """Raise ``RuntimeError`` if a job has failed."""
         if self._failure is not None:
             raise RuntimeError(_stopped_by(self._failure)) from self._failure
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was submitted or posted has ended, and nothing has failed."""
+        return not self.has_failed and self._is_latest_done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a job has failed, or something beside the thread."""
+        return self._failure is not None
+
+    def fail(self, failure: BaseException) -> None:
+        """Something beside the thread has failed: later jobs fail, too."""
+        self._failure = self._failure or failure
 
     def _ready(self) -> torch.Event | None:
         """What the caller's stream has been given so far."""
@@ -155,7 +171,7 @@ class CommThread:
             pending = part()
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
             traceback.clear_frames(error.__traceback__)  # they hold what is under way, and with it the group
-            self._failure = self._failure or error
+            self.fail(error)
             future.set_result(error)
             return None
         if pending is None or pending is DONE:
@@ -173,7 +189,7 @@ def _stopped_by(failure: BaseException) -> str:
     return f"communication stopped after an earlier failure: {failure}"
 
 
-def _value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:
+def value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:
     """DDP waits in C++, where ``Future.set_exception`` loses the message; raising in a callback keeps it."""
     value = future.value()
     if isinstance(value, BaseException):

@@ -35,8 +35,8 @@ class Iteration:
     3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
     4. The last bucket closes it.
 
-    Whatever starts a collective runs on the communication
-    thread, for one bucket after another in the same order on all ranks.
+    Whatever starts a collective runs on the communication thread, for one bucket after another in the same order on
+    all ranks; but for iterations that :meth:`open_direct` gives to the training thread.
 
     Args:
         decisions: what is in force, and who decides.
@@ -77,6 +77,8 @@ class Iteration:
         self.closed_period = decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
         self._is_open = False  # from what precedes its first bucket to its last one
+        self.is_direct = False
+        """Whether :meth:`open_direct` has opened it."""
         self._checks_left = _CHECKED_AT_FIRST
 
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
@@ -93,9 +95,9 @@ class Iteration:
         if not is_last:
             return averaged
         if averaged is DONE:
-            self._close(period, is_measured=measure)
+            self.close(period, is_measured=measure)
             return DONE
-        return averaged.then(lambda _: self._close(period, is_measured=measure))
+        return averaged.then(lambda _: self.close(period, is_measured=measure))
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
         self._figures.add(work)
@@ -151,6 +153,21 @@ class Iteration:
                 self._decide()
         self.bits = self._decisions.bits
 
+    def open_direct(self) -> bool:
+        """Open the next iteration if its buckets may each be summed as they are, without the communication thread.
+
+        For the training thread, while the communication thread is idle. It has to :meth:`close` the iteration, too.
+        In one that begins with a check or ends with figures they may not.
+        """
+        is_last_of_interval = self._position + 1 == self._decisions.interval
+        if self._is_open or self.is_check_due or is_last_of_interval:
+            return False
+        if self._transport.world_size == 1 or not self._compressor.is_plain(self._decisions.bits):
+            return False
+        self._is_open = self.is_direct = True
+        self.bits = self._decisions.bits
+        return True
+
     def _check_agreement(self) -> None:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
@@ -198,8 +215,9 @@ class Iteration:
             self._measured.statistics.update_exponent = self._probe.end(self._layouts.parameters)
         return self._measured.take()
 
-    def _close(self, period: int, *, is_measured: bool) -> None:
-        self._is_open = False
+    def close(self, period: int = 1, *, is_measured: bool = False) -> None:
+        """End the iteration, or the round of ``period``, that is open: all its buckets have their means."""
+        self._is_open = self.is_direct = False
         self._checks_left = max(self._checks_left - 1, 0)
         self._clock.end_wait()
         if is_measured or self._measured.totals.iterations == 0:
@@ -212,7 +230,8 @@ class Iteration:
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""
-        self._is_open, self._checks_left = False, _CHECKED_AT_FIRST
+        self._is_open = self.is_direct = False
+        self._checks_left = _CHECKED_AT_FIRST
 
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""

@@ -9,7 +9,7 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -84,6 +84,16 @@ Order = list[list[tuple[int, ...]]]
 """Shapes of parameters in the order of their keys, by the bucket that they first came in: what tells orders apart."""
 
 
+class _Bucket(NamedTuple):
+    """A DDP bucket as it was last grouped."""
+
+    ids: list[int]
+    """Of its parameters, as they come."""
+    order: list[int]
+    """Places of its parameters in the order of the keys."""
+    layout: Layout
+
+
 class LayoutTable:
     """Gives parameters their identities, and buckets their layouts.
 
@@ -101,7 +111,7 @@ class LayoutTable:
         self._keys: dict[int, int] = {}  # by id: tensors compare element by element
         self._first_ids: list[int] = []
         self._next_id = 0
-        self._layouts: dict[int, Layout] = {}
+        self._buckets: dict[int, _Bucket] = {}  # by index
         self._order: Order = []
         self._saved_order: Order = []
 
@@ -119,16 +129,21 @@ class LayoutTable:
             ValueError: parameters come in another order than in the run whose state has been loaded.
         """
         parameters = bucket.parameters()
-        self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
-        bucket_keys = [self._keys[id(parameter)] for parameter in parameters]
-        order = sorted(range(len(parameters)), key=bucket_keys.__getitem__)
-        keys = tuple(bucket_keys[i] for i in order)
-        layout = self._layouts.get(bucket.index())
-        if layout is None or layout.keys != keys:
-            layout = self._build(keys, tuple(parameters[i].numel() for i in order), parameters[0].device)
-            self._layouts[bucket.index()] = layout
+        ids = list(map(id, parameters))
+        known = self._buckets.get(bucket.index())
+        if known is None or known.ids != ids:
+            known = self._buckets[bucket.index()] = self._grouped(ids, parameters, known)
         gradients = bucket.gradients()
-        return layout, [gradients[i] for i in order]
+        return known.layout, [gradients[i] for i in known.order]
+
+    def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
+        self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
+        order = sorted(range(len(ids)), key=lambda i: self._keys[ids[i]])
+        keys = tuple(self._keys[ids[i]] for i in order)
+        if before is not None and before.layout.keys == keys:
+            return _Bucket(ids, order, before.layout)
+        numels = tuple(parameters[i].numel() for i in order)
+        return _Bucket(ids, order, self._build(keys, numels, parameters[0].device))
 
     def _number(self, parameters: list[torch.Tensor]) -> None:
         """Number parameters that appear for the first time.

@@ -1,7 +1,9 @@
 """Collectives and messages whose errors say who waited for whom: torch's tell an address at most."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import torch
 
 from .wire_meter import Work
 
@@ -26,7 +28,7 @@ class NamedWork:
 
     def __init__(self, start: Callable[[], Work | None], waits: str) -> None:
         self._waits = waits
-        self._work = self._told(start)
+        self._work = told(waits, start)
 
     def wait(self) -> None:
         """Return when it is done.
@@ -35,12 +37,23 @@ class NamedWork:
             RuntimeError: a rank failed or did not come in time: names the ranks and the remedy.
         """
         if self._work is not None:
-            self._told(self._work.wait)
+            told(self._waits, self._work.wait)
 
-    def _told(self, call: Callable[[], Result]) -> Result:
-        try:
-            return call()
-        except RuntimeError as error:
-            failure = str(error)
-        # Out here, without the error that is told: its frames hold what is under way, and with it the group.
-        raise RuntimeError(f"{self._waits}: {failure}. {_REMEDY}")
+
+def told(waits: str, call: Callable[[], Result]) -> Result:
+    """What a call of torch returns; what it raises says who waits for whom, and the remedy."""
+    try:
+        return call()
+    except RuntimeError as error:
+        failure = str(error)
+    # Out here, without the error that is told: its frames hold what is under way, and with it the group.
+    raise RuntimeError(f"{waits}: {failure}. {_REMEDY}")
+
+
+def failure_of(waits: str, done: torch.futures.Future[Any]) -> RuntimeError | None:
+    """What went wrong in something that is done, if anything did, as :func:`told` raises it."""
+    try:
+        told(waits, done.value)
+    except RuntimeError as failure:
+        return failure.with_traceback(None)
+    return None

@@ -13,6 +13,7 @@ from .compressors.base import BucketWork
 from .controllers.base import Controller
 from .costs import Totals
 from .decisions import Decisions, whole_iterations
+from .direct import DirectAverages
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
@@ -117,6 +118,7 @@ class CompressionState:
             of_moves=self._are_local,
         )
         self._thread = CommThread(self._transport.device)
+        self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._clock)
         self._is_closed = False
         self._parts = SavedParts(
             config=self._config,
@@ -285,7 +287,8 @@ class CompressionState:
             )
 
     def drain(self) -> None:
-        """Wait until the communication thread has done what it was given, a decision included."""
+        """Wait until what was handed over is done, a decision included."""
+        self._direct.drain()
         self._thread.drain()
 
     def close(self) -> None:
@@ -293,11 +296,14 @@ class CompressionState:
         if self._is_closed:
             return
         self._is_closed = True
+        self._direct.drain()
         self._thread.close()
         self._transport.close()
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Hand a bucket to the communication thread; the body of the comm hook."""
+        """Hand a bucket to the communication thread, or to an all-reduce as it is; the body of the comm hook."""
+        if not self._are_local and self._direct.takes(bucket):
+            return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
         layout, gradients = self._layouts.of(bucket)
         if self._are_local:
             return self._rounds.pass_on(bucket, layout)
@@ -320,6 +326,7 @@ class CompressionState:
         Raises:
             RuntimeError: communication has failed, which leaves residuals half updated.
         """
+        self._direct.drain()
         self._thread.run(stopwatch.settle)  # the next iteration may be opening
         self._thread.check()
         return self._parts.state_dict()
@@ -336,6 +343,7 @@ class CompressionState:
             RuntimeError: communication has failed, which takes a new state.
         """
         own = self.state_dict()
+        self._direct.forget()
         self._iteration.recheck()
         check_run(state, own, f"rank {self._transport.rank}")
         try:

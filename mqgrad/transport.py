@@ -80,13 +80,34 @@ class Transport(WireMeter, abc.ABC):
         """Sum or maximum over ranks, in place."""
         ...
 
+    def can_start_sum(self, tensor: torch.Tensor) -> bool:
+        """Whether there is :meth:`start_sum` for such a tensor."""
+        return False
+
+    def start_sum(
+        self, tensor: torch.Tensor, end: Callable[[RuntimeError | None], Result]
+    ) -> torch.futures.Future[Result]:
+        """Start a sum over ranks in place, from any thread but in the same order on every rank.
+
+        Several may be under way.
+
+        Args:
+            end: called with what went wrong, on a thread of the backend's; what it returns is the future's value.
+                What the sum has cost is for it to :meth:`count`.
+
+        Raises:
+            RuntimeError: it cannot be started, as after a failure.
+        """
+        raise NotImplementedError
+
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
         """Run somebody else's all-reduce of ``nbytes`` bytes between these ranks; count and pace it like our own."""
         results: list[Result] = []
-        wire_bytes = self._all_reduce_bytes(nbytes)
+        wire_bytes = self.all_reduce_bytes(nbytes)
         return self._start(lambda: results.append(all_reduce()), results, wire_bytes).wait()[0]
 
-    def _all_reduce_bytes(self, nbytes: int) -> float:
+    def all_reduce_bytes(self, nbytes: int) -> float:
+        """What a rank hands over in an all-reduce of so many bytes."""
         return 2 * nbytes * (self.world_size - 1) / self.world_size
 
     @abc.abstractmethod

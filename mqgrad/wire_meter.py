@@ -87,6 +87,17 @@ class WireMeter:
         self.round_trips = 0
 
     @property
+    def is_paced(self) -> bool:
+        """Whether there is an emulated link."""
+        return self._paced is not None
+
+    def count(self, wire_bytes: float, seconds: float, round_trips: int) -> None:
+        """Add collectives that were started and timed elsewhere, while nothing was under way here."""
+        self.wire_bytes += wire_bytes
+        self.wire_seconds += seconds
+        self.round_trips += round_trips
+
+    @property
     def next_round_trip(self) -> int:
         """What a collective that starts now counts as."""
         return self._round_trip + 1

@@ -67,7 +67,7 @@ class InProcessTransport(Transport):
         return lambda payload: self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
-        tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self._all_reduce_bytes(tensor.nbytes)))
+        tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self.all_reduce_bytes(tensor.nbytes)))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         wire_bytes = tensor.nbytes if self.rank == 0 else 0

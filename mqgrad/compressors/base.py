@@ -82,9 +82,11 @@ class Compressor(Protocol):
         ...
 
     def is_plain(self, bits: Widths) -> bool:
-        """Whether the next :meth:`average_` at this width sends the buffer as it is, and nothing before it.
+        """Whether the next :meth:`average_` at this width is an all-reduce of the buffer divided by the world size,
+        and nothing else.
 
-        Then no length depends on what the ranks agree on, and it is started before they have done so.
+        Then no length depends on what the ranks agree on, and it may be started before they have done so, or by
+        :class:`mqgrad.direct.DirectAverages`.
         """
         ...
 

@@ -80,8 +80,9 @@ class CodedMean(abc.ABC):
         return not self.codec.is_contractive(bits)
 
     def is_plain(self, bits: Widths) -> bool:
-        """At 32 bits, unless feedback has to be handed over or gains to be learned."""
-        return bits == 32 and self.num_residuals == 0 and self.observed is None
+        """At 32 bits, unless rank 0 takes the mean, feedback has to be handed over or gains to be learned."""
+        is_all_reduce = bits == 32 and self.topology != "star"
+        return is_all_reduce and self.num_residuals == 0 and self.observed is None
 
     def average_(self, work: BucketWork, step: Step) -> None:
         self.start_average_(work, step).wait()
