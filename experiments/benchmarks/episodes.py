@@ -1,0 +1,177 @@
+"""What is there to learn? The episodes that a policy learned in, by fixed widths, the goodput rule and policies.
+
+    python experiments/benchmarks/episodes.py --json episodes.json                        # of the packaged policy
+    python experiments/benchmarks/episodes.py --policies 'default mine.mqg' --widths 1/2,1,4 --episodes 20
+
+Everyone plays the same episodes, of seeds of their own: the same links, optimizers, data and initial weights, one
+player after another, with real workers as in training. A return is the log-loss that training lost within the
+episode's budget. Printed are means, and how far they are from the rule's, by pairs, with 95 % intervals (Student's
+t), in all and by decade of the link's rate. "The best width of each decade" is what could be known of a link that
+never changes: chosen on the other half of the episodes, so that it does not profit from chance. The rule is the one
+that networks begin as an imitation of, told what they are told.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import track
+
+import mqgrad.envs
+from mqgrad.agents.config import with_clock
+from mqgrad.agents.warm_start import expected_advantage
+from mqgrad.experiments.estimates import Estimate, mean_with_interval
+from mqgrad.experiments.provenance import provenance
+from mqgrad.observation import ObservationSchema
+from mqgrad.policy import load_policy
+from mqgrad.widths import parse_width
+
+FIRST_SEED = 10_000  # far from those of trainings
+RULE = "goodput rule"
+BEST = "the best width of each decade"
+
+Player = Callable[[npt.NDArray[np.float32]], int]
+
+
+class Episode(NamedTuple):
+    """One player's."""
+
+    seed: int
+    player: str
+    link_mbit_per_s: float | None
+    episode_return: float
+    mean_bits: float
+    iterations: int
+
+
+def players_of(
+    policies: Sequence[str], widths: Sequence[str], schema: ObservationSchema
+) -> dict[str, Player]:
+    """By name; a fixed width has the name of its action.
+
+    Raises:
+        ValueError: a policy that has learned with other widths or observations; a width that is none of them.
+    """
+    players: dict[str, Player] = {}
+    for text in widths:
+        action = schema.widths.index(parse_width(text))
+        players[f"{text} bits"] = lambda _, action=action: action
+    players[RULE] = lambda observation: int(expected_advantage(observation[None], schema)[0].argmax())
+    for path in policies:
+        policy = load_policy(path)
+        if policy.schema != schema or policy.action != "absolute":
+            raise ValueError(f"{path} observes {policy.schema}, the environment gives {schema}")
+        players[f"policy {Path(path).stem}"] = policy.act
+    return players
+
+
+def play(env: gymnasium.Env, seed: int, name: str, player: Player) -> Episode:
+    """One episode from its beginning to its end."""
+    observation, info = env.reset(seed=seed)
+    link, rewards, bits, ended = info["link_mbit_per_s"], [], [], False
+    while not ended:
+        observation, reward, terminated, truncated, info = env.step(np.int64(player(observation)))
+        rewards.append(float(reward))
+        bits.append(float(info["bits"]))
+        ended = terminated or truncated
+    return Episode(seed, name, link, math.fsum(rewards), statistics.fmean(bits), info["iteration"])
+
+
+def decade(episode: Episode) -> str:
+    """Of the link's rate, named by its ends."""
+    if episode.link_mbit_per_s is None:
+        return "no link"
+    exponent = math.floor(math.log10(episode.link_mbit_per_s))
+    return f"{10**exponent:g}–{10 ** (exponent + 1):g} Mbit/s"
+
+
+def with_best_widths(played: Sequence[Episode]) -> list[Episode]:
+    """The episodes, and those of the width that was best in the other half of each decade's."""
+    fixed = [episode for episode in played if episode.player.endswith(" bits")]
+    best: list[Episode] = []
+    for name in {decade(episode) for episode in fixed}:
+        own = [episode for episode in fixed if decade(episode) == name]
+        for half in (0, 1):
+            others = [episode for episode in own if episode.seed % 2 != half]
+            means = {p: _mean_return(others, p) for p in {episode.player for episode in others}}
+            if means:
+                width = max(means, key=means.__getitem__)
+                chosen = [e for e in own if e.seed % 2 == half and e.player == width]
+                best += [episode._replace(player=BEST) for episode in chosen]
+    return [*played, *best]
+
+
+def _mean_return(played: Sequence[Episode], player: str) -> float:
+    return statistics.fmean(episode.episode_return for episode in played if episode.player == player)
+
+
+def beside_rule(played: Sequence[Episode], player: str) -> Estimate | None:
+    """How much more a player's return is than the rule's, by pairs."""
+    returns = {episode.seed: episode.episode_return for episode in played if episode.player == RULE}
+    own = [episode for episode in played if episode.player == player and episode.seed in returns]
+    return mean_with_interval([episode.episode_return - returns[episode.seed] for episode in own])
+
+
+def print_table(played: Sequence[Episode]) -> None:
+    """One row a player, in Markdown."""
+    played = with_best_widths(played)
+    by_decade: Mapping[str, list[Episode]] = {
+        name: [episode for episode in played if decade(episode) == name]
+        for name in sorted(map(decade, played), key=lambda name: (len(name), name))
+    }
+    counts = [f"{name} ({len({e.seed for e in own})})" for name, own in by_decade.items()]
+    print("| player | return | bits | minus the rule's |" + "".join(f" {count} |" for count in counts))
+    print("|---" * (4 + len(counts)) + "|")
+    names = dict.fromkeys(episode.player for episode in played)
+    for name in sorted(names, key=lambda name: -_mean_return(played, name)):
+        bits = statistics.fmean(episode.mean_bits for episode in played if episode.player == name)
+        cells = [beside_rule(part, name) for part in (played, *by_decade.values())]
+        print(f"| {name} | {_mean_return(played, name):.3f} | {bits:.1f} |" + "".join(map(_cell, cells)))
+
+
+def _cell(difference: Estimate | None) -> str:
+    if difference is None:
+        return " – |"
+    if difference.low is None or difference.high is None:
+        return f" {difference.value:+.3f} |"
+    return f" {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--policies", default="default", help="joined by spaces; the first one's episodes")
+    parser.add_argument("--widths", default="1/2,1,2,4,8,32")
+    parser.add_argument("--episodes", type=int, default=40, help="how many")
+    parser.add_argument("--json", type=Path, help="write every episode to this file")
+    options = parser.parse_args()
+    policies = options.policies.split()
+    arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]
+    env = gymnasium.make(mqgrad.envs.ENV_ID, **with_clock(arguments))
+    players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings").schema)
+    played: list[Episode] = []
+    try:
+        seeds = range(FIRST_SEED, FIRST_SEED + options.episodes)
+        for seed in track(seeds, "episodes", console=Console(stderr=True)):
+            played += [play(env, seed, name, player) for name, player in players.items()]
+    finally:
+        env.close()
+    print_table(played)
+    if options.json is not None:
+        report = {"command": " ".join(["python", *sys.argv]), **provenance(), "environment": arguments}
+        report["episodes"] = [episode._asdict() for episode in played]
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
