@@ -23,7 +23,8 @@ def _load_library() -> str | None:
 _load_error = _load_library()
 
 IMPLEMENTATION: Literal["extension", "reference"] = "extension" if _load_error is None else "reference"
-"""What runs the ops on CPU tensors. Both give the same bytes; the reference is some fifty times slower."""
+"""What runs the ops on CPU tensors. Both give the same bytes, and the same figures of gradients but for
+rounding; the reference is some fifty times slower."""
 
 
 def _compiled_devices() -> tuple[str, ...]:

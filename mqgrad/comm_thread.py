@@ -90,7 +90,7 @@ class CommThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was submitted or posted has ended, and nothing has failed."""
+        """Whether all that was submitted or posted has ended, and nothing has failed; not after :meth:`close`."""
         return not self.has_failed and self._is_latest_done()
 
     @property
@@ -182,6 +182,7 @@ class CommThread:
     def close(self) -> None:
         """Finish what was submitted and stop."""
         self.drain()  # jobs are submitted by jobs
+        self._is_latest_done = lambda: False
         self._executor.shutdown(wait=True)
 
 

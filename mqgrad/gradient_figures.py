@@ -1,5 +1,7 @@
 """Figures of a rank's own gradient, taken before it is compressed."""
 
+import math
+
 import torch
 
 from mqgrad.cuda_ext import gradient_figures
@@ -49,9 +51,9 @@ class GradientFigures:
 
     def finish(self, statistics: RankStatistics) -> None:
         """Put the sums over all buckets that were added into the statistics, and forget them."""
-        sums = torch.stack([self._figures[key] for key in sorted(self._figures)]).sum(dim=0)
-        statistics.local_norm_sq, statistics.peak_energy = sums[:2].tolist()
-        statistics.sketch = sums[2:].float()
+        rows = torch.stack([self._figures[key] for key in sorted(self._figures)])
+        statistics.local_norm_sq, statistics.peak_energy = map(math.fsum, rows[:, :2].T.tolist())
+        statistics.sketch = rows[:, 2:].sum(dim=0).float()
         statistics.parameters = {key: self._parameters[key] for key in sorted(self._parameters)}
         self._figures, self._parameters = {}, {}
 

@@ -1,4 +1,5 @@
-"""What the communication thread does in every iteration: open it, decide, average its buckets, close it."""
+"""What happens in every iteration, for the most part on the communication thread: it is opened, buckets are averaged,
+it is closed; and between two intervals, a width is decided."""
 
 import time
 from typing import Any

@@ -60,7 +60,7 @@ class IterationClock:
         self._last_bucket = stopwatch.mark(device)
 
     def end_wait(self) -> None:
-        """All buckets have their means; called on the communication thread."""
+        """All buckets have their means; called where that is found out, on another thread."""
         stopwatch.since(self._last_bucket, self._set_waited)
 
     def _set_waited(self, seconds: float) -> None:

@@ -50,10 +50,10 @@ def told(waits: str, call: Callable[[], Result]) -> Result:
     raise RuntimeError(f"{waits}: {failure}. {_REMEDY}")
 
 
-def failure_of(waits: str, done: torch.futures.Future[Any]) -> RuntimeError | None:
+def failure_of(waits: str, done: torch.futures.Future[Any]) -> Exception | None:
     """What went wrong in something that is done, if anything did, as :func:`told` raises it."""
     try:
         told(waits, done.value)
-    except RuntimeError as failure:
+    except Exception as failure:
         return failure.with_traceback(None)
     return None

@@ -129,7 +129,7 @@ class ProcessGroupTransport(Transport):
         return self._messages is not None and not tensor.is_cuda and not self.is_paced
 
     def start_sum(
-        self, tensor: torch.Tensor, end: Callable[[RuntimeError | None], Result]
+        self, tensor: torch.Tensor, end: Callable[[Exception | None], Result]
     ) -> torch.futures.Future[Result]:
         waits = _waits(self.group, "an all-reduce")
         work = told(waits, lambda: self.group.allreduce([tensor]))  # `dist.all_reduce` takes twice as long

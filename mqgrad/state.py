@@ -37,8 +37,9 @@ class CompressionState:
     Construct it on every rank at the same point (it creates a process group), register it together with
     :func:`mqgrad.compression_hook`, and call :meth:`step` after each ``optimizer.step()``.
 
-    Communication runs on one thread while backward goes on, and the width of an iteration is decided during its
-    forward (:class:`mqgrad.iteration.Iteration`): the training loop never waits for that.
+    Communication runs on one thread while backward goes on, or at 32 bits mostly on the backend's own
+    (:class:`mqgrad.direct.DirectAverages`), and the width of an iteration is decided during its forward
+    (:class:`mqgrad.iteration.Iteration`): the training loop never waits for that.
 
     Args:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so

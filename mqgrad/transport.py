@@ -16,7 +16,7 @@ until the result has been waited for."""
 
 
 class Transport(WireMeter, abc.ABC):
-    """Collectives between the ranks of a run, called from one thread in the same order on every rank.
+    """Collectives between the ranks of a run, called from one thread at a time in the same order on every rank.
 
     Those named ``start_`` return at once, and several may be under way; the others block. Those named ``post_`` only
     get ready to receive, which may be done long before there is something to send: the earlier, the better, as the
@@ -85,7 +85,7 @@ class Transport(WireMeter, abc.ABC):
         return False
 
     def start_sum(
-        self, tensor: torch.Tensor, end: Callable[[RuntimeError | None], Result]
+        self, tensor: torch.Tensor, end: Callable[[Exception | None], Result]
     ) -> torch.futures.Future[Result]:
         """Start a sum over ranks in place, from any thread but in the same order on every rank.
 

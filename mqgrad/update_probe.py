@@ -52,6 +52,8 @@ class UpdateProbe:
         keys = work.layout.keys
         before, lengths = _samples([parameters[key] for key in keys])
         gradients, _ = _samples(work.gradients)
+        # One that no step has followed is of the past.
+        self._watched = [watched for watched in self._watched if not set(keys) & set(watched.keys)]
         self._watched.append(_Watched(keys, lengths, before, _mean_squares(gradients, lengths)))
 
     def end(self, parameters: Sequence[torch.Tensor]) -> float:

@@ -146,6 +146,15 @@ def _cell(difference: Estimate | None) -> str:
     return f" {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] |"
 
 
+def report(played: Sequence[Episode], environment: Mapping[str, Any], file: Path | None) -> None:
+    """Print the table and write all episodes."""
+    print_table(played)
+    if file is not None:
+        origin = {"command": " ".join(["python", *sys.argv]), **provenance(), "environment": environment}
+        episodes = [episode._asdict() for episode in played]
+        file.write_text(json.dumps({**origin, "episodes": episodes}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,11 +175,8 @@ def main() -> None:
             played += [play(env, seed, name, player) for name, player in players.items()]
     finally:
         env.close()
-    print_table(played)
-    if options.json is not None:
-        report = {"command": " ".join(["python", *sys.argv]), **provenance(), "environment": arguments}
-        report["episodes"] = [episode._asdict() for episode in played]
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        if played:
+            report(played, arguments, options.json)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,19 @@ def test_steps_that_grow_with_gradients_are_told_from_those_that_do_not(name: st
     assert found == pytest.approx(0.0 if name in NORMALIZED else 1.0, abs=0.1)
 
 
+def test_a_gradient_that_no_step_has_followed_is_forgotten() -> None:
+    shapes = [(30, 20), (20,), (1000,)]
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    optimizer, probe = torch.optim.SGD(parameters, lr=0.01), UpdateProbe()
+    for gradients in ([1.0, 1.0, 1.0], [1.0, 10.0, 100.0]):  # the first ones would tell of Adam
+        for i, (parameter, size) in enumerate(zip(parameters, gradients, strict=True)):
+            parameter.grad = size * torch.randn(parameter.shape)
+            probe.begin(work_of(parameter, i), parameters)
+    optimizer.step()
+    assert probe.end(parameters) == pytest.approx(1.0, abs=0.1)
+    assert probe.end(parameters) == 0.5
+
+
 def test_parameters_that_tell_nothing_leave_it_open() -> None:
     assert UpdateProbe().end([]) == pytest.approx(0.5)
     assert exponent(OPTIMIZERS["sgd"], [(30, 20)]) == pytest.approx(0.5)  # one: no slope

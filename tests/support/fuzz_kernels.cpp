@@ -189,7 +189,7 @@ void fuzz_sparse_encode(Input& input) {
 }
 
 RotationLayout take_rotation_layout(Input& input) {
-  const int64_t bucket_size = int64_t{8} << input.take_in(0, 14);  // as large as they come
+  const int64_t bucket_size = int64_t{8} << input.take_in(0, 13);  // as large as they come
   const int64_t numel = input.take_in(0, std::max(kMaxElements, bucket_size + 70));
   return {numel, static_cast<int>(input.take_in(1, kMaxRotationBits)), bucket_size};
 }
