@@ -98,7 +98,9 @@ class Transport(WireMeter, abc.ABC):
         Raises:
             RuntimeError: it cannot be started, as after a failure, or where :meth:`can_start_sum` says so.
         """
-        raise RuntimeError(f"{type(self).__name__} of rank {self.rank} has sums that wait only: call all_reduce_()")
+        raise RuntimeError(
+            f"{type(self).__name__} of rank {self.rank} has sums that wait only: call all_reduce_()"
+        )
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
         """Run somebody else's all-reduce of ``nbytes`` bytes between these ranks; count and pace it like our own."""
