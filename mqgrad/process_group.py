@@ -132,7 +132,9 @@ class ProcessGroupTransport(Transport):
         self, tensor: torch.Tensor, end: Callable[[Exception | None], Result]
     ) -> torch.futures.Future[Result]:
         waits = _waits(self.group, "an all-reduce")
-        work = told(waits, lambda: self.group.allreduce([tensor]))  # `dist.all_reduce` takes twice as long
+        work = told(
+            waits, lambda: self.group.allreduce([tensor])
+        )  # without what `dist.all_reduce` does in Python
         return work.get_future().then(lambda done: end(failure_of(waits, done)))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
