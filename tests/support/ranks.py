@@ -2,6 +2,7 @@
 
 import datetime
 import multiprocessing
+import multiprocessing.connection
 import pickle
 import tempfile
 import traceback
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch._dynamo  # DDP imports it lazily: once here instead of once per rank
 import torch.distributed as dist
@@ -19,8 +21,8 @@ _FORK = multiprocessing.get_context("fork")  # no pickling of test functions, no
 def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: float = 60.0) -> list[Any]:
     """Call ``function(rank)`` on every rank and return the results by rank.
 
-    A rank that raises fails the test with its traceback; one that neither answers nor ends within ``timeout``
-    seconds is killed and fails it too.
+    A rank that raises fails the test with its traceback, one that ends without a result with its exit code; one that
+    does neither within ``timeout`` seconds is killed and fails it too.
     """
     with tempfile.TemporaryDirectory() as folder:
         pipes = [_FORK.Pipe(duplex=False) for _ in range(world_size)]
@@ -31,15 +33,18 @@ def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: floa
         for process in processes:
             process.start()
         try:
-            return [_result(rank, pipes[rank][0], timeout) for rank in range(world_size)]
+            return [_result(rank, processes[rank], pipes[rank][0], timeout) for rank in range(world_size)]
         finally:
             for process in processes:
                 process.join(timeout=2)
                 process.kill()
 
 
-def _result(rank: int, pipe: Any, timeout: float) -> Any:
-    assert pipe.poll(timeout), f"rank {rank} gave no result within {timeout} s"
+def _result(rank: int, process: Any, pipe: Any, timeout: float) -> Any:
+    multiprocessing.connection.wait([pipe, process.sentinel], timeout)
+    if not pipe.poll():
+        process.join(0)
+        pytest.fail(f"rank {rank} gave no result within {timeout} s (exit code {process.exitcode})")
     ok, value = pickle.loads(pipe.recv_bytes())
     assert ok, f"rank {rank} failed:\n{value}"
     return value
@@ -47,6 +52,17 @@ def _result(rank: int, pipe: Any, timeout: float) -> Any:
 
 def _main(function: Callable[[int], Any], rank: int, world_size: int, folder: Path, pipe: Any) -> None:
     torch.set_num_threads(1)
+    try:
+        _connect(rank, world_size, folder)
+        # By value: send() shares a tensor's memory, which is gone if this rank has ended before it is received.
+        pipe.send_bytes(pickle.dumps((True, function(rank))))
+    except BaseException:
+        pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _connect(rank: int, world_size: int, folder: Path) -> None:
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/store",
@@ -54,9 +70,6 @@ def _main(function: Callable[[int], Any], rank: int, world_size: int, folder: Pa
         world_size=world_size,
         timeout=datetime.timedelta(seconds=30),
     )
-    try:
-        # By value: send() shares a tensor's memory, which is gone if this rank has ended before it is received.
-        pipe.send_bytes(pickle.dumps((True, function(rank))))
-    except BaseException:
-        pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
-    dist.destroy_process_group()
+    # A rank that has nothing to send may have ended before the others have connected to it, and their errors are all
+    # that is seen of it.
+    dist.barrier()
