@@ -13,10 +13,11 @@ from .widths import Width
 UNCODED = 32
 """The width at which gradients travel as they are."""
 
-_FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.3, 0.2  # relative standard deviations, per interval
+_FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.1, 0.2  # relative standard deviations, per interval
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
+_SURPRISE = 3  # standard deviations of what is expected of an interval, beyond which the link has changed
 _MOST_OVERHEAD = 0.25  # relative to what the first interval waited for
-_OPTIMISM, _LEAST_SLOPE = 1.5, 0.2  # standard deviations, and relative to the mean
+_OPTIMISM, _LEAST_SLOPE = 1.0, 0.2  # standard deviations, and relative to the mean
 _CODING_OPTIMISM, _MOST_CODING = 0.25, 0.5  # standard deviations, and relative to what no width changes
 _SECONDS = (1e-9, 1e9)
 
@@ -40,7 +41,9 @@ class StepTimes:
        on one side of 32 bits learns nothing, drifts until it is as uncertain as it is large again.
     4. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
        error of 0.7/n: beyond chance, the first ones of a run take longer than the rest.
-    5. What is then expected of other widths is :func:`optimistic_seconds`.
+    5. Where they are further from what was expected than three standard deviations, the link has changed: c then is
+       uncertain by all of the difference. That is why c may drift slowly in between, and little is tried in vain.
+    6. What is then expected of other widths is :func:`optimistic_seconds`.
     """
 
     def __init__(self) -> None:
@@ -131,9 +134,13 @@ class StepTimes:
 
     def _correct(self, seconds: float, iterations: int, bits: float) -> None:
         row = np.array([1.0, bits, _coded(bits)])
-        expected, seen = row @ self._mean, self._covariance @ row
-        gain = seen / (row @ seen + (_RELATIVE_ERROR * expected / iterations) ** 2)
-        self._mean = self._mean + gain * (seconds - expected)
+        expected = row @ self._mean
+        surprise, error_sq = seconds - expected, (_RELATIVE_ERROR * expected / iterations) ** 2
+        if surprise**2 > _SURPRISE**2 * (row @ self._covariance @ row + error_sq):
+            self._covariance[1, 1] += (surprise / bits) ** 2
+        seen = self._covariance @ row
+        gain = seen / (row @ seen + error_sq)
+        self._mean = self._mean + gain * surprise
         self._covariance = self._covariance - np.outer(gain, seen)
 
     def _bound(self, least: float, bits: float, coding: float) -> None:
@@ -177,7 +184,7 @@ def optimistic_seconds(
 ) -> FloatArray:
     """Seconds at ``bits`` as seen from the width in use, in favour of what has long not been tried.
 
-    fixed + c·b, but more bits than those in use at a c that is lower by 1.5 standard deviations, at most by four
+    fixed + c·b, but more bits than those in use at a c that is lower by a standard deviation, at most by four
     fifths; and ``coding`` less at 32 bits where codes are in use, more at codes where 32 bits are.
 
     So more bits, when they have long not been tried, seem less and less slow until they are tried: optimism in the

@@ -17,7 +17,7 @@ def seen_from(bits: object, in_use: object, *, deviation: float = 0.0, coding: f
     [
         (4, 4, 0.001, 0.02, 0.14),
         (1, 4, 0.001, 0.02, 0.11),  # fewer bits: no optimism
-        (8, 4, 0.001, 0.02, 0.14 + 4 * 0.0085),  # more: 1.5 deviations less a bit
+        (8, 4, 0.001, 0.02, 0.14 + 4 * 0.009),  # more: a deviation less a bit
         (8, 4, 0.5, 0.02, 0.14 + 4 * 0.002),  # but at least a fifth
         (32, 4, 0.0, 0.02, 0.42 - 0.02),  # without coding
         (32, 32, 0.0, 0.02, 0.42),

@@ -170,6 +170,22 @@ def test_a_link_that_slows_down_is_noticed() -> None:
     assert times.seconds(32) > 2 * times.seconds(8)
 
 
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_rate_that_jumps_is_learned_from_one_interval(factor: float) -> None:
+    times = after(*(interval(bits, 0.02 + 0.005 * bits) for bits in (4, 2, 4, 8) * 5))
+    assert times.slope_deviation < 0.2 * times.seconds_per_bit
+    times.observe(interval(4, 0.02 + 0.005 * factor * 4))
+    assert times.seconds_per_bit == pytest.approx(0.005 * factor, rel=0.5)
+    assert times.fixed_seconds == pytest.approx(0.02, rel=0.25)
+
+
+def test_one_late_interval_is_soon_forgotten() -> None:
+    late = (interval(4, 0.4), *(interval(4, 0.04),) * 2)
+    times = after(*(interval(bits, 0.02 + 0.005 * bits) for bits in (4, 2, 4, 8) * 5), *late)
+    assert times.seconds(4) == pytest.approx(0.04, rel=0.05)
+    assert times.seconds(8) == pytest.approx(0.06, rel=0.15)
+
+
 def test_what_has_long_not_been_tried_seems_less_and_less_slow() -> None:
     times = after(*(interval(bits, 0.01 + 0.01 * bits) for bits in (4, 2, 1, 1)))
     known = times.seconds(32)
