@@ -8,7 +8,7 @@ For ARM they are cross-compiled and emulated.
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -45,8 +45,7 @@ def build(
         if bits is not None:
             choices[told] = folder / f"{told}.o"
             jobs[choices[told]] = [str(FOLDER / "chosen_instructions.cpp"), f"-DMQ_FEATURES={bits}"]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda made: _run([*command, str(made), *jobs[made]]), jobs))
+    _compile(command, jobs)
     programs = {told: folder / f"{harness[0].stem}-{told}" for told in FEATURES}
     for told, program in programs.items():
         chosen = [choices[told]] if told in choices else []
@@ -64,10 +63,17 @@ def build_for_arm(harness: list[Path], folder: Path, defines: Sequence[str] = ()
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if shutil.which(compiler) is None or emulator is None:
         raise Unavailable(f"there is no {compiler}, or no qemu-aarch64")
-    sources = [*SOURCES, *harness]
-    includes = (f"-isystem{path}" for path in include_paths())
-    _run([compiler, *FLAGS, *defines, *includes, "-static", *map(str, sources), "-o", str(program)])
+    command = [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
+    jobs = {folder / f"{source.stem}-aarch64.o": [str(source)] for source in [*SOURCES, *harness]}
+    _compile(command, jobs)
+    _run([compiler, "-static", *map(str, jobs), "-o", str(program)])
     return [emulator, str(program)]
+
+
+def _compile(command: list[str], jobs: Mapping[Path, list[str]]) -> None:
+    """Make files, each by the command, its name and its own arguments; two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda made: _run([*command, str(made), *jobs[made]]), jobs))
 
 
 def _run(command: list[str]) -> None:

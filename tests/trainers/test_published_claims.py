@@ -15,6 +15,8 @@ from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.simulated import Simulated
 
 ITERATIONS, SEEDS = 120, (0, 1)
+ONE_SEED = (0,)
+"""Where two would not tell more: the difference is large."""
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)
 DENSE_WIRE_SECONDS = 0.02
 """Of an iteration of ``digits-mlp`` in which GraVAC sends everything."""
@@ -28,15 +30,17 @@ def cluster() -> Iterator[Simulated]:
 
 
 @functools.cache  # several tests compare with the same run
-def loss_and_bits(cluster: Simulated, controller: str, compressor: str) -> tuple[float, float]:
+def loss_and_bits(
+    cluster: Simulated, controller: str, compressor: str, seeds: tuple[int, ...] = SEEDS
+) -> tuple[float, float]:
     """Mean over seeds: the loss of the last ten iterations, and the width of all."""
     losses, bits = [], []
-    for seed in SEEDS:
+    for seed in seeds:
         cluster.reset(seed, controller=controller, compressor=compressor)
         statistics = cluster.run(ITERATIONS)
         losses.append(sum(statistics.losses[-10:]) / 10)
         bits.append(statistics.mean_bits)
-    return sum(losses) / len(SEEDS), sum(bits) / len(SEEDS)
+    return sum(losses) / len(seeds), sum(bits) / len(seeds)
 
 
 @pytest.mark.filterwarnings("ignore:ecq-sgd is not stable")
@@ -63,17 +67,17 @@ def test_dq_sgd_ends_below_qsgd_2_with_fewer_bits_than_qsgd_3(cluster: Simulated
 
 def test_one_bit_sgd_needs_its_error_feedback(cluster: Simulated) -> None:
     """Seide et al. 2014: with the error carried over one bit costs little, without it training fails."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd")
-    with_feedback, _ = loss_and_bits(cluster, "fixed:1", "onebit")
-    without, _ = loss_and_bits(cluster, "fixed:1", "onebit:error_feedback=false")
+    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd", ONE_SEED)
+    with_feedback, _ = loss_and_bits(cluster, "fixed:1", "onebit", ONE_SEED)
+    without, _ = loss_and_bits(cluster, "fixed:1", "onebit:error_feedback=false", ONE_SEED)
     assert with_feedback < 1.1 * dense
     assert without > 1.5 * dense
 
 
 def test_terngrad_ends_near_full_precision(cluster: Simulated) -> None:
     """Wen et al. 2017: three levels and no feedback lose little."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd")
-    ternary, _ = loss_and_bits(cluster, "fixed:2", "terngrad")
+    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd", ONE_SEED)
+    ternary, _ = loss_and_bits(cluster, "fixed:2", "terngrad", ONE_SEED)
     assert ternary < 1.1 * dense
 
 
