@@ -9,6 +9,7 @@ import stable_baselines3
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from mqgrad.observation import ObservationSchema
@@ -16,7 +17,7 @@ from mqgrad.observation import ObservationSchema
 from .config import TrainConfig
 from .sarsa import Sarsa
 from .warm_start import imitate_goodput
-from .wrappers import BudgetEnds, TimePrice, WithWidth
+from .wrappers import ActionRepeat, BudgetEnds, TimePrice, WithWidth
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -62,6 +63,12 @@ WARM_PRESETS: dict[str, dict[str, Any]] = {
 """What changes when the network starts from the goodput rule: smaller steps, less exploration."""
 
 
+REPEAT_PRESETS: dict[str, dict[str, Any]] = {
+    "ppo": {"learning_rate": 1e-3, "n_steps": 32, "batch_size": 32, "gamma": 1.0, "gae_lambda": 1.0},
+}
+"""What changes, in its turn, when actions are repeated: an episode is a few decisions, each worth its whole rest."""
+
+
 WARM_STARTED = ("dqn", "ppo", "a2c")
 
 
@@ -84,6 +91,18 @@ def algorithm_class(name: str) -> type[BaseAlgorithm]:
     raise ValueError(f"unknown algorithm {name!r}; choose dqn, ppo, sarsa or a class of stable_baselines3")
 
 
+def check_agent(config: TrainConfig) -> None:
+    """Find before workers start what :func:`build_model` would not take.
+
+    Raises:
+        ValueError: for an unknown algorithm, or repeated actions with one that is off-policy.
+    """
+    if config.action_repeat > 1 and not issubclass(algorithm_class(config.algo), OnPolicyAlgorithm):
+        raise ValueError(
+            f"action_repeat={config.action_repeat} needs an on-policy algorithm such as ppo, got {config.algo!r}"
+        )
+
+
 def build_env(config: TrainConfig, make_env: MakeEnv | None = None) -> DummyVecEnv:
     """One environment under what the agent needs around it.
 
@@ -101,8 +120,7 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     algorithm = algorithm_class(config.algo)
     schema = env.get_attr("settings")[0].schema
     warm = starts_warm(config, schema)
-    presets = {**PRESETS.get(config.algo, {}), **(WARM_PRESETS.get(config.algo, {}) if warm else {})}
-    arguments = {**presets, **config.hyperparameters}
+    arguments = {**_preset(config, warm=warm), **config.hyperparameters}
     try:
         model = algorithm("MlpPolicy", env, seed=config.seed, device="cpu", **arguments)
     except AssertionError as error:
@@ -110,6 +128,15 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     if warm:
         imitate_goodput(model, schema, seed=config.seed)
     return model
+
+
+def _preset(config: TrainConfig, *, warm: bool) -> dict[str, Any]:
+    tables = [
+        PRESETS,
+        *([WARM_PRESETS] if warm else []),
+        *([REPEAT_PRESETS] if config.action_repeat > 1 else []),
+    ]
+    return {name: value for table in tables for name, value in table.get(config.algo, {}).items()}
 
 
 def starts_warm(config: TrainConfig, schema: ObservationSchema) -> bool:
@@ -133,9 +160,10 @@ def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
         return WithWidth(env)
     settings = env.get_wrapper_attr("settings")
     if config.time_price and settings.budget_seconds is not None:
-        links_differ = isinstance(settings.link_mbit_per_s, tuple)
-        env = TimePrice(env, budget_seconds=settings.budget_seconds, by_pace=links_differ)
-    return env
+        # A price that follows the pace takes from an episode what it gains by being better all along.
+        by_pace = isinstance(settings.link_mbit_per_s, tuple) and config.action_repeat == 1
+        env = TimePrice(env, budget_seconds=settings.budget_seconds, by_pace=by_pace)
+    return ActionRepeat(env, config.action_repeat) if config.action_repeat > 1 else env
 
 
 def _contrib() -> Any:

@@ -26,8 +26,8 @@ class TrainConfig:
     algo: str = DEFAULT_ALGO
     """``ppo``, ``dqn``, ``sarsa``, or another Stable-Baselines3 class that takes discrete actions, e.g. ``a2c``."""
     total_steps: int | None = None
-    """Stop after this many environment steps (decisions), earlier runs of the same folder included. On-policy
-    algorithms such as PPO finish the rollout that is under way."""
+    """Stop after this many decisions (environment steps, or ``action_repeat`` times as many), earlier runs of the
+    same folder included. On-policy algorithms such as PPO finish the rollout that is under way."""
     total_seconds: float | None = None
     """Stop after this many seconds of wall-clock time, earlier runs of the same folder included; counted from the
     first decision, when the workers have started."""
@@ -41,6 +41,9 @@ class TrainConfig:
     """Overrides of the preset, passed to the constructor of the algorithm."""
     time_price: bool = True
     """Shape the reward by the price of the seconds a decision took; see :mod:`mqgrad.agents.wrappers`."""
+    action_repeat: int = 1
+    """Intervals for which the agent keeps to an action while it learns, see
+    :class:`mqgrad.agents.wrappers.ActionRepeat`; above 1 for on-policy algorithms only."""
     warm_start: str = "auto"
     """``goodput``: begin with a network that imitates the goodput rule, see :mod:`mqgrad.agents.warm_start`;
     ``none``: with a random one; ``auto``: ``goodput`` for dqn, ppo and a2c with the ``full`` observation."""
@@ -59,6 +62,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be positive, got {value!r}")
+        if type(self.action_repeat) is not int or self.action_repeat < 1:
+            raise ValueError(f"action_repeat must be a whole number from 1 on, got {self.action_repeat!r}")
         if self.warm_start not in WARM_STARTS:
             raise ValueError(f"warm_start must be one of {WARM_STARTS}, got {self.warm_start!r}")
 

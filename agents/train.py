@@ -15,7 +15,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from .build import MakeEnv, algorithm_class, build_env, build_model
+from .build import MakeEnv, algorithm_class, build_env, build_model, check_agent
 from .callbacks import (
     CheckpointCallback,
     Limits,
@@ -83,7 +83,7 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
 
 def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | None) -> Path:
-    algorithm_class(config.algo)
+    check_agent(config)
     config.to_json()  # what cannot be saved is found before workers start
     interruption = Interruption()
     with _signals(interruption), _one_thread(), contextlib.closing(build_env(config, make_env)) as env:
@@ -156,7 +156,7 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
         *([progress] if config.progress_bar else []),
         MetricsCallback(),
         *repricing(model),
-        CheckpointCallback(config.checkpoint_every, save),
+        CheckpointCallback(max(config.checkpoint_every // config.action_repeat, 1), save),
     ]
     try:
         model.learn(steps_left, callback=callbacks, log_interval=1, reset_num_timesteps=False)

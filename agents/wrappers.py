@@ -29,6 +29,33 @@ class BudgetEnds(gymnasium.Wrapper):
         return observation, reward, terminated or truncated, False, info
 
 
+class ActionRepeat(gymnasium.Wrapper):
+    """Keep to every action for several intervals, and reward it with the sum of what they gained.
+
+    A width shows its worth over many intervals: the mean loss of each is noisy, error feedback sends later what a
+    code has left out, and the noise of a code stays in Adam's second moment for a thousand iterations. What an action
+    of one interval among others is rewarded with is little of that. Deployed, the policy decides in every interval
+    all the same.
+
+    Args:
+        repeats: intervals of an action, unless the episode ends before.
+    """
+
+    def __init__(self, env: gymnasium.Env, repeats: int) -> None:
+        super().__init__(env)
+        self.repeats = repeats
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        """The last interval's observation and info, and the sum of the rewards."""
+        total = 0.0
+        for _ in range(self.repeats):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
 class WithWidth(gymnasium.Wrapper):
     """Append the index of the current width to the observation, so that an action is a function of it.
 

@@ -38,7 +38,7 @@ _SETS = {
     "settings": "workload_settings",
     "data_root": "workload_settings",
 }  # by another name than the option's
-_AUTHORS = {"algo": ("sarsa",), "warm_start": ("auto", "none")}
+_AUTHORS = {"algo": ("sarsa",), "warm_start": ("auto", "none"), "action_repeat": (1,)}
 """What the preset 'authors' sets, in other words too."""
 
 
@@ -69,6 +69,9 @@ def train(
     warm_start: Annotated[
         str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
     ] = "auto",
+    action_repeat: Annotated[
+        int, typer.Option(help="Decisions for which the agent keeps to an action while it learns.", min=1)
+    ] = 1,
     seed: Seed = 0,
     timeout_seconds: TimeoutSeconds = 60.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
@@ -95,7 +98,7 @@ def train(
         "preset": preset,
         "timeout_seconds": timeout_seconds,
     }
-    of_agent = {"algo": algo.lower(), "warm_start": warm_start}
+    of_agent = {"algo": algo.lower(), "warm_start": warm_start, "action_repeat": action_repeat}
     if resume:
         asked = {**env, **of_agent, "seed": seed}
         config = read_once(
@@ -112,7 +115,7 @@ def train(
         check_authors(given_options(context, of_agent))
         config = TrainConfig.authors(output, **chosen)
     else:
-        config = TrainConfig(output=output, algo=algo, warm_start=warm_start, **chosen)
+        config = TrainConfig(output=output, **of_agent, **chosen)
     _train(config, resume=False)
 
 

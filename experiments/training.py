@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .tensorboard_log import TensorBoardLog
 
 _T = TypeVar("_T")
-_OF_THE_AGENT = ("algo", "warm_start", "seed")
+_OF_THE_AGENT = ("algo", "warm_start", "action_repeat", "seed")
 
 
 def under_torchrun() -> bool:

@@ -174,3 +174,17 @@ def members_of_session(leader: int) -> list[int]:
         if int(fields[3]) == leader and fields[0] != "Z":
             members.append(int(entry.parent.name))
     return members
+
+
+def test_actions_are_repeated_on_policy_only_and_checkpoints_keep_their_distance(tmp_path: Path) -> None:
+    config = config_for(tmp_path, algo="ppo", total_steps=40, action_repeat=4, checkpoint_every=40)
+    train(config, make_env=lambda: toy_env(max_steps=8))
+    steps = sorted(int(path.name.removeprefix("step_")) for path in (tmp_path / "checkpoints").iterdir())
+    assert steps[-1] == 64  # the rollout under way is finished
+    assert all(step % 10 == 0 for step in steps[:-1])
+    with pytest.raises(
+        ValueError, match="action_repeat=2 needs an on-policy algorithm such as ppo, got 'dqn'"
+    ):
+        train(config_for(tmp_path / "dqn", action_repeat=2), make_env=lambda: pytest.fail("workers started"))
+    with pytest.raises(ValueError, match="action_repeat must be a whole number from 1 on, got 0"):
+        config_for(tmp_path, action_repeat=0)

@@ -1,5 +1,6 @@
-"""The price of time."""
+"""What is around the environment while an agent learns: the price of time, repeated actions, an end at the budget."""
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.checkpoint import find_time_price
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import repricing
-from mqgrad.agents.wrappers import BudgetEnds, TimePrice
+from mqgrad.agents.wrappers import ActionRepeat, BudgetEnds, TimePrice
 from mqgrad.envs import BitWidthEnv
 
 BUDGET = 100.0
@@ -97,3 +98,30 @@ def test_a_replay_buffer_holds_what_the_latest_potential_would_have_given(link: 
         assert buffer.rewards[row, 0] == pytest.approx(float(reward), abs=5e-4)
         if terminated:
             replayed.reset()
+
+
+def test_a_repeated_action_gains_what_its_intervals_gain_and_ends_with_the_episode() -> None:
+    one_by_one, repeated = toy_env(max_steps=5), ActionRepeat(toy_env(max_steps=5), 3)
+    for env in (one_by_one, repeated):
+        env.reset(seed=0)
+    for action, intervals in ((4, 3), (1, 2)):
+        steps = [one_by_one.step(np.int64(action)) for _ in range(intervals)]
+        observation, reward, terminated, truncated, info = repeated.step(np.int64(action))
+        assert reward == pytest.approx(sum(float(step[1]) for step in steps))
+        assert np.array_equal(observation, steps[-1][0])
+        assert (terminated, truncated, info) == steps[-1][2:]
+    assert truncated
+
+
+def test_whole_episodes_count_where_actions_are_repeated(tmp_path: Path) -> None:
+    def parts(**settings: Any) -> tuple[float, bool]:
+        config = TrainConfig(output=tmp_path, total_steps=1, **settings)
+        with contextlib.closing(build_env(config, lambda: toy_env(link_mbit_per_s=(10.0, 100.0)))) as env:
+            model = build_model(config, env)
+            price = find_time_price(model)
+            assert price is not None
+            return model.gamma, price.by_pace
+
+    assert parts() == (0.7, True)
+    assert parts(action_repeat=10) == (1.0, False)
+    assert parts(action_repeat=10, hyperparameters={"gamma": 0.9}) == (0.9, False)

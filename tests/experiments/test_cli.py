@@ -108,6 +108,7 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
         ("--interval", "7"): "5",  # the default
         ("--budget-seconds", "6"): "5.0",
         ("--widths", "2+4"): "[2, 32]",
+        ("--action-repeat", "4"): "1",
         ("--seed", "1"): "0",
     }
     for option, own in differs.items():
