@@ -98,7 +98,11 @@ def train(
         "preset": preset,
         "timeout_seconds": timeout_seconds,
     }
-    of_agent = {"algo": algo.lower(), "warm_start": warm_start, "action_repeat": action_repeat}
+    of_agent: dict[str, Any] = {
+        "algo": algo.lower(),
+        "warm_start": warm_start,
+        "action_repeat": action_repeat,
+    }
     if resume:
         asked = {**env, **of_agent, "seed": seed}
         config = read_once(
