@@ -32,10 +32,10 @@ class BudgetEnds(gymnasium.Wrapper):
 class ActionRepeat(gymnasium.Wrapper):
     """Keep to every action for several intervals, and reward it with the sum of what they gained.
 
-    A width shows its worth over many intervals: the mean loss of each is noisy, error feedback sends later what a
-    code has left out, and the noise of a code stays in Adam's second moment for a thousand iterations. What an action
-    of one interval among others is rewarded with is little of that. Deployed, the policy decides in every interval
-    all the same.
+    A width may show its worth over many intervals only: the mean loss of each is noisy, error feedback sends later
+    what a code has left out, and the noise of a code stays in Adam's second moment for a thousand iterations. What an
+    action of one interval among others is rewarded with is little of that. Deployed, the policy decides in every
+    interval all the same.
 
     Args:
         repeats: intervals of an action, unless the episode ends before.
