@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
+from mqgrad.controllers import Controller
 from mqgrad.costs import Costs
 from mqgrad.statistics import IntervalStatistics
 from mqgrad.trainers.workload import Workload
@@ -56,7 +57,7 @@ def measure_steps(
         measured.append({})
         for bits in variants:
             replica = replicas["plain" if bits is None else "hook"]
-            measured[-1][bits] = replica.measure(bits, iterations)
+            measured[-1][bits] = replica.measure(iterations, bits)
     replicas["hook"].close()
     combined = combine_ranks(measured[1:])
     return [_step_figures(bits, combined[bits], combined[None]) for bits in variants]
@@ -85,10 +86,10 @@ class Replica:
 
     Args:
         workload: what to train.
-        turns: chooses widths for the hook; None: DDP averages by itself.
+        controller: chooses widths for the hook; None: DDP averages by itself.
     """
 
-    def __init__(self, workload: Workload, turns: _Turns | None) -> None:
+    def __init__(self, workload: Workload, controller: Controller | None) -> None:
         torch.manual_seed(0)  # the same initial weights on every rank
         model: nn.Module = workload.build_model()
         self._workload = workload
@@ -96,12 +97,12 @@ class Replica:
         self._optimizer = workload.build_optimizer(model)
         self._scheduler = workload.build_scheduler(self._optimizer)
         self._batches = workload.batches(dist.get_rank(), dist.get_world_size(), 0)
-        self._state = mqgrad.CompressionState(turns) if turns is not None else None
+        self._state = mqgrad.CompressionState(controller) if controller is not None else None
         if self._state is not None:
             self._ddp.register_comm_hook(self._state, mqgrad.compression_hook)
 
-    def measure(self, bits: Variant, iterations: int) -> Costs:
-        """Costs per iteration at one width, which is the hook's next, after a few iterations that are not counted."""
+    def measure(self, iterations: int, bits: Variant = None) -> Costs:
+        """Costs per iteration, after a few that are not counted. ``bits``: the width the hook has to be at."""
         for _ in range(_WARM_UP_STEPS):
             self._step()
         dist.barrier()
@@ -113,7 +114,7 @@ class Replica:
         costs = (
             self._state.totals.since(before) if self._state is not None and before is not None else Costs()
         )
-        assert self._state is None or self._state.bits == bits, (
+        assert self._state is None or bits in (None, self._state.bits), (
             f"{self._state.bits} bits were in use, not {bits}"
         )
         costs.step_seconds = seconds

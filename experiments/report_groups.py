@@ -27,6 +27,7 @@ from .sweep_grid import HOOKED_FP32, SILENT, Group
 from .sweep_result import CellResult
 
 TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
+_FEWEST_NORMS = 5  # of a run that is to tell how they change
 VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
 
 
@@ -133,7 +134,7 @@ def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResul
         fp32=config.fp32,
         target=target,
         references=known,
-        ceiling_bits=_ceiling(by_system.get(HOOKED_FP32, [])),
+        ceiling_bits=_ceiling(by_system, known.get("goodput")),
         systems=sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32"))),
     )
 
@@ -146,11 +147,13 @@ def _ratios(
     return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
 
 
-def _ceiling(dense: Sequence[CellResult]) -> float | None:
-    ceilings = [
-        saving_ceiling_bits(run.gradient_norms_sq) for run in dense if run.finished and run.gradient_norms_sq
-    ]
-    return statistics.fmean(ceilings) if ceilings else None
+def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> float | None:
+    """From fp32 through the hook, or where that has recorded too few norms from the goodput rule."""
+    for name in (HOOKED_FP32, rule.system if rule is not None else ""):
+        norms = [run.gradient_norms_sq for run in by_system.get(name, []) if run.finished]
+        if enough := [each for each in norms if len(each) >= _FEWEST_NORMS]:
+            return statistics.fmean(map(saving_ceiling_bits, enough))
+    return None
 
 
 def _summarize_system(

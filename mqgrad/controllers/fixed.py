@@ -8,17 +8,28 @@ from ..statistics import IntervalStatistics
 from ..widths import Width, check_width
 from .rule import check_count
 
+_OPENING = 10
+
 
 @dataclasses.dataclass(slots=True)
 class FixedBits:
-    """Always the same bit width."""
+    """Always the same bit width.
+
+    What an interval costs (``docs/results.md``, "What coding costs") buys no decision here, so intervals are long;
+    the first has at most ten iterations, so that there are statistics soon.
+    """
 
     bits: Width
-    interval: int = 10
+    interval: int = 100
 
     def __post_init__(self) -> None:
         self.bits = check_width(self.bits)
         check_count("interval", self.interval)
+
+    @property
+    def opening(self) -> int:
+        """Iterations of the first interval."""
+        return min(self.interval, _OPENING)
 
     @property
     def initial_bits(self) -> Width:

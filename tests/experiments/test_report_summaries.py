@@ -6,6 +6,7 @@ import math
 import pytest
 from comparison import ROWS, SYSTEMS, result, small_config
 
+from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.experiments.estimates import Ratio
 from mqgrad.experiments.report_groups import SystemSummary, summarize, target_loss, verdict
 from mqgrad.experiments.report_labels import kind_of, shown_systems
@@ -200,7 +201,7 @@ def test_a_verdict_follows_the_interval(ratio: Ratio | None, said: str) -> None:
 
 
 def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
-    diverged = result("fixed:32", 3, [3.0, None], outcome="diverged", gradient_norms_sq=[1.0, 1e9])
+    diverged = result("fixed:32", 3, [3.0, None], outcome="diverged", gradient_norms_sq=[1.0, 1e9] * 3)
     others = [result(name, 3, [1.0]) for name in ("fixed:4", "fp16", "powersgd:rank=4", "none")]
     crashed = result("powersgd:rank=1", 3, [], outcome="crashed")
     (group,) = summarize(small_config(systems=SYSTEMS, seeds=(1, 2, 3)), [*ROWS, diverged, *others, crashed])
@@ -222,6 +223,16 @@ def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
     ideal = group.references["ideal"].timing
     assert ideal is not None
     assert set(ideal.seconds) == {1, 2}
+
+
+def test_the_ceiling_is_the_rules_where_fp32_has_recorded_too_few_norms() -> None:
+    norms = {"fixed:32": [1.0, 1e9], "fixed:4": [1.0, 1e6] * 3, "goodput": [1.0, 16.0] * 3}
+    rows = [result(name, 1, [3.0, 2.0, 1.0], gradient_norms_sq=norms[name]) for name in norms]
+    config = small_config(systems=tuple(norms))
+    (group,) = summarize(config, rows)
+    assert group.ceiling_bits == saving_ceiling_bits([1.0, 16.0])
+    (group,) = summarize(config, [row for row in rows if row.system != "goodput"])
+    assert group.ceiling_bits is None
 
 
 def test_without_a_finished_fp32_run_there_is_no_target() -> None:

@@ -49,6 +49,21 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert first.quantization_noise(2) > first.quantization_noise(4) > 0
 
 
+def test_a_fixed_width_exchanges_statistics_soon_and_then_rarely() -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(32))
+        seen = []
+        for iteration in range(112):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            state.drain()
+            seen.append(state.last_statistics.iteration if state.last_statistics is not None else 0)
+        state.close()
+        return seen
+
+    for seen in run_ranks(rank_main):
+        assert seen == [0] * 9 + [10] * 100 + [110] * 3
+
+
 def test_the_first_decision_may_come_before_a_whole_interval() -> None:
     def rank_main(rank: int):
         controller = Scripted([2, 8, 32, 4], opening=1)

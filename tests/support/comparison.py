@@ -48,8 +48,8 @@ def result(
 
 ROWS = [
     # target 1.5: what both fp32 runs reach early
-    result("fixed:32", 1, [3.0, 2.0, 1.5] + 4 * [1.0], gradient_norms_sq=[1.0, 4.0]),
-    result("fixed:32", 2, [3.0] + 6 * [1.5], gradient_norms_sq=[2.0, 2.0]),
+    result("fixed:32", 1, [3.0, 2.0, 1.5] + 4 * [1.0], gradient_norms_sq=[1.0, 4.0] * 3),
+    result("fixed:32", 2, [3.0] + 6 * [1.5], gradient_norms_sq=[2.0, 2.0] * 3),
     result("fixed:4", 1, [1.5, 0.5, 0.25], step=0.75),  # 0.75 s against 3 s
     result("fixed:4", 2, [2.0, 1.5, 0.5], step=1.0),  # 2 s against 2 s
     result("fixed:2", 1, [1.0], step=0.5),
