@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from .comm_thread import CommThread, value_or_raise
+from .comm_thread import CommThread
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .transport import Transport
@@ -66,23 +66,25 @@ class DirectAverages:
             self._clock.begin_wait(buffer.device)
         bucket = object()
 
-        def end(failure: Exception | None) -> torch.Tensor | Exception:
+        def end(failure: Exception | None) -> torch.Tensor:
             self._end(bucket, failure)
-            return buffer if failure is None else failure
+            if failure is not None:
+                raise failure
+            return buffer
 
         try:
             self._begin(bucket, buffer.nbytes, is_last)
-            return self._start_mean(buffer, end).then(value_or_raise)
+            return self._start_mean(buffer, end)
         except BaseException as failure:  # Ctrl-C as well: nobody is to wait for what may not have started
             self._forget(bucket, failure)
             raise
 
     def _start_mean(
-        self, buffer: torch.Tensor, end: Callable[[Exception | None], torch.Tensor | Exception]
-    ) -> torch.futures.Future[torch.Tensor | Exception]:
+        self, buffer: torch.Tensor, end: Callable[[Exception | None], torch.Tensor]
+    ) -> torch.futures.Future[torch.Tensor]:
         if buffer.numel() > 0:
             return self._transport.start_sum(buffer.div_(self._transport.world_size), end)
-        ended: torch.futures.Future[torch.Tensor | Exception] = torch.futures.Future()
+        ended: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         ended.set_result(end(None))  # as by the communication thread, nothing is sent
         return ended
 
@@ -125,6 +127,7 @@ class DirectAverages:
             self._thread.fail(failure)
 
     def _close(self) -> None:
-        self._transport.count(**dataclasses.asdict(self._costs))
+        costs = self._costs
+        self._transport.count(costs.wire_bytes, costs.seconds, costs.round_trips)
         self.forget()
         self._iteration.close()
