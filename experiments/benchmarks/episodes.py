@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--policies", default="default", help="joined by spaces; the first one's episodes")
     parser.add_argument("--widths", default="1/2,1,2,4,8,32")
     parser.add_argument("--episodes", type=int, default=40, help="how many")
+    parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="of as many (default: %(default)s)")
     parser.add_argument("--json", type=Path, help="write every episode to this file")
     options = parser.parse_args()
     policies = options.policies.split()
@@ -170,7 +171,7 @@ def main() -> None:
     players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings").schema)
     played: list[Episode] = []
     try:
-        seeds = range(FIRST_SEED, FIRST_SEED + options.episodes)
+        seeds = range(options.first_seed, options.first_seed + options.episodes)
         for seed in track(seeds, "episodes", console=Console(stderr=True)):
             played += [play(env, seed, name, player) for name, player in players.items()]
     finally:

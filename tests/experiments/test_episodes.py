@@ -45,10 +45,12 @@ def test_everyone_plays_the_same_episodes(
         episodes, "with_clock", lambda given: {**given, "budget_seconds": None, "max_steps": 2}
     )
     file = tmp_path / "episodes.json"
-    monkeypatch.setattr("sys.argv", ["episodes.py", "--widths", "1", "--episodes", "2", "--json", str(file)])
+    options = ["--widths", "1", "--episodes", "2", "--first-seed", "70", "--json", str(file)]
+    monkeypatch.setattr("sys.argv", ["episodes.py", *options])
     episodes.main()
     played = json.loads(file.read_text())["episodes"]
     assert [episode["player"] for episode in played] == ["1 bits", episodes.RULE, "policy default"] * 2
+    assert [episode["seed"] for episode in played] == [70] * 3 + [71] * 3
     assert len({episode["link_mbit_per_s"] for episode in played}) == 2
     assert {episode["iterations"] for episode in played} == {22}
     assert [episode["mean_bits"] for episode in played[::3]] == [1.0, 1.0]
