@@ -1,6 +1,7 @@
 """The ``mqgrad`` command: each of its commands is in a file ``*_command.py``."""
 
 import os
+import sys
 
 import typer
 from rich.console import Console
@@ -38,6 +39,7 @@ app.command(hidden=True)(run_server_command.serve_runs)
 def main() -> None:
     """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130, or 143 by SIGTERM."""
     exit_on_sigterm()
+    sys.path.append(os.getcwd())  # for workloads of the user's own, whoever starts the command
     try:
         app()
     except (ValueError, RuntimeError, OSError, ImportError) as error:

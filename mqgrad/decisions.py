@@ -13,6 +13,8 @@ from .statistics import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
 
 _TOO_LONG = 2**31
+_RULE_INTERVAL = 10
+"""Rounds between two decisions of a period rule, at most: a fixed width has longer intervals."""
 
 
 def whole_iterations(what: str, number: Any) -> int:
@@ -67,7 +69,8 @@ class Decisions:
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
         own = "" if controller is None else f" of {_named(controller)}"
-        interval = whole_iterations(f"interval{own}", interval if controller is None else controller.interval)
+        interval = interval if controller is None else self._interval_of(controller)
+        interval = whole_iterations(f"interval{own}", interval)
         opening = interval if controller is None else opening_of(controller)
         self.interval = whole_iterations(f"opening{own}", opening)
         """Iterations of the current interval."""
@@ -75,6 +78,9 @@ class Decisions:
         """Iterations of the round that is open, or of the next one."""
         self.terms = self._terms(interval)
         """What all ranks must have alike."""
+
+    def _interval_of(self, controller: Controller) -> int:
+        return controller.interval if self.period_rule is None else min(controller.interval, _RULE_INTERVAL)
 
     def _terms(self, interval: int) -> str:
         controller, opening = self.controller, self.interval
@@ -98,7 +104,7 @@ class Decisions:
         assert self.controller is not None
         bits = self._checked(self.controller.decide(statistics), num_parameters)
         period = self.period if self.period_rule is None else self.period_rule.decide(statistics)
-        return Decision(bits, self.controller.interval, period)
+        return Decision(bits, self._interval_of(self.controller), period)
 
     def adopt(self, decision: Decision) -> None:
         """Do what rank 0 has decided.

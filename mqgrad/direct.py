@@ -66,10 +66,16 @@ class DirectAverages:
             self._clock.begin_wait(buffer.device)
         bucket = object()
 
-        def end(failure: Exception | None) -> torch.Tensor:
-            self._end(bucket, failure)
-            if failure is not None:
-                raise failure
+        def end(failure: BaseException | None) -> torch.Tensor:
+            try:
+                if failure is not None:
+                    raise failure
+                self._end(bucket)
+            except (
+                BaseException
+            ) as error:  # Ctrl-C, too: where the sum was done at once, this is the training thread
+                self._forget(bucket, error)
+                raise
             return buffer
 
         try:
@@ -80,7 +86,7 @@ class DirectAverages:
             raise
 
     def _start_mean(
-        self, buffer: torch.Tensor, end: Callable[[Exception | None], torch.Tensor]
+        self, buffer: torch.Tensor, end: Callable[[BaseException | None], torch.Tensor]
     ) -> torch.futures.Future[torch.Tensor]:
         if buffer.numel() > 0:
             return self._transport.start_sum(buffer.div_(self._transport.world_size), end)
@@ -106,10 +112,7 @@ class DirectAverages:
             self._has_last = is_last
             self._costs.wire_bytes += self._transport.all_reduce_bytes(nbytes)
 
-    def _end(self, bucket: object, failure: Exception | None) -> None:
-        if failure is not None:
-            self._forget(bucket, failure)
-            return
+    def _end(self, bucket: object) -> None:
         with self._changed:
             self._under_way.discard(bucket)
             self._changed.notify_all()

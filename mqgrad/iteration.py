@@ -23,6 +23,8 @@ from .wire_meter import DONE, Pending
 
 _CHECKED_AT_FIRST = 3
 """Iterations after construction or loading in all of which the ranks check that they agree."""
+_CODES_LEARN_EVERY = 10
+"""Iterations, in intervals that are longer."""
 
 
 class Iteration:
@@ -116,7 +118,7 @@ class Iteration:
             iteration=self._measured.totals.iterations,
             seed=self._seed,
             costs=self._measured.open_costs,
-            measure=measure,
+            measure=measure or (self._position + 1) % _CODES_LEARN_EVERY == 0,
             seconds=self._clock.seconds,
             period=period,
             of_moves=self._of_moves,

@@ -145,8 +145,10 @@ class LocalRounds:
         self._apply(works, period)
 
     def _moved(self, layout: Layout) -> BucketWork:
+        """In the shapes of the parameters, by which some compressors go."""
         buffer = torch.cat([self._move(key).reshape(-1) for key in layout.keys])
-        return BucketWork(buffer, list(buffer.split(layout.numels)), layout)
+        pieces = zip(layout.keys, buffer.split(layout.numels), strict=True)
+        return BucketWork(buffer, [piece.view_as(self._anchors[key]) for key, piece in pieces], layout)
 
     def _move(self, key: int) -> torch.Tensor:
         """By this rank's own steps."""
@@ -170,7 +172,6 @@ class LocalRounds:
         part = min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
-                mean = mean.view_as(self._anchors[key])
                 if self._is_variance_reduced:
                     self._follow_drift(key, mean, part)
                 self._anchors[key].sub_(self._slow_step(key, mean, part, period) if self._momentum else mean)

@@ -50,10 +50,10 @@ def told(waits: str, call: Callable[[], Result]) -> Result:
     raise RuntimeError(f"{waits}: {failure}. {_REMEDY}")
 
 
-def failure_of(waits: str, done: torch.futures.Future[Any]) -> Exception | None:
-    """What went wrong in something that is done, if anything did, as :func:`told` raises it."""
+def failure_of(waits: str, done: torch.futures.Future[Any]) -> BaseException | None:
+    """What went wrong in something that is done, if anything did, as :func:`told` raises it; or Ctrl-C meanwhile."""
     try:
         told(waits, done.value)
-    except Exception as failure:
+    except BaseException as failure:
         return failure.with_traceback(None)
     return None

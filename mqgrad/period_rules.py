@@ -11,7 +11,7 @@ from .statistics import IntervalStatistics
 
 @runtime_checkable
 class PeriodRule(Protocol):
-    """Chooses the period, beside a controller that chooses the width and where that decides.
+    """Chooses the period, beside a controller that chooses the width and where that decides, or every ten rounds.
 
     As with controllers, every rank holds one and feeds it the same statistics, rank 0's answer is used, and all its
     state is in ``state_dict``.

@@ -1,5 +1,6 @@
 """Collectives over a process group of torch.distributed."""
 
+import contextlib
 import datetime
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
@@ -129,7 +130,7 @@ class ProcessGroupTransport(Transport):
         return self._messages is not None and not tensor.is_cuda and not self.is_paced
 
     def start_sum(
-        self, tensor: torch.Tensor, end: Callable[[Exception | None], Result]
+        self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]
     ) -> torch.futures.Future[Result]:
         waits = _waits(self.group, "an all-reduce")
         work = told(
@@ -193,7 +194,8 @@ class ProcessGroupTransport(Transport):
         Nothing else holds it, so its threads have ended on return: one that still has to release a tensor when the
         interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
         """
-        dist.destroy_process_group(self.group)
+        with contextlib.suppress(ValueError):  # the script has destroyed all groups before
+            dist.destroy_process_group(self.group)
         for holder in (self._collectives, self._messages):
             if holder is not None:
                 holder.close()

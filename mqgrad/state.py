@@ -60,8 +60,9 @@ class CompressionState:
         variance_reduced: whether ranks correct their steps by how far they drifted from the mean in the round before,
             for data that is not equally distributed over the ranks (VRL-SGD, Liang et al. 2019). It costs another
             fp32 copy of the model, and no bytes. The learning rate should change slowly beside a round.
-        period_rule: decides the period from then on, wherever the controller decides a width; ``period`` is that of
-            the first rounds. A period of 1 then is a round of one iteration. Learned policies know one period only.
+        period_rule: decides the period from then on, wherever the controller decides a width, and at least every ten
+            rounds; ``period`` is that of the first ones. A period of 1 then is a round of one iteration. Learned
+            policies know one period only.
         link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -228,9 +229,9 @@ class CompressionState:
         """End a round of local iterations here, however many it has had, so that all ranks have the same parameters.
 
         For the end of the run, or where a script evaluates or saves. Every rank calls it, after the same
-        :meth:`step`: if one calls it alone all fail, by their checksums; where there are none (at 16 and 32 bits, on
-        CUDA, with some compressors) at the end of the interval. To controllers it is a round as any other. Does
-        nothing where replicas are equal.
+        :meth:`step`: if one calls it alone all fail, by their checksums; where there are none (at 32 bits, on CUDA,
+        with some compressors) at the end of the interval. To controllers it is a round as any other. Does nothing
+        where replicas are equal.
 
         Raises:
             RuntimeError: the average failed; or a state has been loaded, and no backward was made since.

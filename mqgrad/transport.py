@@ -85,15 +85,16 @@ class Transport(WireMeter, abc.ABC):
         return False
 
     def start_sum(
-        self, tensor: torch.Tensor, end: Callable[[Exception | None], Result]
+        self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]
     ) -> torch.futures.Future[Result]:
         """Start a sum over ranks in place, from any thread but in the same order on every rank.
 
         Several may be under way.
 
         Args:
-            end: called with what went wrong, on a thread of the backend's; what it returns is the future's value.
-                What the sum has cost is for it to :meth:`count`.
+            end: called once with what went wrong, on a thread of the backend's, or on the caller's if the sum is done
+                by then; the future holds what it returns, or raises what it raises. What the sum has cost is for it
+                to :meth:`count`.
 
         Raises:
             RuntimeError: it cannot be started, as after a failure, or where :meth:`can_start_sum` says so.

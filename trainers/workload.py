@@ -142,7 +142,8 @@ def _import_factory(reference: str) -> Factory:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"workload {reference!r}: no module {error.name!r} can be imported; is its folder on PYTHONPATH?"
+            f"workload {reference!r}: no module {error.name!r} can be imported; it has to be in the current folder "
+            "or on PYTHONPATH"
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):

@@ -35,7 +35,8 @@ class Step(NamedTuple):
     costs: Costs
     """Seconds of encoding and decoding are added here; the transport counts its own."""
     measure: bool
-    """Whether figures that cost extra passes over the gradient may be taken: once per interval."""
+    """Whether figures that cost extra passes over the gradient may be taken: where an interval ends, in longer ones
+    every ten iterations."""
     parameter_bits: tuple[Width, ...] | None = None
     """Width of each parameter of the bucket, in the order of its layout, where those of the model differ.
 

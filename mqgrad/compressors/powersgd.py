@@ -112,7 +112,7 @@ class PowerSGD(Stateless):
                 self._finish(part, p, q.div_(transport.world_size))
 
     def _is_worthwhile(self, gradient: torch.Tensor) -> bool:
-        if gradient.ndim < 2:
+        if gradient.ndim < 2 or gradient.numel() == 0:
             return False
         rows, columns = _as_matrix(gradient).shape
         return (rows + columns) * self._rank_of(rows, columns) * self.min_compression_rate < rows * columns

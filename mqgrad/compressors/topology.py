@@ -98,7 +98,8 @@ class Star:
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         gathered = transport.start_gather(buffer).wait()
-        mean = gathered.float().mean(0).to(buffer.dtype) if transport.rank == 0 else buffer
+        precise = torch.promote_types(buffer.dtype, torch.float32)
+        mean = gathered.to(precise).mean(0).to(buffer.dtype) if transport.rank == 0 else buffer
         buffer.copy_(transport.start_fan_out(mean).wait())
 
 

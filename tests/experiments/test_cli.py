@@ -76,7 +76,7 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--method", "local-sgd", "--compressor", "qsgd"], "--compressor qsgd would change nothing"),
         (["run", "--seed", "-1"], "--seed"),
         (["run", "--workload", "json:loads"], "missing a required argument"),
-        (["run", "--workload", "nomodule:Mine"], "on PYTHONPATH"),
+        (["run", "--workload", "nomodule:Mine"], "in the current folder or on PYTHONPATH"),
         (["train", "run", "--total-seconds", "nan"], "total_seconds must be positive, got nan"),
         (["run", "--set", "batch_size"], "NAME=VALUE"),
         (["run", "--link-mbit-per-s", "fast"], "Mbit/s"),
@@ -170,6 +170,17 @@ def test_an_error_is_a_sentence_and_no_traceback_of_ours(
     code, _, told = invoke()
     assert code == 2
     assert line in told
+
+
+def test_a_workload_of_ones_own_is_found_in_the_current_folder(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLE.parent)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    own = ["--workload", "own_workload:Spirals", "--set", "width=8"]
+    code, output, error = invoke("run", *own, "--controller", "fixed:4", "--iterations", "10")
+    assert (code, error) == (0, "")
+    assert "accuracy" in output
 
 
 def test_a_data_root_reaches_the_workers(tmp_path: Path, invoke: Invoke) -> None:

@@ -194,6 +194,22 @@ def test_what_goes_wrong_while_a_bucket_is_handed_over_leaves_nobody_waiting(
     run_ranks(rank_main)
 
 
+def test_ctrl_c_while_a_sum_ends_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rank_main(rank: int):
+        def interrupted(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(32, interval=100))
+        models.train(model, optimizer, state, rank, range(5))
+        monkeypatch.setattr(state._direct, "_end", interrupted)
+        with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+            models.backward(model, rank, 5)
+        assert state.state_dict()["totals"]["iterations"] == 5
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_no_bucket_goes_directly_once_the_state_is_closed() -> None:
     def rank_main(rank: int):
         model, optimizer, state = models.new_run(mqgrad.FixedBits(32, interval=100))

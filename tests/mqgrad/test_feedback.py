@@ -8,6 +8,7 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.codec import Codec
+from mqgrad.feedback import FeedbackGain
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -87,6 +88,21 @@ def test_a_backlog_survives_an_overflow_at_width_32() -> None:
         return (applied - exact).abs().max().item()
 
     assert max(run_ranks(rank_main)) < 1e-5
+
+
+def test_a_code_learns_its_error_every_ten_iterations_however_long_intervals_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rank_main(rank: int) -> list[int]:
+        learned = []
+        monkeypatch.setattr(FeedbackGain, "observe", lambda *_: learned.append(iteration))
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(2), compressor="qsgd:error_feedback=true")
+        for iteration in range(31):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+        state.close()
+        return sorted(set(learned))
+
+    assert run_ranks(rank_main) == [[9, 19, 29]] * 2
 
 
 def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite() -> None:

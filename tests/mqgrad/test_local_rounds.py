@@ -72,11 +72,14 @@ def test_replicas_are_equal_where_a_round_has_ended_and_only_there(bits: float) 
         assert (len(set(values)) == 1) == ends[0]
 
 
-def test_a_round_sends_what_an_iteration_would() -> None:
+@pytest.mark.parametrize(
+    ("compressor", "bits"), [("quantized", 4), ("minmax:min_numel=0", 4), ("powersgd:rank=1", 32)]
+)
+def test_a_round_sends_what_an_iteration_would(compressor: str, bits: int) -> None:
     """After three of them, in which ranks check that they agree, and DDP regroups its buckets."""
 
     def rank_main(rank: int, period: int) -> tuple[float, int, float]:
-        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=period)
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), period=period, compressor=compressor)
         models.train(model, optimizer, state, rank, range(3 * period))
         before = state.totals.wire_bytes
         models.train(model, optimizer, state, rank, range(3 * period, 5 * period))
@@ -84,8 +87,8 @@ def test_a_round_sends_what_an_iteration_would() -> None:
         return state.totals.wire_bytes - before, state.totals.iterations, state.totals.mean_bits
 
     every, seldom = (run_ranks(lambda rank, p=period: rank_main(rank, p))[0] for period in (1, 6))
-    assert every == (seldom[0], 5, 4)
-    assert seldom[1:] == (30, 4)
+    assert every == (seldom[0], 5, bits)
+    assert seldom[1:] == (30, bits)
 
 
 def test_a_controller_counts_rounds_and_sees_their_mean_loss_and_what_they_moved() -> None:

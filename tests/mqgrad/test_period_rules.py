@@ -173,6 +173,15 @@ def test_rounds_are_as_long_as_rank_0_decides() -> None:
         assert (mine == theirs) == is_end
 
 
+def test_beside_a_fixed_width_a_rule_decides_every_ten_rounds() -> None:
+    def rank_main(rank: int) -> list[int]:
+        rule = Listed(1, 1, 1)
+        trained(rank, mqgrad.FixedBits(4), rule, 32, period=1)
+        return rule.seen
+
+    assert run_ranks(rank_main) == [[1, 1, 1]] * 2
+
+
 def test_a_first_decision_comes_early_where_the_controller_wants_it() -> None:
     """After two rounds of 4, as the seconds of the first are not known; then three of 2."""
 

@@ -83,6 +83,19 @@ def test_bytes_are_those_of_the_factors_and_of_what_is_not_compressed() -> None:
     assert run_ranks(rank_main) == [expected] * 2
 
 
+def test_a_parameter_may_be_empty() -> None:
+    def rank_main(rank: int):
+        model = nn.Sequential(nn.Linear(64, 4))
+        model.empty = nn.Parameter(torch.zeros(0, 8))
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor="powersgd")
+        ddp = models.compressed_ddp(model, state)
+        (ddp(torch.ones(2, 64)).sum() + model.empty.sum()).backward()
+        state.close()
+        return model[0].bias.grad.tolist()
+
+    assert run_ranks(rank_main) == [[2.0] * 4] * 2
+
+
 def test_an_overflow_reaches_every_rank_and_is_forgotten() -> None:
     def rank_main(rank: int):
         model = nn.Linear(64, 64, bias=False)

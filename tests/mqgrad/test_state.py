@@ -9,6 +9,7 @@ from collections.abc import Callable
 import models
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import run_ranks
 from scripted import Scripted
 
@@ -47,6 +48,19 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert 0 < first.compute_seconds <= first.step_seconds * 1.001
     assert first.gradient_noise > 0
     assert first.quantization_noise(2) > first.quantization_noise(4) > 0
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+def test_it_can_be_closed_after_the_script_has_destroyed_all_groups(bits: int) -> None:
+    def rank_main(rank: int):
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits))
+        models.train(model, optimizer, state, rank, range(5))
+        dist.barrier()
+        dist.destroy_process_group()
+        state.close()
+        state.close()
+
+    run_ranks(rank_main)
 
 
 def test_a_fixed_width_exchanges_statistics_soon_and_then_rarely() -> None:

@@ -33,6 +33,25 @@ def test_the_star_gives_the_same_bytes_as_shards_do(world_size: int) -> None:
             assert sharded == star
 
 
+def test_the_star_averages_fp64_in_fp64() -> None:
+    def rank_main(rank: int):
+        model = averages.models.small_model().double()
+        x = averages.torch.randn(2, 64, generator=averages.torch.Generator().manual_seed(rank)).double()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor="quantized:topology=star")
+        ddp = averages.models.compressed_ddp(model, state)
+        ddp(x).sum().backward()
+        state.close()
+        return averages.torch.cat([p.grad.flatten() for p in model.parameters()]).numpy(), x.numpy()
+
+    results = run_ranks(rank_main)
+    model = averages.models.small_model().double()
+    for _, x in results:
+        model(averages.torch.from_numpy(x)).sum().backward()
+    exact = averages.torch.cat([p.grad.flatten() for p in model.parameters()]) / 2
+    for mean, _ in results:
+        averages.torch.testing.assert_close(averages.torch.from_numpy(mean), exact, rtol=1e-13, atol=1e-15)
+
+
 class Recorder:
     """A link that takes no time and remembers what it was asked for."""
 
