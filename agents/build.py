@@ -97,7 +97,8 @@ def check_agent(config: TrainConfig) -> None:
     Raises:
         ValueError: for an unknown algorithm, or repeated actions with one that is off-policy.
     """
-    if config.action_repeat > 1 and not issubclass(algorithm_class(config.algo), OnPolicyAlgorithm):
+    algorithm = algorithm_class(config.algo)
+    if config.action_repeat > 1 and not issubclass(algorithm, OnPolicyAlgorithm):
         raise ValueError(
             f"action_repeat={config.action_repeat} needs an on-policy algorithm such as ppo, got {config.algo!r}"
         )

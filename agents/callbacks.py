@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from tqdm import tqdm
 
 from mqgrad.observation import log_loss
@@ -138,7 +139,11 @@ class LimitsCallback(BaseCallback):
         # the number of steps is not known beforehand, so it is extrapolated from the part that is done.
         self.model._total_timesteps = max(math.ceil(self.num_timesteps / max(part, 1e-6)), self.num_timesteps)
         # The limit of steps is SB3's own: it ends after the last transition was learned from, this before.
-        return not time_is_up and not self.interrupted()
+        return not (time_is_up and self._may_end()) and not self.interrupted()
+
+    def _may_end(self) -> bool:
+        """On-policy algorithms learn from a rollout when it is complete, and would lose what there is of one."""
+        return not isinstance(self.model, OnPolicyAlgorithm) or self.model.rollout_buffer.pos == 0
 
 
 class CheckpointCallback(BaseCallback):

@@ -30,7 +30,8 @@ class TrainConfig:
     same folder included. On-policy algorithms such as PPO finish the rollout that is under way."""
     total_seconds: float | None = None
     """Stop after this many seconds of wall-clock time, earlier runs of the same folder included; counted from the
-    first decision, when the workers have started."""
+    first decision, when the workers have started. On-policy algorithms finish the rollout that is under way. (After
+    a signal they do not: what there is of it is lost, as where a run is resumed from a checkpoint within one.)"""
     seed: int = 0
     """Seed of the agent and of the first episode; equal seeds give equal runs where time is modelled."""
     env: dict[str, Any] = dataclasses.field(default_factory=dict)

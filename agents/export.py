@@ -196,5 +196,11 @@ def _saved_config(run: Path) -> TrainConfig:
 
 
 def _without_paths(config: TrainConfig) -> dict[str, Any]:
-    # A policy file travels; where its run lay on this machine does not concern anyone.
-    return {k: v for k, v in config.to_dict().items() if k not in ("output", "tensorboard", "progress_bar")}
+    """A policy file travels; where its run and its data lay on this machine does not concern anyone."""
+    settings = {
+        k: v for k, v in config.to_dict().items() if k not in ("output", "tensorboard", "progress_bar")
+    }
+    if workload := settings["env"].get("workload_settings"):
+        kept = {k: v for k, v in workload.items() if k not in ("data_root", "data_path")}
+        settings["env"] = {**settings["env"], "workload_settings": kept}
+    return settings

@@ -99,7 +99,7 @@ class Sarsa(BaseAlgorithm):
         self,
         policy: str | type[SarsaPolicy] = "MlpPolicy",
         env: GymEnv | str | None = None,
-        learning_rate: float | Schedule = 0.05,
+        learning_rate: float = 0.05,
         gamma: float = 0.9,
         exploration: float = 0.1,
         normalize: bool = True,

@@ -25,7 +25,7 @@ from .callbacks import (
     RepriceCallback,
 )
 from .checkpoint import find_time_price, latest_checkpoint, load_checkpoint, save_checkpoint, save_settings
-from .config import TrainConfig
+from .config import TrainConfig, plain
 from .folder_lock import only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
@@ -71,8 +71,9 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
     Raises:
         OSError: if the run or TensorBoard folder cannot be written, or has no locks; nothing was started then.
-        ValueError: for an algorithm that is unknown, does not fit, or is not the one of the run to resume; for a
-            run to resume that is damaged or of another format; if another process trains in the folder.
+        ValueError: for an algorithm that is unknown or does not fit; for a run to resume that had another algorithm,
+            seed, environment or other settings of the agent, is damaged or of another format; if another process
+            trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """
@@ -121,12 +122,19 @@ def _starting_point(config: TrainConfig, resume: bool) -> Path | None:
             f"{config.output} already holds a run ({checkpoint.name}); resume it or choose another folder"
         )
     if checkpoint is not None and (config.output / "config.json").exists():
-        before = TrainConfig.load(config.output / "config.json").algo
-        if before != config.algo:
-            raise ValueError(
-                f"{config.output} holds a run of {before!r} and cannot go on with {config.algo!r}"
-            )
+        _check_same_run(config, TrainConfig.load(config.output / "config.json"))
     return checkpoint
+
+
+def _check_same_run(config: TrainConfig, before: TrainConfig) -> None:
+    for name in ("algo", "seed", "hyperparameters", "warm_start", "time_price", "action_repeat", "env"):
+        asked, had = plain(getattr(config, name)), plain(getattr(before, name))
+        if name == "env":
+            asked, had = ({**settings, "timeout_seconds": None} for settings in (asked, had))
+        if asked != had:
+            raise ValueError(
+                f"{config.output} holds a run with {name}={had!r} and cannot go on with {asked!r}"
+            )
 
 
 def _start(config: TrainConfig, env: DummyVecEnv, checkpoint: Path | None) -> tuple[BaseAlgorithm, float]:
@@ -166,7 +174,10 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
             raise
     finally:
         progress.close()
-        save()
+        if (
+            model.num_timesteps > 0
+        ):  # an environment that cannot start leaves the folder free for another attempt
+            save()
         model.logger.close()
 
 
@@ -196,13 +207,17 @@ def _one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals(interruption: Interruption) -> Iterator[None]:
-    """Route Ctrl-C and SIGTERM to ``interruption``; only the main thread may, elsewhere nothing changes."""
+    """Route Ctrl-C, SIGTERM and SIGHUP to ``interruption``, where they are not ignored, as the last is under nohup.
+
+    Only the main thread may; elsewhere nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, interruption.handle) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interruption.handle)
     try:
         yield
     finally:

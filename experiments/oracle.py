@@ -1,6 +1,7 @@
 """The oracle, ``--controller oracle``: the best fixed width, known when all of them have been run."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,9 +41,14 @@ def oracle_trials(controller: str | None, compressor: str) -> tuple[str, ...]:
 
 def best_in_hindsight(trials: Sequence[RunRecord]) -> RunRecord:
     """The record of lowest final held-out loss of those that finished, labelled, with all as its trials."""
-    best = min(trials, key=lambda run: (run.outcome != "finished", run.final.heldout["loss"]))
+    best = min(trials, key=_badness)
     label = f"{HINDSIGHT}: {best.controller} in hindsight"
     return dataclasses.replace(best, controller=label, trials=list(trials))
+
+
+def _badness(run: RunRecord) -> tuple[bool, float]:
+    loss = run.final.heldout["loss"]
+    return run.outcome != "finished" or not math.isfinite(loss), loss
 
 
 def run_oracle(trials: Sequence[str], train: Callable[[str], RunRecord], record: Path | None) -> RunRecord:

@@ -148,8 +148,8 @@ def _ratios(
 
 
 def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> float | None:
-    """From fp32 through the hook, or where that has recorded too few norms from the goodput rule."""
-    for name in (HOOKED_FP32, rule.system if rule is not None else ""):
+    """From the goodput rule, or where it was not compared, or has too few norms, from fp32 through the hook."""
+    for name in (rule.system if rule is not None else "", HOOKED_FP32):
         norms = [run.gradient_norms_sq for run in by_system.get(name, []) if run.finished]
         if enough := [each for each in norms if len(each) >= _FEWEST_NORMS]:
             return statistics.fmean(map(saving_ceiling_bits, enough))

@@ -45,9 +45,9 @@ _NOTES = (
     "widths of our code; *goodput* the best of those rules, of which learned policies begin as an imitation. "
     "*Ideal*: as many iterations as fp32 needs, each as short as those of no-sync, which sends nothing; where a "
     "sweep has only none, the hook without gradients, methods that communicate more rarely can pass it.",
-    "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of the squared gradient norms of fp32 through the "
-    "hook, where its runs recorded fewer than five of the goodput rule: the most bits per element that one width "
-    "for the whole model can save by changing over time, at equal quantization error.",
+    "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of the squared gradient norms of the goodput rule's "
+    "runs, or of those of fp32 through the hook: the most bits per element that one width for the whole model can "
+    "save by changing over time, at equal quantization error.",
     "**Order**: the shortest time first, what is bounded after what is known, then what has no time. Plots over time "
     "show fp32, policies and the fastest of each kind where there are many systems.",
     "**Wire MiB** are those one rank sends, as accounted and on average; *busiest interface*: what the kernel "

@@ -54,7 +54,7 @@ class RunRecord:
     method: str = DEFAULT_METHOD
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
-    """``finished``, or ``diverged``."""
+    """``finished`` or ``diverged``; ``running`` where something cut it off."""
     bit_iterations: float = 0
     """Sum of the bit width over iterations."""
     trials: list["RunRecord"] = dataclasses.field(default_factory=list)

@@ -9,18 +9,20 @@ from types import FrameType
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM ends this process by ``SystemExit``, so that workers and temporary folders go with it.
+    """From now on SIGTERM and SIGHUP end this process by ``SystemExit``: workers and temporary folders go with it.
 
     Not in a job of several ranks (``RANK`` is set): there this process may wait in a collective, where Python handles
-    no signal, and should die at once. Nor outside the main thread, or where SIGTERM is ignored.
+    no signal, and should die at once. Nor outside the main thread, or where they are ignored.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and "RANK" not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, leave)
+    if threading.current_thread() is not threading.main_thread() or "RANK" in os.environ:
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, leave)
 
 
 @contextlib.contextmanager

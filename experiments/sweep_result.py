@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mqgrad.widths import Width
 
-from .runs import PARTS, RunRecord
+from .runs import PARTS, RunPoint, RunRecord
 from .sweep_grid import Cell, Group
 from .time_to_target import first_reached
 
@@ -114,7 +114,7 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
         **cell._asdict(),
         **known,
         outcome="diverged" if diverged else "finished",
-        reason=f"training loss {final.train_loss} at iteration {final.iteration}" if diverged else "",
+        reason=_losses(final) if diverged else "",
         mean_bits=round(run.mean_bits, 4),
         wire_bytes=final.wire_bytes,
         figures={
@@ -128,6 +128,11 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
         losses=[_finite(point.heldout["loss"]) for point in run.points],
         bits=[point.bits for point in run.points],
     )
+
+
+def _losses(point: RunPoint) -> str:
+    heldout = point.heldout["loss"]
+    return f"training loss {point.train_loss}, held-out loss {heldout} at iteration {point.iteration}"
 
 
 def _finite(value: float) -> float | None:

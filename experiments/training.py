@@ -160,7 +160,11 @@ def run_once(
             if log is not None:
                 log.write(point)
 
-        result = run_training(
+        def on_start(started: RunRecord) -> None:
+            if record is not None:  # whatever ends the run; its outcome tells
+                stack.callback(lambda: started.write(record) if started.points else None)
+
+        return run_training(
             cluster,
             controller,
             seed,
@@ -169,11 +173,9 @@ def run_once(
             link=link,
             iterations=iterations,
             budget_seconds=budget_seconds,
+            on_start=on_start,
             on_point=on_point,
         )
-        if record is not None:
-            result.write(record)
-        return result
 
 
 def progress_with_status() -> Progress:

@@ -4,6 +4,8 @@ import atexit
 import contextlib
 import datetime
 import os
+import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -71,10 +73,13 @@ class TorchrunRanks:
     def serve(self) -> None:
         """On the other ranks: obey rank 0 until it closes the cluster.
 
+        Ctrl-C and SIGTERM, which torchrun passes on to all ranks, are ignored meanwhile: what they mean is for rank 0
+        to decide, which may have to finish something first. A rank that does not end torchrun kills.
+
         Raises:
             WorkerError: a rank failed or hangs, or rank 0 is gone.
         """
-        with self._ending_on_failure():
+        with _deaf_to_signals(), self._ending_on_failure():
             while (command := self._channel.tell(None, _IDLE_SECONDS)) is not None:
                 self._carry_out(command)
         self._end()
@@ -127,6 +132,20 @@ class TorchrunRanks:
             rank, failure = min(failures.items(), key=lambda item: item[1].order)
             raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
+
+
+@contextlib.contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM; only the main thread may, elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:

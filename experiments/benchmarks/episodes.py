@@ -31,6 +31,7 @@ from mqgrad.agents.config import with_clock
 from mqgrad.agents.warm_start import expected_advantage
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
 from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.signals import exit_on_sigterm
 from mqgrad.observation import ObservationSchema
 from mqgrad.policy import load_policy
 from mqgrad.widths import parse_width
@@ -63,14 +64,22 @@ def players_of(
     """
     players: dict[str, Player] = {}
     for text in widths:
+        if parse_width(text) not in schema.widths:
+            raise ValueError(
+                f"{text} bits is none of the environment's widths, {schema.widths}: choose --widths"
+            )
         action = schema.widths.index(parse_width(text))
         players[f"{text} bits"] = lambda _, action=action: action
     players[RULE] = lambda observation: int(expected_advantage(observation[None], schema)[0].argmax())
     for path in policies:
-        policy = load_policy(path)
-        if policy.schema != schema or policy.action != "absolute":
+        policy, name = load_policy(path), f"policy {Path(path).stem}"
+        if policy.schema != schema:
             raise ValueError(f"{path} observes {policy.schema}, the environment gives {schema}")
-        players[f"policy {Path(path).stem}"] = policy.act
+        if policy.action != "absolute":
+            raise ValueError(f"{path} decides by {policy.action!r}, here actions are widths")
+        if name in players:
+            raise ValueError(f"two policies are called {Path(path).stem!r}: rename one of the files")
+        players[name] = policy.act
     return players
 
 
@@ -156,6 +165,7 @@ def report(played: Sequence[Episode], environment: Mapping[str, Any], file: Path
 
 
 def main() -> None:
+    exit_on_sigterm()  # with the episodes that are done
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -56,7 +56,12 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name")
     parser.add_argument("--iterations", type=int, default=100, help="of one block (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.rounds < 2:
+        parser.error(f"--rounds {options.rounds}: an interval takes two")
+    if not options.json.absolute().parent.is_dir():
+        parser.error(f"there is no folder {options.json.absolute().parent}")
+    return options
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[float]]:

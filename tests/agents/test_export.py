@@ -85,7 +85,10 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
         algo="dqn",
         total_steps=60,
         seed=11,
-        env={"workload": "digits-mlp"},
+        env={
+            "workload": "digits-mlp",
+            "workload_settings": {"width": 16, "data_root": str(tmp_path / "data")},
+        },
         progress_bar=False,
     )
     model_zip = train(config, make_env=toy_env)
@@ -94,7 +97,7 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
     assert frozen.initial_bits == 4
     facts = load_policy(tmp_path / "policy.mqg").provenance
     assert (facts["algorithm"], facts["steps"], facts["seed"]) == ("DQN", 60, 11)
-    assert facts["config"]["env"] == {"workload": "digits-mlp"}
+    assert facts["config"]["env"] == {"workload": "digits-mlp", "workload_settings": {"width": 16}}
     assert facts["versions"]["torch"] == torch.__version__
     assert str(tmp_path) not in str(facts)
 

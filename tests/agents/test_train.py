@@ -7,10 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
-from stable_baselines3 import DQN
+from stable_baselines3 import DQN, PPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy_link import toy_env
 from toy_training import config_for
@@ -19,6 +21,7 @@ from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import train
+from mqgrad.trainers.errors import WorkerError
 
 
 def tags(folder: Path) -> EventAccumulator:
@@ -76,6 +79,47 @@ def test_a_limit_of_time_stops_and_exploration_follows_the_clock(tmp_path: Path)
         train(config_for(tmp_path), make_env=toy_env)
 
 
+def test_at_a_limit_of_time_an_on_policy_algorithm_learns_from_the_rollout_under_way(tmp_path: Path) -> None:
+    config = config_for(tmp_path, algo="ppo", total_steps=None, total_seconds=0.01)
+    model = load_model(train(config, make_env=toy_env), PPO)
+    assert model.num_timesteps == model.n_steps + 1  # the first of the next one asks
+    assert model._n_updates > 0
+
+
+def test_an_environment_that_cannot_start_leaves_the_folder_free(tmp_path: Path) -> None:
+    def broken() -> gymnasium.Env:
+        env = toy_env()
+        env.reset = lambda **_: _raise(WorkerError(1, "the data of this rank is broken"))
+        return env
+
+    with pytest.raises(WorkerError, match="is broken"):
+        train(config_for(tmp_path), make_env=broken)
+    assert latest_checkpoint(tmp_path) is None
+    train(config_for(tmp_path), make_env=toy_env)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hyperparameters": {"gamma": 0.1}}, r"hyperparameters=\{\} and cannot go on with \{'gamma': 0.1\}"),
+        ({"seed": 9}, "cannot go on with 9"),
+        ({"time_price": False}, "time_price=True"),
+        ({"env": {"num_workers": 3}}, "'num_workers': 3"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_settings_only(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    train(config_for(tmp_path, total_steps=20), make_env=toy_env)
+    with pytest.raises(ValueError, match=message):
+        train(config_for(tmp_path, total_steps=40, **changed), resume=True, make_env=toy_env)
+    train(config_for(tmp_path, total_steps=21, env={"timeout_seconds": 99.0}), resume=True, make_env=toy_env)
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown algorithm 'dqnn'"):
         train(config_for(tmp_path, algo="dqnn"), make_env=toy_env)
@@ -86,7 +130,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         train(config_for(tmp_path / "new"), resume=True, make_env=toy_env)
     train(config_for(tmp_path / "ppo", algo="ppo", total_steps=64), make_env=toy_env)
-    with pytest.raises(ValueError, match="run of 'ppo' and cannot go on with 'dqn'"):
+    with pytest.raises(ValueError, match="run with algo='ppo' and cannot go on with 'dqn'"):
         train(config_for(tmp_path / "ppo"), resume=True, make_env=toy_env)
     with pytest.raises(ValueError, match="nothing says when to stop"):
         config_for(tmp_path, total_steps=None)

@@ -180,7 +180,7 @@ def test_a_workload_of_ones_own_is_found_in_the_current_folder(
     own = ["--workload", "own_workload:Spirals", "--set", "width=8"]
     code, output, error = invoke("run", *own, "--controller", "fixed:4", "--iterations", "10")
     assert (code, error) == (0, "")
-    assert "accuracy" in output
+    assert "own_workload:Spirals, 2 workers" in output
 
 
 def test_a_data_root_reaches_the_workers(tmp_path: Path, invoke: Invoke) -> None:

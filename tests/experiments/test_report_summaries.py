@@ -11,6 +11,7 @@ from mqgrad.experiments.estimates import Ratio
 from mqgrad.experiments.report_groups import SystemSummary, summarize, target_loss, verdict
 from mqgrad.experiments.report_labels import kind_of, shown_systems
 from mqgrad.experiments.report_overall import summarize_overall
+from mqgrad.experiments.sweep_result import CellResult
 
 
 def test_fp32_is_pytorchs_own_ddp_where_it_is_compared() -> None:
@@ -225,14 +226,19 @@ def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
     assert set(ideal.seconds) == {1, 2}
 
 
-def test_the_ceiling_is_the_rules_where_fp32_has_recorded_too_few_norms() -> None:
-    norms = {"fixed:32": [1.0, 1e9], "fixed:4": [1.0, 1e6] * 3, "goodput": [1.0, 16.0] * 3}
+def test_the_ceiling_is_of_the_rules_norms_or_of_fp32s_where_there_are_enough() -> None:
+    norms = {"fixed:32": [1.0, 1e9] * 3, "fixed:4": [1.0, 1e6] * 3, "goodput": [1.0, 16.0] * 3}
     rows = [result(name, 1, [3.0, 2.0, 1.0], gradient_norms_sq=norms[name]) for name in norms]
     config = small_config(systems=tuple(norms))
-    (group,) = summarize(config, rows)
-    assert group.ceiling_bits == saving_ceiling_bits([1.0, 16.0])
-    (group,) = summarize(config, [row for row in rows if row.system != "goodput"])
-    assert group.ceiling_bits is None
+
+    def ceiling(*rows: CellResult) -> float | None:
+        (group,) = summarize(config, rows)
+        return group.ceiling_bits
+
+    assert ceiling(*rows) == saving_ceiling_bits([1.0, 16.0])
+    assert ceiling(*rows[:2]) == saving_ceiling_bits([1.0, 1e9])
+    few = dataclasses.replace(rows[0], gradient_norms_sq=[1.0, 1e9] * 2)
+    assert ceiling(few, rows[1]) is None
 
 
 def test_without_a_finished_fp32_run_there_is_no_target() -> None:

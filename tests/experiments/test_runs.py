@@ -13,6 +13,7 @@ from mqgrad.experiments import demo
 from mqgrad.experiments.oracle import oracle_trials, run_oracle
 from mqgrad.experiments.plots import plot_runs
 from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
+from mqgrad.experiments.training import run_once
 from mqgrad.statistics import IntervalStatistics
 
 
@@ -63,6 +64,22 @@ class TinyCluster:
 
 def test_fractions_of_a_bit_are_counted() -> None:
     assert run_training(TinyCluster(bits=1 / 64), "fixed:1/64", 0, iterations=12).mean_bits == 1 / 64
+
+
+def test_a_run_that_is_cut_off_leaves_its_record(tmp_path: Path) -> None:
+    class Interrupted(TinyCluster):
+        def run(self, iterations: int, bits: int | None = None, **arguments: bool) -> IntervalStatistics:
+            if self.iteration >= 10:
+                raise KeyboardInterrupt
+            return super().run(iterations, bits, **arguments)
+
+    file = tmp_path / "record.json"
+    arguments = {"compressor": "quantized", "method": "ddp", "link": None, "budget_seconds": None}
+    with pytest.raises(KeyboardInterrupt):
+        run_once(Interrupted(), "fixed:4", 0, iterations=99, tensorboard=None, record=file, **arguments)
+    record = RunRecord.from_dict(json.loads(file.read_text()))
+    assert [point.iteration for point in record.points] == [5, 10]
+    assert record.outcome == "running"
 
 
 def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 POLICY = Path(__file__).parents[2] / "mqgrad" / "policies" / "default.mqg"
@@ -32,12 +33,14 @@ for arguments in (
 """
 
 
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "200"}
+
+
 def torchrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """A job of two ranks, which has to end well."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "COLUMNS": "200"}
     job = subprocess.run(
-        [*launcher, *arguments], capture_output=True, text=True, timeout=100, check=False, env=environment
+        [*LAUNCHER, *arguments], capture_output=True, text=True, timeout=100, check=False, env=ENVIRONMENT
     )
     assert job.returncode == 0, job.stderr
     return job
@@ -48,6 +51,27 @@ def test_torchrun_starts_the_command_as_a_module(tmp_path: Path) -> None:
     digits = ["--workload", "digits-mlp", "--set", "width=16", "--controller", "fixed:4"]
     torchrun("-m", "mqgrad", "run", *digits, "--iterations", "5", "--record", str(record))
     assert json.loads(record.read_text())["outcome"] == "finished"
+
+
+def test_a_training_that_is_asked_to_end_saves_what_it_has_learned(tmp_path: Path) -> None:
+    digits = ["--workload", "digits-mlp", "--set", "width=16", "--algo", "dqn", "--budget-seconds", "0.2"]
+    job = subprocess.Popen(
+        [*LAUNCHER, "-m", "mqgrad", "train", "learned", *digits, "--total-steps", "1000000"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "learned" / "config.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        time.sleep(1)
+        job.terminate()
+        assert job.wait(25) != 0  # before torchrun's patience ends, after 30 s
+    finally:
+        job.kill()
+    assert (tmp_path / "learned" / "model.zip").exists()
 
 
 def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
