@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from ..gain_search import settled
 from ..saved_state import check_keys
 
 DENSE = 1.0
@@ -127,11 +128,10 @@ class FactorSearch:
         if gain_lost <= self.tolerance * self.gains[self.safe]:
             self.safe = self.candidate
         rates = {factor: rate * self.gains[factor] for factor, rate in self.throughputs.items()}
-        best = sorted(rates.values(), reverse=True)[:2]
-        is_level = len(best) == 2 and best[0] - best[1] <= self.tolerance * best[0]
-        if is_level or (rates and self.candidate == self.largest_factor):
+        best = settled(rates, self.tolerance, is_last=self.candidate == self.largest_factor)
+        if best is not None:
             self.is_frozen = True
-            self.safe = self.candidate = max(rates, key=lambda factor: rates[factor])
+            self.safe = self.candidate = best
         else:
             self.candidate = self._next(self.candidate)
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+from ..gain_search import settled
 from ..statistics import IntervalStatistics, Trial
 from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
@@ -93,12 +94,10 @@ class GraVAC(WidthRule):
     def _step(self) -> None:
         if abs(self._gain(self.safe) - self._gain(self.candidate)) <= self.tolerance * self._gain(self.safe):
             self.safe = self.candidate
-        rates = self._rates()
-        top = sorted(rates.values(), reverse=True)[:2]
-        is_level = len(top) == 2 and top[0] - top[1] <= self.tolerance * top[0]
-        if is_level or (rates and self.candidate == self.widths[0]):
+        best = settled(self._rates(), self.tolerance, is_last=self.candidate == self.widths[0])
+        if best is not None:
             self.is_frozen = True
-            self.safe = self.candidate = max(rates, key=lambda bits: rates[bits])
+            self.safe = self.candidate = best
         else:
             self.candidate = self.narrower(self.candidate)
 
