@@ -144,7 +144,8 @@ def _operations(index: int, coder: Coder, x: torch.Tensor, accumulator: torch.Te
         Operation(f"decode {index}", lambda: coder.decode_add(accumulator, payload)),
     ]
     if (encode_mean := coder.encode_mean) is not None:
-        payloads = torch.stack([coder.encode(x.roll(i * x.numel() // MEAN_OF)) for i in range(MEAN_OF)])
+        rolled = (x.roll(i * x.numel() // MEAN_OF) for i in range(MEAN_OF))
+        payloads = torch.stack([coder.encode(each).clone() for each in rolled])
         operations.append(Operation(f"mean {index}", lambda: encode_mean(payloads)))
     return operations
 

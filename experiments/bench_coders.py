@@ -8,6 +8,7 @@ import torch
 from mqgrad.codec import Codec, Rounding
 from mqgrad.compressors import Quantized
 from mqgrad.quantization_noise import ROTATED_NOISE
+from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import Width
 
 SEED = 7
@@ -38,21 +39,25 @@ class Skipped(NamedTuple):
 
 
 def our_coders(bits: Width, numel: int) -> list[Coder]:
-    """Uniform levels with nearest and stochastic rounding, and the hook's own code with error feedback."""
+    """Uniform levels with nearest and stochastic rounding, and the hook's own code with error feedback.
+
+    They write to one payload again and again, as the peers do, and as the hook writes to its messages.
+    """
     coders = []
     if bits >= 1:
-        coders.append(_uniform("nearest", bits))
+        coders.append(_uniform("nearest", bits, numel))
     if 1 <= bits < 16:  # at 16 bfloat16: nothing is random
-        coders.append(_uniform("stochastic", bits))
+        coders.append(_uniform("stochastic", bits, numel))
     return [*coders, _hook(bits, numel)]
 
 
-def _uniform(rounding: Rounding, bits: Width) -> Coder:
+def _uniform(rounding: Rounding, bits: Width, numel: int) -> Coder:
     codec = Codec(rounding=rounding)
+    out = _payload(codec, numel, bits)
     return Coder(
         "bfloat16" if bits == 16 else rounding,
         bits,
-        lambda x: codec.encode(x, bits, SEED),
+        lambda x: codec.encode(x, bits, SEED, out=out),
         lambda out, payload: codec.decode_add_(out, payload, bits),
     )
 
@@ -61,13 +66,22 @@ def _hook(bits: Width, numel: int) -> Coder:
     """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
     compressor, of_gradient, of_mean = Quantized(), torch.zeros(numel), torch.zeros(numel)
     codec, (alpha, beta) = compressor.codec, compressor.coefficients(compressor.push_gain, bits)
+    out = _payload(codec, numel, bits)
     return Coder(
         f"hook, {_kind(bits)}",
         bits,
-        lambda x: codec.encode_with_feedback(x, of_gradient, bits, alpha=alpha, beta=beta, seed=SEED),
+        lambda x: codec.encode_with_feedback(
+            x, of_gradient, bits, alpha=alpha, beta=beta, seed=SEED, out=out
+        ),
         lambda out, payload: codec.decode_add_(out, payload, bits),
-        lambda payloads: codec.encode_mean(payloads, numel, bits, of_mean, alpha=alpha, beta=beta, seed=SEED),
+        lambda payloads: codec.encode_mean(
+            payloads, numel, bits, of_mean, alpha=alpha, beta=beta, seed=SEED, out=out
+        ),
     )
+
+
+def _payload(codec: VectorCodec, numel: int, bits: Width) -> torch.Tensor:
+    return torch.empty(codec.payload_bytes(numel, bits), dtype=torch.uint8)
 
 
 def _kind(bits: Width) -> str:
