@@ -174,9 +174,8 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
             raise
     finally:
         progress.close()
-        if (
-            model.num_timesteps > 0
-        ):  # an environment that cannot start leaves the folder free for another attempt
+        # An environment that cannot start leaves the folder free for another attempt.
+        if model.num_timesteps > 0:
             save()
         model.logger.close()
 

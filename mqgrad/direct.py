@@ -71,9 +71,8 @@ class DirectAverages:
                 if failure is not None:
                     raise failure
                 self._end(bucket)
-            except (
-                BaseException
-            ) as error:  # Ctrl-C, too: where the sum was done at once, this is the training thread
+            # Ctrl-C, too: where the sum was done at once, this is the training thread.
+            except BaseException as error:
                 self._forget(bucket, error)
                 raise
             return buffer
