@@ -1,7 +1,7 @@
 """Error feedback: what quantization left out of one iteration is added to the next."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -9,19 +9,26 @@ from .layout import Layout
 from .saved_state import check_keys
 from .widths import Width
 
+T = TypeVar("T")
+
 
 class Residual(NamedTuple):
-    """What is left to send for one parameter, and where it lay in its bucket."""
+    """What is left to send of a part of a bucket's vector, to be updated in place."""
 
     values: torch.Tensor
-    """float32 [parameter numel], a view into the flat vector of the bucket."""
-    offset: int
-    shard_numel: int
+    """float32 [N]."""
+    start: int
+    """Where the part begins in the vector."""
+    padding: torch.Tensor
+    """int64 [K]: elements of it that belong to no parameter."""
 
-    def owners(self) -> torch.Tensor:
-        """int64 [parameter numel]: the rank whose shard holds each element."""
-        positions = torch.arange(self.offset, self.offset + self.values.numel(), device=self.values.device)
-        return positions // self.shard_numel
+    def part(self, part: slice) -> torch.Tensor:
+        """Elements ``part`` of the vector, which lie in this part of it."""
+        return self.values[part.start - self.start : part.stop - self.start]
+
+    def clear_padding(self) -> None:
+        """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
+        self.values.index_fill_(0, self.padding, 0.0)
 
 
 class ErrorFeedback:
@@ -31,7 +38,7 @@ class ErrorFeedback:
     """
 
     def __init__(self) -> None:
-        self._residuals: dict[int, Residual] = {}  # by parameter key
+        self._residuals: dict[int, torch.Tensor] = {}  # by parameter key: views into the vectors
         self._flats: dict[Layout, torch.Tensor] = {}
 
     def __len__(self) -> int:
@@ -45,24 +52,9 @@ class ErrorFeedback:
     def flat(self, layout: Layout) -> torch.Tensor:
         """Return the residual [numel] of a layout, to be updated in place; zero for parameters not seen before."""
         if layout not in self._flats:
-            self._flats = {k: v for k, v in self._flats.items() if not set(k.keys) & set(layout.keys)}
+            self._flats = without(self._flats, layout)
             self._flats[layout] = self._collect(layout)
         return self._flats[layout]
-
-    def moved(self, layout: Layout) -> torch.Tensor | None:
-        """bool [numel]: elements that another rank owned before this layout; None if there are none.
-
-        The same on every rank. To be asked before :meth:`flat` takes the new layout in.
-        """
-        if layout in self._flats or not self.holds(layout):
-            return None
-        moved = torch.zeros(layout.numel, dtype=torch.bool, device=layout.bucket_ids.device)
-        for key, offset, view in zip(layout.keys, layout.offsets, layout.views(moved), strict=True):
-            if key in self._residuals:
-                before = self._residuals[key]
-                now = before._replace(offset=offset, shard_numel=layout.shard_numel)
-                view.copy_(before.owners() != now.owners())
-        return moved if bool(moved.any()) else None
 
     def drop(self, layout: Layout) -> None:
         """Forget the residuals of a layout, after they have been sent in full."""
@@ -72,20 +64,25 @@ class ErrorFeedback:
 
     def _collect(self, layout: Layout) -> torch.Tensor:
         flat = torch.zeros(layout.numel, dtype=torch.float32, device=layout.bucket_ids.device)
-        for key, offset, view in zip(layout.keys, layout.offsets, layout.views(flat), strict=True):
+        for key, view in zip(layout.keys, layout.views(flat), strict=True):
             if key in self._residuals:
-                view.copy_(self._residuals[key].values)
-            self._residuals[key] = Residual(view, offset, layout.shard_numel)
+                view.copy_(self._residuals[key])
+            self._residuals[key] = view
         return flat
 
-    def state_dict(self) -> dict[int, tuple[torch.Tensor, int, int]]:
-        """Residual, offset and shard size by parameter key, whose meaning :class:`.LayoutTable` saves."""
-        return {key: (r.values.clone(), r.offset, r.shard_numel) for key, r in self._residuals.items()}
+    def state_dict(self) -> dict[int, torch.Tensor]:
+        """Residual [parameter numel] by parameter key, whose meaning :class:`.LayoutTable` saves."""
+        return {key: residual.clone() for key, residual in self._residuals.items()}
 
-    def load_state_dict(self, state: dict[int, tuple[torch.Tensor, int, int]]) -> None:
+    def load_state_dict(self, state: dict[int, torch.Tensor]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._residuals = {int(key): Residual(v.clone(), int(o), int(s)) for key, (v, o, s) in state.items()}
+        self._residuals = {int(key): residual.clone() for key, residual in state.items()}
         self._flats.clear()
+
+
+def without(by_layout: dict[Layout, T], layout: Layout) -> dict[Layout, T]:
+    """What is kept by layout, less what the parameters of another one, into which DDP has regrouped them, are in."""
+    return {other: kept for other, kept in by_layout.items() if not set(other.keys) & set(layout.keys)}
 
 
 class FeedbackGain:

@@ -9,11 +9,12 @@ import torch
 
 from mqgrad.cuda_ext import Scattered, Vector, whole
 
-from ..feedback import ErrorFeedback, FeedbackGain
+from ..feedback import ErrorFeedback, FeedbackGain, Residual
 from ..layout import Layout
 from ..quantization_noise import Coding
 from ..saved_state import check_keys
 from ..seeding import stream_seed
+from ..shard_feedback import ShardFeedback
 from ..transport import Transport
 from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width, Widths
@@ -38,15 +39,15 @@ class CodedMean(abc.ABC):
     bucket_size: int = 512
     """Elements that share one fp32 scale."""
     error_feedback: bool = True
-    """Keep what the code left out and send it later: costs two fp32 copies of the model, in an all-gather one."""
+    """Keep what the code left out and send it later: an fp32 copy of the model, with shards 1 + 1/W."""
     topology: CodedTopologyName = "sharded"
     """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
     (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
     it costs no more bytes than shards do, else shards."""
     push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
     """State: of each rank's own gradient."""
-    pull_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
-    """State: of the averaged shards that this rank owns; zero in the parts that others own. Empty with all-gather."""
+    pull_feedback: ShardFeedback | None = dataclasses.field(init=False, repr=False, default=None)
+    """State: of the averaged shards that this rank owns. Empty with all-gather."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     observed: int | None = dataclasses.field(init=False, repr=False, default=None)
@@ -55,7 +56,7 @@ class CodedMean(abc.ABC):
     def __post_init__(self) -> None:
         check_topology(self.topology, CodedTopologyName)
         if self.error_feedback:
-            self.push_feedback, self.pull_feedback = ErrorFeedback(), ErrorFeedback()
+            self.push_feedback, self.pull_feedback = ErrorFeedback(), ShardFeedback()
 
     @property
     @abc.abstractmethod
@@ -109,8 +110,11 @@ class CodedMean(abc.ABC):
     def _add_backlog(self, work: BucketWork, transport: Transport) -> None:
         push, pull = self._residuals(work.layout, transport)
         assert push is not None
-        # The pull residual is of the mean, hence W times: the division by W follows.
-        pending = push if pull is None else push + pull * transport.world_size
+        pending = push.values
+        if pull is not None:
+            pending = pending.clone()
+            # It is of the mean, hence W times: the division by W follows.
+            pending[pull.start : pull.start + len(pull.values)].add_(pull.values, alpha=transport.world_size)
         for gradient, view in zip(work.gradients, work.layout.views(pending), strict=True):
             gradient.add_(view.view_as(gradient))
 
@@ -203,7 +207,7 @@ class CodedMean(abc.ABC):
             self._encode(self.codec.decode_mean(payloads, run.numel, bits), exchange, way, run, out)
             return
         alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
-        residual = way.residual[part] if way.residual is not None else None
+        residual = way.residual.part(part) if way.residual is not None else None
         self.codec.encode_mean(
             payloads,
             run.numel,
@@ -226,7 +230,7 @@ class CodedMean(abc.ABC):
             self.codec.encode(x, bits, way.seed, ids, out=out)
             return
         alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
-        residual = way.residual[run.part]
+        residual = way.residual.part(run.part)
         learns = exchange.step.measure and self.learns_gain(bits)
         value = whole(x) + alpha * residual if learns else None
         self.codec.encode_with_feedback(
@@ -261,27 +265,16 @@ class CodedMean(abc.ABC):
     def _learned(self, gain: FeedbackGain, bits: Width) -> None:  # noqa: B027 - most codes have nothing to add
         """Called after ``gain`` has learned γ at a width."""
 
-    def _residuals(
-        self, layout: Layout, transport: Transport
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Residuals of the layout; when DDP has regrouped it, the pull residuals move to their new owners."""
+    def _residuals(self, layout: Layout, transport: Transport) -> tuple[Residual | None, Residual | None]:
+        """Of the own gradient, and of the means of the own shards, where there are any."""
         if self.push_feedback is None or self.pull_feedback is None:
             return None, None
+        push = Residual(self.push_feedback.flat(layout), 0, layout.padding)
         if gathers(self.topology, transport.world_size):
-            return self.push_feedback.flat(layout), None
-        moved = self.pull_feedback.moved(layout)
-        push, pull = self.push_feedback.flat(layout), self.pull_feedback.flat(layout)
-        if moved is not None:
-            # Each element is non-zero on its old owner alone, so the sum is exact.
-            values = pull[moved]
-            transport.all_reduce_(values)
-            owned = self._servers.owned(transport)
-            own = slice(owned.start * layout.shard_numel, owned.stop * layout.shard_numel)
-            pull[moved] = values
-            kept = pull[own].clone()
-            pull.zero_()
-            pull[own] = kept
-        return push, pull
+            return push, None
+        shards = self._servers.owned(transport)
+        owned = slice(shards.start * layout.shard_numel, shards.stop * layout.shard_numel)
+        return push, self.pull_feedback.residual(layout, owned, transport.all_reduce_)
 
 
 def _norm_sq(x: torch.Tensor) -> float:

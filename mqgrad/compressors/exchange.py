@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ..feedback import FeedbackGain
+from ..feedback import FeedbackGain, Residual
 from ..layout import Layout
 from ..stopwatch import add_seconds
 from ..vector_codec import VectorCodec
@@ -21,12 +21,15 @@ from .runs import Run
 class Way(NamedTuple):
     """To the owners of the shards, or back from them."""
 
-    residual: torch.Tensor | None
-    """float32 [numel], updated in place: of the own gradient on the way there, of the own shards' means on the way
-    back. None without error feedback."""
+    residual: Residual | None
+    """Of the own gradient on the way there, of the own shards' means on the way back. None without error feedback."""
     gain: FeedbackGain
     seed: int
     """Of the random numbers."""
+
+    def clear_padding(self) -> None:
+        if self.residual is not None:
+            self.residual.clear_padding()
 
 
 class Coder(Protocol):
@@ -107,9 +110,3 @@ class Exchange(abc.ABC):
                     self.coder.encode(self, self.push, run, payload)
             self.checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
         return messages
-
-
-def clear_padding(way: Way, layout: Layout) -> None:
-    """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
-    if way.residual is not None:
-        way.residual.index_fill_(0, layout.padding, 0.0)

@@ -6,7 +6,7 @@ import torch
 
 from ..stopwatch import add_seconds
 from ..wire_meter import Pending
-from .exchange import Exchange, clear_padding
+from .exchange import Exchange
 from .plans import Chunk, planned
 
 
@@ -39,7 +39,7 @@ class Gathered(Exchange):
         like = self.new_messages(0)
         posted = [transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks]
         gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
-        clear_padding(self.push, layout)
+        self.push.clear_padding()
 
         def finish() -> None:
             # 3.

@@ -9,7 +9,7 @@ import torch
 from ..stopwatch import add_seconds
 from ..transport import Start
 from ..wire_meter import Pending
-from .exchange import Exchange, Way, clear_padding
+from .exchange import Exchange, Way
 from .plans import Chunk, planned
 from .runs import CHUNKS_AHEAD
 from .topology import Received, StartPush, Topology
@@ -46,8 +46,8 @@ class PushPull(Exchange):
         chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
         self.take(gradients)
         pulled = self._push_and_pull(chunks)
-        clear_padding(self.push, layout)
-        clear_padding(self.pull, layout)
+        self.push.clear_padding()
+        self.pull.clear_padding()
 
         def finish() -> None:
             # 6.

@@ -119,7 +119,7 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
                 x[0, 0] = float("inf")
             model.zero_grad()
             ddp(x).sum().backward()
-            residuals.append(state.state_dict()["compressor"]["push_feedback"][0][0])
+            residuals.append(state.state_dict()["compressor"]["push_feedback"][0])
         state.close()
         return x.expand(4, -1).flatten().numpy(), [r.numpy() for r in residuals], model.weight.grad.numpy()
 

@@ -37,7 +37,7 @@ def test_all_ranks_hold_the_mean_of_what_each_has_sent(
         saved = state.state_dict()["compressor"]
         state.close()
         assert saved["pull_feedback"] == {}
-        return applied.numpy().tobytes(), own - saved["push_feedback"][0][0]
+        return applied.numpy().tobytes(), own - saved["push_feedback"][0]
 
     results = run_ranks(rank_main, world_size)
     assert len({applied for applied, _ in results}) == 1

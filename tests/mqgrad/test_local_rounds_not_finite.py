@@ -30,7 +30,14 @@ def restore(run: models.Run, checkpoint: dict[str, Any]) -> None:
 
 
 def residuals(state: mqgrad.CompressionState, way: str) -> dict[int, torch.Tensor]:
-    return {key: held[0] for key, held in state.state_dict()["compressor"][f"{way}_feedback"].items()}
+    """By parameter; on the way back zero where other ranks take the mean."""
+    saved = state.state_dict()["compressor"]
+    if way == "push":
+        return saved["push_feedback"]
+    whole = {key: torch.zeros_like(held) for key, held in saved["push_feedback"].items()}
+    for key, (values, start, *_) in saved["pull_feedback"].items():
+        whole[key][start : start + len(values)] = values
+    return whole
 
 
 @pytest.mark.parametrize("bits", [4, 32])

@@ -1,0 +1,103 @@
+"""Error feedback of the shards that a rank owns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from .feedback import Residual, without
+from .layout import Layout
+
+
+class _Piece(NamedTuple):
+    """What this rank holds of one parameter's residual, and where the parameter lay in its bucket."""
+
+    values: torch.Tensor
+    """float32, a view into the residual of the shard; empty where other ranks own all of the parameter."""
+    start: int
+    """Where in the parameter."""
+    offset: int
+    shard_numel: int
+
+
+class ShardFeedback:
+    """Residuals of what the owners of shards code, keyed by parameter, handed out by DDP bucket.
+
+    All ranks together use one float32 copy of the model. Where a layout that changes gives elements to other owners,
+    those get their residuals, too.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, _Piece] = {}  # by parameter key
+        self._residuals: dict[Layout, Residual] = {}
+
+    def residual(self, layout: Layout, owned: slice, all_reduce_: Callable[[torch.Tensor], None]) -> Residual:
+        """Return the residual of the elements of a layout that this rank owns; zero for parameters not seen before.
+
+        A collective, where elements have moved to other owners.
+
+        Args:
+            layout: of the bucket.
+            owned: elements of its vector, whole shards.
+            all_reduce_: sums a float32 vector over the ranks, in place.
+        """
+        if layout not in self._residuals:
+            self._residuals = without(self._residuals, layout)
+            self._residuals[layout] = self._collect(layout, owned, all_reduce_)
+        return self._residuals[layout]
+
+    def drop(self, layout: Layout) -> None:
+        """Forget the residuals of a layout, after they have been sent in full."""
+        for key in layout.keys:
+            self._pieces.pop(key, None)
+        self._residuals.pop(layout, None)
+
+    def _collect(self, layout: Layout, owned: slice, all_reduce_: Callable[[torch.Tensor], None]) -> Residual:
+        if any(key in self._pieces for key in layout.keys):
+            values = self._regrouped(layout, all_reduce_)[owned].clone()
+        else:
+            values = _zeros(layout, owned.stop - owned.start)
+        for key, offset, numel in zip(layout.keys, layout.offsets, layout.numels, strict=True):
+            first, last = (min(max(at, owned.start), owned.stop) for at in (offset, offset + numel))
+            held = values[first - owned.start : last - owned.start]
+            self._pieces[key] = _Piece(held, max(first - offset, 0), offset, layout.shard_numel)
+        is_owned = (layout.padding >= owned.start) & (layout.padding < owned.stop)
+        return Residual(values, owned.start, layout.padding[is_owned] - owned.start)
+
+    def _regrouped(self, layout: Layout, all_reduce_: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        """The vector [numel] of a layout, right where this rank owns it now, from the pieces of those before it."""
+        vector = _zeros(layout, layout.numel)
+        moved = _zeros(layout, layout.numel).bool()
+        parts = zip(layout.keys, layout.offsets, layout.views(vector), layout.views(moved), strict=True)
+        for key, offset, view, has_moved in parts:
+            if key in self._pieces:
+                piece = self._pieces[key]
+                view[piece.start : piece.start + piece.values.numel()] = piece.values
+                before, now = (
+                    _shards(view, *place)
+                    for place in ((piece.offset, piece.shard_numel), (offset, layout.shard_numel))
+                )
+                has_moved.copy_(before != now)
+        if bool(moved.any()):  # the same on every rank
+            values = vector[moved]
+            all_reduce_(values)  # each is other than zero on its old owner alone, so the sum is exact
+            vector[moved] = values
+        return vector
+
+    def state_dict(self) -> dict[int, tuple[torch.Tensor, int, int, int]]:
+        """The pieces by parameter key, whose meaning :class:`.LayoutTable` saves."""
+        return {key: (p.values.clone(), p.start, p.offset, p.shard_numel) for key, p in self._pieces.items()}
+
+    def load_state_dict(self, state: dict[int, tuple[torch.Tensor, int, int, int]]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self._pieces = {int(key): _Piece(p[0].clone(), *map(int, p[1:])) for key, p in state.items()}
+        self._residuals.clear()
+
+
+def _zeros(layout: Layout, numel: int) -> torch.Tensor:
+    return torch.zeros(numel, dtype=torch.float32, device=layout.bucket_ids.device)
+
+
+def _shards(parameter: torch.Tensor, offset: int, shard_numel: int) -> torch.Tensor:
+    """int64 [parameter numel]: the shard that each element is in, of a parameter that begins at an offset."""
+    return torch.arange(offset, offset + parameter.numel(), device=parameter.device) // shard_numel
