@@ -127,10 +127,14 @@ def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
     numel = out.numel()
     checks.require_payloads(payloads, 2 * numel)
     payloads = checks.rows_of(payloads)
-    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+    if not scattered.is_writable(out, payloads):
+        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
+        decode_bfloat16_mean_into(mean, payloads)
+        out.copy_(mean)
+    elif library.has_kernels(payloads.device):
         torch.ops.mqgrad.decode_bfloat16_mean_into(*scattered.pieces(out), payloads, numel)
-        return
-    out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
+    else:
+        out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
 
 
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:

@@ -36,6 +36,18 @@ def _compiled_devices() -> tuple[str, ...]:
 
 COMPILED_DEVICES = _compiled_devices()
 """Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
+OLDEST_GPU = (7, 5)
+"""Compute capability: the first of the architectures that setup.py compiles for."""
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether the compiled ops cover a device."""
+    return device.type in COMPILED_DEVICES and (device.type != "cuda" or _is_recent(device))
+
+
+@functools.lru_cache
+def _is_recent(gpu: torch.device) -> bool:
+    return torch.cuda.get_device_capability(gpu) >= OLDEST_GPU
 
 
 def runs_on_cpu(device: torch.device) -> bool:
@@ -56,7 +68,7 @@ def warn_of_reference(device_type: str) -> None:
 
 def kernels(device: torch.device, reference: Any) -> Any:
     """The compiled ops if they cover the device, else the module ``reference``, which runs anywhere."""
-    if device.type in COMPILED_DEVICES:
+    if has_kernels(device):
         return torch.ops.mqgrad
     warn_of_reference(device.type)
     return reference

@@ -3,7 +3,8 @@
 The notes in csrc/*.h explain the choices: [Payload], [Levels], [Scale], [Fixed point], [Random numbers], [Feedback].
 Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded), R rows, C columns.
 
-Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number.
+Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number. They are filled there:
+to copy one from the host would wait for the GPU.
 """
 
 from collections.abc import Callable
@@ -171,9 +172,8 @@ def random_words(seed: int, bucket_ids: Tensor, index_L: Tensor) -> Tensor:
 
 def random_key(seed: int, bucket_ids: Tensor) -> Tensor:
     """Note [Random numbers]: 64 bits as int64, like the identities."""
-    return mix64(
-        mix64(torch.tensor(seed, device=bucket_ids.device) + _signed(0x9E3779B97F4A7C15)) + bucket_ids
-    )
+    start = torch.full((), seed, dtype=torch.int64, device=bucket_ids.device)
+    return mix64(mix64(start + _signed(0x9E3779B97F4A7C15)) + bucket_ids)
 
 
 def mix64(x: Tensor) -> Tensor:
@@ -215,4 +215,4 @@ def _levels(bits: int) -> int:
 
 
 def _number(value: float, like: Tensor) -> Tensor:
-    return torch.tensor(value, dtype=torch.float32, device=like.device)
+    return torch.full((), value, dtype=torch.float32, device=like.device)

@@ -33,7 +33,7 @@ def _peak_energy(x: Tensor, bucket_size: int) -> Tensor:
 
 def _sketch(x: Tensor, key: int, seed: int) -> Tensor:
     table = torch.nn.functional.pad(x, (0, -x.numel() % SKETCH_SIZE)).view(-1, SKETCH_SIZE)
-    start = random_key(seed, torch.tensor(key, device=x.device))
+    start = random_key(seed, torch.full((), key, dtype=torch.int64, device=x.device))
     words = mix64(start + _GOLDEN * torch.arange(table.numel() // 64, device=x.device))
     bits = words.view(torch.uint8).unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=x.device) & 1
     return torch.where(bits.view_as(table) == 1, -table, table).sum(dim=0).double()

@@ -168,7 +168,7 @@ def decode_rotated_into(out: Vector, payload: Tensor, bits: int, bucket_size: in
     numel = out.numel()
     checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
     payload = payload.contiguous()
-    if not scattered.is_writable(out, payload) or payload.device.type not in library.COMPILED_DEVICES:
+    if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
         out.copy_(decode_rotated(payload, numel, bits, bucket_size))
         return
     torch.ops.mqgrad.decode_rotated_into(*scattered.pieces(out), payload, numel, bits, bucket_size)

@@ -9,11 +9,6 @@ from mqgrad.cuda_ext import checks, library, reference, scattered
 from mqgrad.cuda_ext.scattered import Vector
 
 
-def _writes_in_place(device: torch.device) -> bool:
-    """Whether the ops that write to given memory are compiled; elsewhere others do their work in turn."""
-    return device.type in library.COMPILED_DEVICES
-
-
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
     """Length of what `encode` returns: 4 bytes of scale a bucket, then `bits` bits an element.
 
@@ -119,7 +114,7 @@ def _encode_to(
     out = checks.payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
     scattered.require_apart("out", out, x, residual=residual, bucket_ids=bucket_ids)
     settings = (bits, bucket_size, stochastic, seed)
-    if _writes_in_place(x.device):
+    if library.has_kernels(x.device):
         tensors, offsets = scattered.pieces(x)
         torch.ops.mqgrad.encode_into(
             out, tensors, offsets, residual, x.numel(), *settings, alpha, beta, bucket_ids
@@ -163,7 +158,7 @@ def reduce_encode(
         checks.require_apart("residual", residual, payloads=payloads, bucket_ids=bucket_ids)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
-    if _writes_in_place(payloads.device):
+    if library.has_kernels(payloads.device):
         out = checks.payload_out(out, payloads.shape[1], payloads.device)
         checks.require_apart("out", out, payloads=payloads, residual=residual, bucket_ids=bucket_ids)
         torch.ops.mqgrad.reduce_encode_into(
@@ -206,7 +201,7 @@ def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> No
     numel = out.numel()
     checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
     payload = payload.contiguous()
-    if not scattered.is_writable(out, payload) or not _writes_in_place(payload.device):
+    if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
         out.copy_(decode(payload, numel, bits, bucket_size))
         return
     tensors, offsets = scattered.pieces(out)
@@ -229,10 +224,16 @@ def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int)
     numel = out.numel()
     checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
     payloads = checks.rows_of(payloads)
-    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+    if not scattered.is_writable(out, payloads):
+        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
+        decode_mean_into(mean, payloads, bits, bucket_size)
+        out.copy_(mean)
+    elif library.has_kernels(payloads.device):
         torch.ops.mqgrad.decode_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
-        return
-    out.copy_(reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size)))
+    else:
+        out.copy_(
+            reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
+        )
 
 
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:

@@ -46,19 +46,18 @@ struct Cpu {
       });
     });
   }
-};
 
-void decode_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel) {
-  const int64_t stride = bfloat16_bytes(numel) + checked_gap(payloads, bfloat16_bytes(numel));
-  check_pieces(out, offsets, payloads);
-  const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
-  const Scattered vector = written_to(out, offsets);
-  torch::stable::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
-    vector.write(begin, end, 1, [&](float* values, int64_t from, int64_t to) {
-      decode_bfloat16_means(bytes, payloads.size(0), stride, from, to, values);
+  static void decode_mean(const Tensor& payloads, int64_t stride, int64_t numel, const Tensors& out,
+                          const Offsets& offsets) {
+    const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
+    const Scattered vector = written_to(out, offsets);
+    torch::stable::parallel_for(0, numel, kGrain, [&](int64_t begin, int64_t end) {
+      vector.write(begin, end, 1, [&](float* values, int64_t from, int64_t to) {
+        decode_bfloat16_means(bytes, payloads.size(0), stride, from, to, values);
+      });
     });
-  });
-}
+  }
+};
 
 }  // namespace
 
@@ -80,7 +79,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("reduce_encode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cpu>::reduce_encode_into));
   m.impl("decode_bfloat16", TORCH_BOX(&Bfloat16Ops<Cpu>::decode));
   m.impl("decode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cpu>::decode_into));
-  m.impl("decode_bfloat16_mean_into", TORCH_BOX(&decode_mean_into));
+  m.impl("decode_bfloat16_mean_into", TORCH_BOX(&Bfloat16Ops<Cpu>::decode_mean_into));
   m.impl("decode_bfloat16_add_", TORCH_BOX(&Bfloat16Ops<Cpu>::decode_add_));
 }
 

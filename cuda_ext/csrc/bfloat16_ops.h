@@ -13,7 +13,8 @@ inline int64_t bfloat16_bytes(int64_t numel) {
 
 // Device::new_output(like, numel, dtype) is what a result is written to; Device::encode(arguments, x, offsets, payload)
 // takes the elements of x, Device::reduce_encode(arguments, payload) those of the arguments' payloads, and
-// Device::decode(payload, numel, add, out, offsets) writes them: on tensors of the right sizes.
+// Device::decode(payload, numel, add, out, offsets) and Device::decode_mean(payloads, stride, numel, out, offsets), whose
+// payloads are `stride` bytes apart, write them: on tensors of the right sizes.
 template <typename Device>
 struct Bfloat16Ops {
   static void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets,
@@ -44,6 +45,12 @@ struct Bfloat16Ops {
     check_payload(payload, bfloat16_bytes(numel));
     check_pieces(out, offsets, payload);
     Device::decode(payload, numel, false, out, offsets);
+  }
+
+  static void decode_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel) {
+    const int64_t stride = bfloat16_bytes(numel) + checked_gap(payloads, bfloat16_bytes(numel));
+    check_pieces(out, offsets, payloads);
+    Device::decode_mean(payloads, stride, numel, out, offsets);
   }
 
   static void decode_add_(const Tensor& accumulator, const Tensor& payload) {

@@ -46,19 +46,20 @@ __device__ __forceinline__ void store_codes(const uint16_t* codes, int length, u
   }
 }
 
-// Sums start from +0, as a tensor of zeros would.
-__device__ __forceinline__ void load_mean(const Bfloat16Arguments& a, int64_t first, int length, float* mean) {
+// Of `count` payloads of numel elements. Sums start from +0, as a tensor of zeros would.
+__device__ __forceinline__ void load_mean(const uint8_t* payloads, int64_t count, int64_t numel, int64_t first, int length,
+                                          float* mean) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) mean[i] = 0;
 #pragma unroll 1
-  for (int64_t p = 0; p < a.count; ++p) {
+  for (int64_t p = 0; p < count; ++p) {
     uint16_t codes[kPerLane];
-    load_codes(a.payloads + 2 * (p * a.numel + first), length, codes);
+    load_codes(payloads + 2 * (p * numel + first), length, codes);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) mean[i] += bfloat16_value(codes[i]);
   }
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) mean[i] /= static_cast<float>(a.count);
+  for (int i = 0; i < kPerLane; ++i) mean[i] /= static_cast<float>(count);
 }
 
 // REDUCE: of the mean of payloads.
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) encode_bfloat16_pieces(Bfloat1
   float x[kPerLane];
   uint16_t codes[kPerLane];
   if constexpr (REDUCE) {
-    load_mean(a, first, length, x);
+    load_mean(a.payloads, a.count, a.numel, first, length, x);
   } else {
     load_piece(a.x, a.dtype, first, length, x);
   }
@@ -110,6 +111,16 @@ __global__ void __launch_bounds__(kWarps* kLanes) decode_bfloat16_pieces(const u
   store_piece(values, length, out + first);
 }
 
+__global__ void __launch_bounds__(kWarps* kLanes) decode_bfloat16_mean_pieces(const uint8_t* payloads, int64_t count,
+                                                                              int64_t numel, float* out) {
+  const int64_t first = first_of_warp();
+  const int length = clamp_length(numel - first);
+  if (length == 0) return;
+  float mean[kPerLane];
+  load_mean(payloads, count, numel, first, length, mean);
+  store_piece(mean, length, out + first);
+}
+
 }  // namespace
 
 cudaError_t encode_bfloat16(const Bfloat16Arguments& a, uint8_t* payload, cudaStream_t stream) {
@@ -124,6 +135,13 @@ cudaError_t decode_bfloat16(const uint8_t* payload, int64_t numel, bool add, flo
   if (numel == 0) return cudaSuccess;
   const auto kernel = add ? decode_bfloat16_pieces<true> : decode_bfloat16_pieces<false>;
   return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), kernel, payload, numel, out);
+}
+
+cudaError_t decode_bfloat16_mean(const uint8_t* payloads, int64_t count, int64_t numel, float* out,
+                                 cudaStream_t stream) {
+  if (numel == 0) return cudaSuccess;
+  return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), decode_bfloat16_mean_pieces, payloads,
+                count, numel, out);
 }
 
 }  // namespace mqgrad::cuda

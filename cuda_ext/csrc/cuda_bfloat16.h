@@ -13,4 +13,7 @@ cudaError_t encode_bfloat16(const Bfloat16Arguments& arguments, uint8_t* payload
 // `payload` may be unaligned; `add` adds to `out` instead of overwriting it.
 cudaError_t decode_bfloat16(const uint8_t* payload, int64_t numel, bool add, float* out, cudaStream_t stream);
 
+// The mean of `count` payloads, one behind the other.
+cudaError_t decode_bfloat16_mean(const uint8_t* payloads, int64_t count, int64_t numel, float* out, cudaStream_t stream);
+
 }  // namespace mqgrad::cuda

@@ -43,6 +43,15 @@ struct Cuda {
     check_status(cuda::decode_bfloat16(static_cast<const uint8_t*>(payload.const_data_ptr()), numel, add,
                                        static_cast<float*>(out.mutable_data_ptr()), device.stream()));
   }
+
+  static void decode_mean(const Tensor& payloads, int64_t /* stride: there are no gaps */, int64_t numel,
+                          const Tensors& tensors, const Offsets& offsets) {
+    const Tensor& out = only_piece(tensors, offsets, numel);
+    check_floats(out, numel, payloads, "out");
+    const OnDevice device(payloads);
+    check_status(cuda::decode_bfloat16_mean(static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0),
+                                            numel, static_cast<float*>(out.mutable_data_ptr()), device.stream()));
+  }
 };
 
 }  // namespace
@@ -52,6 +61,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("reduce_encode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cuda>::reduce_encode_into));
   m.impl("decode_bfloat16", TORCH_BOX(&Bfloat16Ops<Cuda>::decode));
   m.impl("decode_bfloat16_into", TORCH_BOX(&Bfloat16Ops<Cuda>::decode_into));
+  m.impl("decode_bfloat16_mean_into", TORCH_BOX(&Bfloat16Ops<Cuda>::decode_mean_into));
   m.impl("decode_bfloat16_add_", TORCH_BOX(&Bfloat16Ops<Cuda>::decode_add_));
 }
 

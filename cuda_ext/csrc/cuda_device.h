@@ -26,6 +26,7 @@ class OnDevice {
 };
 
 inline void check_status(cudaError_t status) {
+  if (status != cudaSuccess) cudaGetLastError();  // or the next launch of torch's would be blamed for it
   STD_TORCH_CHECK(status == cudaSuccess, "mqgrad: CUDA launch failed: ", cudaGetErrorString(status));
 }
 

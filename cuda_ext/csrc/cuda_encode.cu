@@ -111,31 +111,6 @@ __device__ __forceinline__ void clear_beyond(int length, PieceCodes& codes) {
   }
 }
 
-// Sums start from +0, as a tensor of zeros would; zeros beyond `length`.
-template <int BITS>
-__device__ __forceinline__ void load_mean(const EncodeArguments& a, int64_t payload_bytes, int64_t scale_bytes,
-                                          int64_t bucket, int64_t first, int length, PieceCodes& codes, float* mean) {
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) mean[i] = 0;
-#pragma unroll 1
-  for (int64_t p = 0; p < a.count; ++p) {
-    const uint8_t* payload = a.payloads + p * payload_bytes;
-    const float scale = load_scale(payload, bucket);
-    unpack_piece<BITS>(payload + scale_bytes + (first >> 3) * BITS, length, codes);
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const uint32_t quad = quad_codes(codes, q);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) mean[4 * q + k] += code_value(BITS, quad >> (8 * k) & 0xffu, scale);
-    }
-    __syncwarp();  // the next payload goes to the same place
-  }
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    mean[i] = quad_start(i / 4) + i % 4 < length ? mean[i] / static_cast<float>(a.count) : 0.0f;
-  }
-}
-
 // One bucket of up to kMaxWarps pieces by blockDim.y warps. REDUCE: of the mean of payloads.
 template <int BITS, bool FEEDBACK, bool REDUCE>
 __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
@@ -150,9 +125,13 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
   const int64_t count = left < layout.bucket_size ? left : layout.bucket_size;
   const int length = clamp_length(count - offset);
 
+  // Asked for before the elements are, so as not to be waited for after them.
+  const int64_t id = a.stochastic && a.bucket_ids && length > 0 ? a.bucket_ids[bucket] : bucket;
+
   float v[kPerLane] = {}, x[kPerLane], residual[kPerLane];
   if constexpr (REDUCE) {
-    if (length > 0) load_mean<BITS>(a, payload_bytes, scale_bytes, bucket, first, length, codes, v);
+    const Payloads payloads{a.payloads, a.count, payload_bytes, scale_bytes};
+    if (length > 0) load_mean<BITS>(payloads, bucket, first, length, codes, v);
   } else {
     load_piece(a.x, a.dtype, first, length, v);
   }
@@ -171,7 +150,7 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
   if (!(scale > 0)) {  // all zero, or not finite: the codes of zero
     fill_piece(level_count(BITS), codes);
   } else if (a.stochastic) {
-    const Stream stream = random_stream(a.seed, static_cast<uint64_t>(a.bucket_ids ? a.bucket_ids[bucket] : bucket));
+    const Stream stream = random_stream(a.seed, static_cast<uint64_t>(id));
     stochastic_piece<BITS>(v, stream, stochastic_grid(BITS, scale), offset, codes);
   } else {
     nearest_piece<BITS>(v, nearest_grid(BITS, scale), codes);

@@ -17,6 +17,9 @@ cudaError_t encode(const EncodeArguments& arguments, uint8_t* payload, void* wor
 // `payload` may be unaligned; `add` adds to `out` instead of overwriting it.
 cudaError_t decode(const uint8_t* payload, const Layout& layout, bool add, float* out, cudaStream_t stream);
 
+// The mean of `count` payloads, one behind the other.
+cudaError_t decode_mean(const uint8_t* payloads, int64_t count, const Layout& layout, float* out, cudaStream_t stream);
+
 // MQGrad's quantizer; `payload` must be 4-byte aligned here, but not in decode_minmax.
 cudaError_t encode_minmax(const void* x, torch::headeronly::ScalarType dtype, Matrix shape, int bits,
                           uint8_t* payload, cudaStream_t stream);

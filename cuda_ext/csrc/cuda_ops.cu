@@ -96,6 +96,18 @@ void decode_into(const Tensors& tensors, const Offsets& offsets, const Tensor& p
   run_decode(out, payload, bits, bucket_size, false);
 }
 
+void decode_mean_into(const Tensors& tensors, const Offsets& offsets, const Tensor& payloads, int64_t numel,
+                      int64_t bits, int64_t bucket_size) {
+  const Layout layout = checked_layout(numel, bits, bucket_size);
+  checked_gap(payloads, layout.payload_bytes());
+  check_pieces(tensors, offsets, payloads);
+  const Tensor& out = only_piece(tensors, offsets, numel);
+  check_floats(out, numel, payloads, "out");
+  const OnDevice device(payloads);
+  check_status(cuda::decode_mean(static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), layout,
+                                 static_cast<float*>(out.mutable_data_ptr()), device.stream()));
+}
+
 void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
   check_floats(accumulator, accumulator.numel(), payload, "accumulator");
   run_decode(accumulator, payload, bits, bucket_size, true);
@@ -132,6 +144,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));
   m.impl("decode_into", TORCH_BOX(&decode_into));
+  m.impl("decode_mean_into", TORCH_BOX(&decode_mean_into));
   m.impl("decode_add_", TORCH_BOX(&decode_add_));
   m.impl("encode_minmax", TORCH_BOX(&encode_minmax));
   m.impl("decode_minmax", TORCH_BOX(&decode_minmax));

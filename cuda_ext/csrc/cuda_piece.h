@@ -183,4 +183,38 @@ __device__ __forceinline__ void unpack_piece(const uint8_t* in, int length, Piec
   __syncwarp();
 }
 
+// Of one layout, one behind the other.
+struct Payloads {
+  const uint8_t* bytes;
+  int64_t count;
+  int64_t payload_bytes;
+  int64_t scale_bytes;
+};
+
+// The mean of the payloads' pieces that begin at element `first` of a bucket; zeros beyond `length`. Sums start from +0,
+// as a tensor of zeros would.
+template <int BITS>
+__device__ __forceinline__ void load_mean(const Payloads& payloads, int64_t bucket, int64_t first, int length,
+                                          PieceCodes& codes, float* mean) {
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) mean[i] = 0;
+#pragma unroll 1
+  for (int64_t p = 0; p < payloads.count; ++p) {
+    const uint8_t* payload = payloads.bytes + p * payloads.payload_bytes;
+    const float scale = load_scale(payload, bucket);
+    unpack_piece<BITS>(payload + payloads.scale_bytes + (first >> 3) * BITS, length, codes);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const uint32_t quad = quad_codes(codes, q);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) mean[4 * q + k] += code_value(BITS, quad >> (8 * k) & 0xffu, scale);
+    }
+    __syncwarp();  // the next payload goes to the same place
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    mean[i] = quad_start(i / 4) + i % 4 < length ? mean[i] / static_cast<float>(payloads.count) : 0.0f;
+  }
+}
+
 }  // namespace mqgrad::cuda

@@ -42,6 +42,9 @@ def check_uniform(sizes: Sizes, device: str) -> None:
             f"reduced, {name}", reduced, cuda_ext.reduce_encode(payloads, numel, *settings, residual=residual)
         )
         same(f"residual of the reduced, {name}", its_residual, residual)
+        cuda_ext.decode_mean_into(its_residual, payloads.to(device), bits, bucket_size)
+        cuda_ext.decode_mean_into(residual, payloads, bits, bucket_size)
+        same(f"mean, {name}", its_residual, residual)
         decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
         same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
 
@@ -69,6 +72,9 @@ def check_rotated(sizes: Sizes, device: str) -> None:
         expected = cuda_ext.reduce_encode_rotated(payloads, numel, *settings, residual=residual)
         same(f"reduced, {name}", reduced, expected)
         same(f"residual of the reduced, {name}", its_residual, residual)
+        cuda_ext.decode_rotated_mean_into(its_residual, payloads.to(device), bits, bucket_size)
+        cuda_ext.decode_rotated_mean_into(residual, payloads, bits, bucket_size)
+        same(f"mean, {name}", its_residual, residual)
 
 
 def check_sparse(sizes: Sizes, device: str) -> None:
@@ -111,6 +117,9 @@ def check_bfloat16(sizes: Sizes, device: str) -> None:
         expected = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual)
         same(f"reduced, {name}", reduced, expected)
         same(f"residual of the reduced, {name}", its_residual, residual)
+        cuda_ext.decode_bfloat16_mean_into(its_residual, payloads.to(device))
+        cuda_ext.decode_bfloat16_mean_into(residual, payloads)
+        same(f"mean, {name}", its_residual, residual)
         decoded = cuda_ext.decode_bfloat16(payload, numel)
         same(f"decoded, {name}", decoded, cuda_ext.decode_bfloat16(payload.cpu(), numel))
 

@@ -59,8 +59,13 @@ def uniform(x: Tensor, bits: int) -> list[Timed]:
     nearest = (bits, BUCKET_SIZE, False, 1)
     payload = cuda_ext.encode(x, *settings)
     coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
+    ids = torch.arange(-(-numel // BUCKET_SIZE), device=x.device)  # as the hook gives them
     return [
-        Timed("encode, stochastic", 4 * numel + coded, lambda: cuda_ext.encode(x, *settings)),
+        Timed(
+            "encode, stochastic",
+            4 * numel + coded + ids.nbytes,
+            lambda: cuda_ext.encode(x, *settings, ids),
+        ),
         Timed("encode, nearest", 4 * numel + coded, lambda: cuda_ext.encode(x, *nearest)),
         Timed("encode, bf16 input", 2 * numel + coded, lambda: cuda_ext.encode(half, *settings)),
         Timed(
@@ -78,6 +83,11 @@ def uniform(x: Tensor, bits: int) -> list[Timed]:
             f"mean of {RANKS}, encode",
             (RANKS + 1) * coded,
             lambda: cuda_ext.reduce_encode(payloads, numel, *settings),
+        ),
+        Timed(
+            f"mean of {RANKS}, decode",
+            4 * numel + RANKS * coded,
+            lambda: cuda_ext.decode_mean_into(residual, payloads, bits, BUCKET_SIZE),
         ),
     ]
 
@@ -142,9 +152,14 @@ def bfloat16(x: Tensor) -> list[Timed]:
             lambda: cuda_ext.decode_bfloat16_add_(residual, payload),
         ),
         Timed(
-            f"bfloat16 mean of {RANKS}",
+            f"bfloat16 mean of {RANKS}, encode",
             (RANKS + 1) * coded,
             lambda: cuda_ext.reduce_encode_bfloat16(payloads, numel),
+        ),
+        Timed(
+            f"bfloat16 mean of {RANKS}, decode",
+            4 * numel + RANKS * coded,
+            lambda: cuda_ext.decode_bfloat16_mean_into(residual, payloads),
         ),
     ]
 

@@ -115,6 +115,17 @@ def test_reduce_encode(bits: int, stochastic: bool) -> None:
         assert_same(on_gpu, residual)
 
 
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_decode_mean(bits: int) -> None:
+    for numel, bucket_size in SHAPES:
+        rows = [gradient(numel), gradient(numel).flip(0), torch.linspace(-1, 1, numel)]
+        payloads = torch.stack([cuda_ext.encode(x, bits, bucket_size, False, 0) for x in rows])
+        ours, expected = torch.empty(numel).cuda(), torch.empty(numel)
+        cuda_ext.decode_mean_into(ours, payloads.cuda(), bits, bucket_size)
+        cuda_ext.decode_mean_into(expected, payloads, bits, bucket_size)
+        assert_same(ours, expected)
+
+
 @pytest.mark.parametrize("shift", [0, 1, 4])
 def test_writes_to_slices(shift: int) -> None:
     x = gradient(1000)
@@ -154,6 +165,9 @@ def test_nothing_waits_for_the_gpu(bucket_size: int) -> None:
     try:
         payload = cuda_ext.encode_with_feedback(x, residual, 3, bucket_size, False, 1, 1.0, 1.0)
         cuda_ext.decode_add_(residual, payload, 3, bucket_size)
+        payloads = payload.repeat(3, 1)
+        cuda_ext.reduce_encode(payloads, 5000, 3, bucket_size, True, 1, residual=residual)
+        cuda_ext.decode_mean_into(residual, payloads, 3, bucket_size)
         cuda_ext.decode_minmax(cuda_ext.encode_minmax(x.view(50, 100), 4), 50, 100, 4)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -72,6 +72,10 @@ def test_reduce_encode(world_size: int) -> None:
             expected,
         )
         assert_same(on_gpu, residual)
+        mean, on_gpu = torch.empty(numel), torch.empty(numel).cuda()
+        cuda_ext.decode_bfloat16_mean_into(mean, payloads)
+        cuda_ext.decode_bfloat16_mean_into(on_gpu, payloads.cuda())
+        assert_same(on_gpu, mean)
 
 
 @pytest.mark.parametrize("shift", range(9))
@@ -96,7 +100,9 @@ def test_nothing_waits_and_a_graph_can_capture_it() -> None:
         mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(3, 1), numel)
         decoded = cuda_ext.decode_bfloat16(mean, numel)
         cuda_ext.decode_bfloat16_add_(decoded, payload)
-        return [payload, mean, decoded]
+        of_all = torch.empty_like(decoded)
+        cuda_ext.decode_bfloat16_mean_into(of_all, payload.repeat(3, 1))
+        return [payload, mean, decoded, of_all]
 
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -132,6 +132,20 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
+def test_decode_mean_of_any_bytes(kernels: ctypes.CDLL, bits: int) -> None:
+    """Rows of an odd number of bytes are not aligned to one another."""
+    generator = torch.Generator().manual_seed(bits)
+    for (numel, bucket_size), world_size in zip(SHAPES, itertools.cycle([1, 2, 5]), strict=False):
+        size = cuda_ext.payload_bytes(numel, bits, bucket_size)
+        payloads = torch.randint(0, 256, (world_size, size), generator=generator, dtype=torch.uint8)
+        expected = torch.empty(numel)
+        cuda_ext.decode_mean_into(expected, payloads, bits, bucket_size)
+        with guarded(numel, shift=world_size) as ours:
+            run(kernels.emulated_decode_mean, payloads, world_size, numel, bits, bucket_size, ours)
+            assert_same(ours, expected)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("shape", [(1, 1), (40, 3), (3, 40), (70, 33), (2, 1200)])
 def test_minmax(kernels: ctypes.CDLL, bits: int, shape: tuple[int, int]) -> None:
     for dtype in DTYPES:

@@ -122,6 +122,18 @@ def test_decode_any_bytes_at_any_address(
         assert_same(ours, owed + expected)
 
 
+@given(NUMELS, SEEDS, st.integers(1, 5), st.integers(0, 8))
+def test_decode_mean_of_any_bytes(
+    kernels: ctypes.CDLL, numel: int, seed: int, world_size: int, shift: int
+) -> None:
+    payloads = any_bytes(2 * world_size * numel + shift, seed)[shift:].view(world_size, 2 * numel)
+    expected = torch.empty(numel)
+    cuda_ext.decode_bfloat16_mean_into(expected, payloads)
+    with guarded(numel, shift=seed % 4) as ours:
+        run(kernels.emulated_decode_bfloat16_mean, payloads, world_size, numel, ours)
+        assert_same(ours, expected)
+
+
 def test_sums_start_from_a_positive_zero(kernels: ctypes.CDLL) -> None:
     payloads = cuda_ext.encode_bfloat16(torch.full((3,), -0.0)).repeat(2, 1)
     assert_same(reduce_encode(kernels, payloads, 3, None, 1.0, 1.0), torch.zeros(6, dtype=torch.uint8))

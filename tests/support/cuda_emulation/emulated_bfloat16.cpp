@@ -21,4 +21,8 @@ cudaError_t emulated_decode_bfloat16(const uint8_t* payload, int64_t numel, bool
   return cuda::decode_bfloat16(payload, numel, add, out, nullptr);
 }
 
+cudaError_t emulated_decode_bfloat16_mean(const uint8_t* payloads, int64_t count, int64_t numel, float* out) {
+  return cuda::decode_bfloat16_mean(payloads, count, numel, out, nullptr);
+}
+
 }  // extern "C"

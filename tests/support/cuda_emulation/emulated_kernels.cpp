@@ -44,6 +44,11 @@ cudaError_t emulated_decode(const uint8_t* payload, int64_t numel, int64_t bits,
   return cuda::decode(payload, layout_of(numel, bits, bucket_size), add, out, nullptr);
 }
 
+cudaError_t emulated_decode_mean(const uint8_t* payloads, int64_t count, int64_t numel, int64_t bits,
+                                 int64_t bucket_size, float* out) {
+  return cuda::decode_mean(payloads, count, layout_of(numel, bits, bucket_size), out, nullptr);
+}
+
 cudaError_t emulated_encode_minmax(const void* x, int64_t dtype, int64_t rows, int64_t columns, int64_t bits,
                                    uint8_t* payload) {
   const auto type = static_cast<cuda::ScalarType>(dtype);
