@@ -34,16 +34,24 @@ CUDA_ARCHITECTURES = ["75,code=sm_75", "80,code=sm_80", "90,code=sm_90", "90,cod
 
 
 class OptionalBuildExtension(BuildExtension):
-    """Carries on without the extension where it cannot be built: the reference computes the same bytes."""
+    """Carries on without what cannot be built, CUDA first: the reference computes the same bytes."""
 
     def build_extensions(self) -> None:
         try:
             super().build_extensions()
         except Exception as error:
-            print(
-                f"mqgrad: the extension was not built ({error}); the torch reference will be used",
-                file=sys.stderr,
-            )
+            self._build_less(self.extensions[0], error)
+
+    def _build_less(self, failed: Extension, error: Exception) -> None:
+        if any(source.endswith(".cu") for source in failed.sources):
+            print(f"mqgrad: not built with CUDA ({error}); trying without", file=sys.stderr)
+            vars(failed).update(vars(extension(with_cuda=False)))
+            self.build_extensions()
+            return
+        print(
+            f"mqgrad: the extension was not built ({error}); the torch reference will be used",
+            file=sys.stderr,
+        )
 
 
 class BuildWithRevision(build_py):
@@ -81,10 +89,9 @@ def nvcc_flags() -> list[str]:
     return NVCC_FLAGS + [f"-gencode=arch=compute_{architecture}" for architecture in CUDA_ARCHITECTURES]
 
 
-def extension() -> Extension:
+def extension(*, with_cuda: bool) -> Extension:
     cpp = sorted(map(str, SOURCES.glob("*.cpp")))
     cuda = sorted(map(str, SOURCES.glob("*.cu")))
-    with_cuda = builds_cuda()
     build = CUDAExtension if with_cuda else CppExtension
     return build(
         "mqgrad.cuda_ext._C",
@@ -97,7 +104,7 @@ def extension() -> Extension:
 
 
 setup(
-    ext_modules=[extension()],
+    ext_modules=[extension(with_cuda=builds_cuda())],
     cmdclass={"build_ext": OptionalBuildExtension, "build_py": BuildWithRevision},
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
 )

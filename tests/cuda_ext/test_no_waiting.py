@@ -1,0 +1,51 @@
+"""What torch does on CUDA beside the kernels, tried on the CPU: nothing in it would have the host wait for the GPU."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import library, reference_figures, uniform
+
+WAITING = {
+    torch.ops.aten.lift_fresh.default: "copies a number from the host, as torch.tensor() does",
+    torch.ops.aten._local_scalar_dense.default: "reads a number",
+    torch.ops.aten.nonzero.default: "has a result whose size depends on values",
+}
+
+
+class NoWaiting(TorchDispatchMode):
+    """Fails where an op would wait."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func not in WAITING, f"{func} {WAITING[func]}"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device that lacks the ops which the CPU alone has."""
+    monkeypatch.setattr(library, "runs_on_cpu", lambda device: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_rotated_codes_and_their_means() -> None:
+    x, residual, settings = torch.randn(1000), torch.zeros(1000), (2, 512, True, 1)
+    with NoWaiting():
+        payload = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0)
+        payloads = payload.repeat(3, 1)
+        cuda_ext.reduce_encode_rotated(payloads, 1000, *settings, residual=residual)
+        cuda_ext.decode_rotated_mean_into(residual, payloads, 2, 512)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_vectors_in_several_tensors() -> None:
+    x = cuda_ext.Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600)
+    with NoWaiting():
+        payloads = uniform.encode(x, 4, 512, False, 1).repeat(2, 1)
+        uniform.decode_into(x, payloads[0], 4, 512)
+
+
+def test_figures_of_gradients() -> None:
+    with NoWaiting():
+        reference_figures.gradient_figures([torch.randn(1000)], [3], 512, seed=1)
