@@ -93,6 +93,13 @@ class DirectAverages:
         ended.set_result(end(None))  # as by the communication thread, nothing is sent
         return ended
 
+    def finish(self) -> None:
+        """End an iteration that is open though all its buckets have their means: DDP called none the last."""
+        self.drain()
+        with self._changed:
+            if self._iteration.is_direct and not self._thread.has_failed:
+                self._close()
+
     def drain(self) -> None:
         """Wait until nothing is under way; the backend bounds that."""
         with self._changed:

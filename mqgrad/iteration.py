@@ -87,20 +87,28 @@ class Iteration:
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
         """Begin to average a bucket of an iteration, or a round of ``period``; the end of the last one closes it."""
         self.open()
-        measure = self._position + 1 == self._decisions.interval
+        measure = self._ends_interval
         if measure:
             self._measure(work, is_last)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if work.buffer.numel() == 0:
             averaged = Pending(lambda: None)  # the bucket before it may not have ended
         elif self._transport.world_size > 1:
-            averaged = self._compressor.start_average_(work, self._step(work.layout, measure, period))
+            averaged = self._compressor.start_average_(work, self._step(work.layout, period))
         if not is_last:
             return averaged
         if averaged is DONE:
             self.close(period, is_measured=measure)
             return DONE
         return averaged.then(lambda _: self.close(period, is_measured=measure))
+
+    def finish(self) -> None:
+        """End an iteration that is open though all its buckets have their means: DDP called none the last."""
+        if self._is_open:
+            measure = self._ends_interval
+            if measure:
+                self._figures.finish(self._measured.statistics)
+            self.close(is_measured=measure)
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
         self._figures.add(work)
@@ -109,8 +117,8 @@ class Iteration:
         if is_last:
             self._figures.finish(self._measured.statistics)
 
-    def _step(self, layout: Layout, measure: bool, period: int) -> Step:
-        bits = self.bits
+    def _step(self, layout: Layout, period: int) -> Step:
+        bits, number = self.bits, self._measured.iterations_closed + 1
         return Step(
             transport=self._transport,
             bits=0 if isinstance(bits, tuple) else bits,
@@ -118,7 +126,8 @@ class Iteration:
             iteration=self._measured.totals.iterations,
             seed=self._seed,
             costs=self._measured.open_costs,
-            measure=measure or (self._position + 1) % _CODES_LEARN_EVERY == 0,
+            # by what all ranks count alike, whatever a script reports: to learn is a collective
+            measure=number == self._decisions.interval or number % _CODES_LEARN_EVERY == 0,
             seconds=self._clock.seconds,
             period=period,
             of_moves=self._of_moves,
@@ -128,6 +137,11 @@ class Iteration:
     def _position(self) -> int:
         """Iterations of the interval that are complete and reported, which this rank's script may have forgotten."""
         return min(self._measured.iterations_closed, self._measured.reported)
+
+    @property
+    def _ends_interval(self) -> bool:
+        """Whether the iteration under way is the last of its interval, whose gradient is looked at."""
+        return self._position + 1 == self._decisions.interval
 
     @property
     def is_check_due(self) -> bool:
@@ -162,8 +176,7 @@ class Iteration:
         For the training thread, while the communication thread is idle. It has to :meth:`close` the iteration, too.
         In one that begins with a check or ends with figures they may not.
         """
-        is_last_of_interval = self._position + 1 == self._decisions.interval
-        if self._is_open or self.is_check_due or is_last_of_interval:
+        if self._is_open or self.is_check_due or self._ends_interval:
             return False
         if self._transport.world_size == 1 or not self._compressor.is_plain(self._decisions.bits):
             return False
@@ -248,3 +261,4 @@ class Iteration:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         self.closed_bits, self.closed_period = state["bits"], state["closed_period"]
+        self.last_statistics = None  # of the run that was here before

@@ -8,6 +8,7 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -126,9 +127,15 @@ class LayoutTable:
         The order is that of the keys: DDP also reorders parameters within a bucket, and that should move nothing.
 
         Raises:
+            TypeError: the gradients are sparse.
             ValueError: parameters come in another order than in the run whose state has been loaded.
         """
         parameters = bucket.parameters()
+        if bucket.buffer().is_sparse:
+            raise TypeError(
+                f"rank {self._rank}: parameters of shapes {_shapes(parameters)} have sparse gradients, which are not "
+                "averaged here: construct their nn.Embedding with sparse=False"
+            )
         ids = list(map(id, parameters))
         known = self._buckets.get(bucket.index())
         if known is None or known.ids != ids:
@@ -150,11 +157,11 @@ class LayoutTable:
 
         DDP's first iteration has the same buckets whenever a model is wrapped with the same options. With
         ``find_unused_parameters`` it begins with the last parameters, as many as ``bucket_cap_mb`` allows; else one
-        bucket has all, the first ones first.
+        bucket has all of a dtype, the first ones first.
         """
         if not parameters:
             return
-        order = [*self._order, [tuple(parameter.shape) for parameter in parameters]]
+        order = [*self._order, _shapes(parameters)]
         self._check(order, self._saved_order)
         self._order = order
         for parameter in parameters:
@@ -194,7 +201,7 @@ class LayoutTable:
 
     def _build(self, keys: tuple[int, ...], numels: tuple[int, ...], device: torch.device) -> Layout:
         counts = [self._scale_buckets(n) for n in numels]
-        starts = [sum(counts[:i]) for i in range(len(counts))]
+        starts = [0, *itertools.accumulate(counts[:-1])]
         shard = -(-sum(counts) // self._world_size)
         ids = torch.zeros(shard * self._world_size, dtype=torch.int64)
         for key, start, count in zip(keys, starts, counts, strict=True):
@@ -216,6 +223,10 @@ class LayoutTable:
             end = start * self._bucket_size + numel
             padding.append(torch.arange(end, end + -numel % self._bucket_size))
         return torch.cat(padding)
+
+
+def _shapes(parameters: list[torch.Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(parameter.shape) for parameter in parameters]
 
 
 def _told(shapes: list[tuple[int, ...]]) -> str:

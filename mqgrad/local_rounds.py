@@ -69,9 +69,9 @@ class LocalRounds:
         """Complete iterations of the round under way."""
         self._momentum = momentum
         self._layouts = layouts
-        self._arriving: list[Layout] = []
         self._buckets: list[Layout] = []
-        """Of the last backward that went through the hook. One does: others may run under ``no_sync()``."""
+        """As they last came through the hook. Not all come in every backward: there is ``no_sync()``, and DDP may be
+        told to keep those to itself whose parameters nobody has used."""
         self._anchors: dict[int, torch.Tensor] = {}
         """By parameter: z, in fp32 at least."""
         self._velocities: dict[int, torch.Tensor] = {}
@@ -87,11 +87,9 @@ class LocalRounds:
         Raises:
             RuntimeError: parameters first come through the hook after a step, when the ranks have parted.
         """
-        if bucket.index() == 0:
-            self._arriving = []
-        self._arriving.append(layout)
-        if bucket.is_last():
-            self._buckets = self._arriving
+        if layout not in self._buckets:  # DDP has regrouped its parameters
+            others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
+            self._buckets = [*others, layout]
         self._know(layout)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None

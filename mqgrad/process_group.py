@@ -126,8 +126,9 @@ class ProcessGroupTransport(Transport):
         ).wait()
 
     def can_start_sum(self, tensor: torch.Tensor) -> bool:
-        """On the CPU, but on no emulated link, for which somebody has to wait."""
-        return self._messages is not None and not tensor.is_cuda and not self.is_paced
+        """A dense one on the CPU, but on no emulated link, for which somebody has to wait."""
+        is_dense_on_cpu = not tensor.is_cuda and not tensor.is_sparse
+        return self._messages is not None and is_dense_on_cpu and not self.is_paced
 
     def start_sum(
         self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]

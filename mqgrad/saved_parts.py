@@ -10,7 +10,7 @@ from .layout import LayoutTable
 from .local_rounds import LocalRounds
 from .measurements import Measurements
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
@@ -20,6 +20,8 @@ class SavedParts:
 
     config: str
     """Of the run: another one cannot load the state."""
+    rank: int
+    """Neither can another rank: residuals are its own."""
     layouts: LayoutTable
     iteration: Iteration
     measured: Measurements
@@ -32,6 +34,7 @@ class SavedParts:
         return {
             "format_version": FORMAT_VERSION,
             "config": self.config,
+            "rank": self.rank,
             "parameter_order": self.layouts.state_dict(),
             **self.iteration.state_dict(),
             **self.measured.state_dict(),

@@ -30,6 +30,11 @@ def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> N
             f"{owner}: the state was saved with [{saved['config']}] and cannot be loaded into [{own['config']}]; "
             "construct CompressionState with the saved arguments"
         )
+    if saved["rank"] != own["rank"]:
+        raise ValueError(
+            f"{owner}: the state is rank {saved['rank']}'s, and each rank's residuals are its own: save the state of "
+            "every rank, to a file each, and load its own on each"
+        )
     then, now = (_told(state["controller_class"]) for state in (saved, own))
     if then != now:
         raise ValueError(

@@ -43,12 +43,14 @@ class CompressionState:
 
     Args:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
-            (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width`.
+            (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width`. It remembers the run:
+            give another state another object, as with compressors.
         process_group: ranks to average over; the default group if None.
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
         compressor: how gradients travel: a name as :func:`mqgrad.make_compressor` takes it, or an object of its own.
-            The default quantizes with error feedback, which costs two fp32 copies of the model, with two ranks one.
+            The default quantizes with error feedback, which costs an fp32 copy of the model, and with more than two
+            ranks a W-th of one for the shard that a rank owns.
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
@@ -122,8 +124,11 @@ class CompressionState:
         self._thread = CommThread(self._transport.device)
         self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._clock)
         self._is_closed = False
+        self._is_last_due = False
+        """Whether buckets of an iteration have come, and not yet its last one."""
         self._parts = SavedParts(
             config=self._config,
+            rank=self._transport.rank,
             layouts=self._layouts,
             iteration=self._iteration,
             measured=self._measured,
@@ -154,7 +159,7 @@ class CompressionState:
 
     @property
     def last_statistics(self) -> IntervalStatistics | None:
-        """Statistics that the controller saw last."""
+        """Statistics that the controller saw last; None before that, and after loading."""
         return self._iteration.last_statistics
 
     @property
@@ -202,6 +207,8 @@ class CompressionState:
         """
         if self._are_local:
             self._end_local_iteration()
+        elif self._is_last_due:
+            self._end_without_last()
         self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
         if self.replicas_are_equal:
             self._begin_round()
@@ -210,6 +217,15 @@ class CompressionState:
         self._measured.end_round(self.interval)
         if self.controller is not None and self._iteration.is_check_due:
             self._thread.post(self._iteration.open)  # during forward
+
+    def _end_without_last(self) -> None:
+        """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,
+        and calls none the last in the first iteration of a static graph."""
+        self._is_last_due = False
+        self._clock.begin_wait(self._transport.device)
+        self._direct.finish()
+        if not self._thread.has_failed:
+            self._thread.run(self._iteration.finish)
 
     def _end_local_iteration(self) -> None:
         if self.period_rule is not None and self.replicas_are_equal:
@@ -304,11 +320,12 @@ class CompressionState:
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is; the body of the comm hook."""
-        if not self._are_local and self._direct.takes(bucket):
+        if self._are_local:
+            return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
+        self._is_last_due = not bucket.is_last()
+        if self._direct.takes(bucket):
             return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
         layout, gradients = self._layouts.of(bucket)
-        if self._are_local:
-            return self._rounds.pass_on(bucket, layout)
         return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
 
     def _average(

@@ -132,6 +132,23 @@ def test_a_rank_that_stops_reporting_is_detected_where_the_interval_ends() -> No
     assert run_ranks(rank_main, world_size=3) == [18] * 3
 
 
+def test_a_rank_that_stops_reporting_is_detected_though_its_code_learns_within_the_interval() -> None:
+    """To learn is a collective: were it due by what a rank has reported, one would wait in it for the other."""
+
+    def rank_main(rank: int) -> None:
+        controller = mqgrad.FixedBits(4, interval=24)
+        model, optimizer, state = models.new_run(controller, compressor="ecq-sgd", timeout_seconds=20)
+        models.train(model, optimizer, state, rank, range(12))
+        models.backward(model, rank, 12)
+        if rank == 0:
+            state.step(0.0)
+        with pytest.raises(RuntimeError, match=r"reported losses \(rank 0: 24, rank 1: 23\)"):
+            models.train(model, optimizer, state, rank, range(13, 40))
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_between_decisions_nothing_but_gradients_is_sent() -> None:
     def rank_main(rank: int):
         model, optimizer, state = models.new_run(mqgrad.FixedBits(32, interval=8))

@@ -121,6 +121,40 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
         assert part in message
 
 
+def test_the_state_of_another_rank_is_refused() -> None:
+    """As where rank 0 alone saves, and all load: each residual would count as often as there are ranks."""
+
+    def rank_main(rank: int) -> str:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = [state.state_dict()]
+        torch.distributed.broadcast_object_list(saved)
+        told = ""
+        try:
+            state.load_state_dict(saved[0])
+        except ValueError as refused:
+            told = str(refused)
+        state.close()
+        return told
+
+    first, second = run_ranks(rank_main)
+    assert first == ""
+    assert second.startswith("rank 1: the state is rank 0's, ")
+
+
+def test_statistics_of_another_run_are_not_this_ones() -> None:
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(Scripted([4, 8]))
+        models.train(model, optimizer, state, rank, range(8))
+        state.drain()
+        assert state.last_statistics is not None
+        state.load_state_dict(state.state_dict())
+        assert state.last_statistics is None
+        state.close()
+
+    run_ranks(rank_main, 1)
+
+
 def test_another_controllers_state_is_refused_by_name() -> None:
     def rank_main(rank: int) -> list[str]:
         makes = [lambda: mqgrad.Goodput(), lambda: mqgrad.FixedBits(4), lambda: None]

@@ -6,7 +6,7 @@ import models
 import pytest
 import torch
 from ranks import run_ranks
-from rounds import raw, sgd
+from rounds import assert_as_by_hand, by_hand, in_rounds, raw, sgd
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -57,6 +57,94 @@ def assert_equal_and_learning(results: list[tuple[bytes, float, float]]) -> None
 @pytest.mark.parametrize("option", ["static_graph", "gradient_as_bucket_view"])
 def test_options_of_ddp(option: str, period: int) -> None:
     assert_equal_and_learning(run_ranks(lambda rank: trained(rank, plain_loop, period, **{option: True})))
+
+
+class TwoDtypes(nn.Module):
+    """Each in buckets of its own, in DDP's first iteration, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = models.small_model(), nn.Linear(4, 4).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).double()).float()
+
+
+class UnusedHead(nn.Module):
+    """The first bucket of the backward has parameters only that nobody uses; or the last has."""
+
+    def __init__(self, *, is_last: bool) -> None:
+        super().__init__()
+        unused, none = nn.Sequential(nn.Linear(64, 80), nn.Linear(80, 80)), nn.Identity()
+        self.first, self.body, self.last = (
+            (unused, models.small_model(), none) if is_last else (none, models.small_model(), unused)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+ODD_BUCKETS = {
+    "none is called the last": (TwoDtypes, {"static_graph": True}),
+    "the first is skipped": (
+        lambda: UnusedHead(is_last=False),
+        {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
+    ),
+    "the last is skipped": (
+        lambda: UnusedHead(is_last=True),
+        {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("odd", ODD_BUCKETS)
+def test_iterations_end_though_ddp_calls_no_bucket_the_first_or_the_last(odd: str, bits: float) -> None:
+    make, options = ODD_BUCKETS[odd]
+
+    def rank_main(rank: int) -> tuple[bytes, int, int]:
+        torch.manual_seed(0)
+        model = make()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits, interval=5))
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.02, **options)
+        plain_loop(ddp, state, rank)
+        state.drain()
+        state.close()
+        assert state.last_statistics is not None
+        return raw(model), state.totals.iterations, state.last_statistics.iteration
+
+    first, second = run_ranks(rank_main)
+    assert first == second
+    assert first[1:] == (ITERATIONS, ITERATIONS)
+
+
+@pytest.mark.parametrize("odd", ODD_BUCKETS)
+def test_rounds_take_every_bucket_once_though_ddp_calls_none_the_first_or_the_last(odd: str) -> None:
+    make, options = ODD_BUCKETS[odd]
+
+    def seeded() -> nn.Module:
+        torch.manual_seed(0)
+        return make()
+
+    def rank_main(rank: int) -> bytes:
+        model = in_rounds(seeded(), rank, **options)
+        assert_as_by_hand(model, by_hand(seeded))
+        return raw(model)
+
+    assert len(set(run_ranks(rank_main))) == 1
+
+
+def test_sparse_gradients_are_refused_in_a_sentence() -> None:
+    def rank_main(rank: int) -> None:
+        model = nn.Embedding(50, 4, sparse=True)
+        for period, bits in ((1, 4), (2, 4), (1, 32)):
+            state = mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period)
+            ddp = models.compressed_ddp(model, state)
+            with pytest.raises(TypeError, match=rf"rank {rank}: .*\(50, 4\).* sparse=False"):
+                ddp(torch.arange(3)).sum().backward()
+            state.close()
+
+    run_ranks(rank_main)
 
 
 @pytest.mark.parametrize("period", [1, 3])

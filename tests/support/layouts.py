@@ -17,6 +17,9 @@ def layout_of(parameters: Sequence[torch.Tensor], *, bucket_size: int, world_siz
 def bucket_of(table: LayoutTable, parameters: Sequence[torch.Tensor]) -> tuple[Layout, list[torch.Tensor]]:
     """What a table makes of a DDP bucket with these parameters, which stand for their gradients, too."""
     bucket: Any = SimpleNamespace(
-        index=lambda: 0, parameters=lambda: parameters, gradients=lambda: parameters
+        index=lambda: 0,
+        parameters=lambda: parameters,
+        gradients=lambda: parameters,
+        buffer=lambda: parameters[0],
     )
     return table.of(bucket)
