@@ -72,6 +72,8 @@ class Decisions:
         interval = interval if controller is None else self._interval_of(controller)
         interval = whole_iterations(f"interval{own}", interval)
         opening = interval if controller is None else opening_of(controller)
+        if period_rule is not None:
+            opening = min(opening, interval)
         self.interval = whole_iterations(f"opening{own}", opening)
         """Iterations of the current interval."""
         self.period = period

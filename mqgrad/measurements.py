@@ -37,7 +37,15 @@ class Measurements:
         """Of the iteration under way."""
 
     def report(self, loss: torch.Tensor | float, costs: Costs | None) -> None:
-        """Take in an iteration's loss and, where they are known, its seconds; :meth:`end_round` counts them."""
+        """Take in an iteration's loss and, where they are known, its seconds; :meth:`end_round` counts them.
+
+        Raises:
+            ValueError: a loss that is not one number.
+        """
+        if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+            raise ValueError(
+                f"step() was given a loss of shape {tuple(loss.shape)}: give its mean, one number"
+            )
         # a copy: scripts reuse the tensor that they add losses up in
         own = loss.detach().clone() if isinstance(loss, torch.Tensor) else float(loss)
         self._round.append((own, costs))

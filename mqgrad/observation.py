@@ -17,7 +17,7 @@ from .saved_state import check_keys
 from .smoothed_gradient import SmoothedGradient
 from .statistics import IntervalStatistics
 from .step_times import StepTimes
-from .widths import Width, check_width, check_widths
+from .widths import Width, check_widths
 
 SCHEMA_VERSION = 5
 KINDS = ("full", "loss", "authors")
@@ -106,13 +106,6 @@ class ObservationSchema:
             ]
         low, high = np.array(pairs, dtype=np.float32).T
         return low.copy(), high.copy()
-
-    def blank(self, bits: Width) -> npt.NDArray[np.float32]:
-        """The observation before any interval: zeros and, in ``full``, the width that the run starts at."""
-        observation = np.zeros(self.size, dtype=np.float32)
-        if self.kind == "full":
-            observation[-2] = math.log2(check_width(bits)) / 5
-        return observation
 
     def to_json(self) -> dict[str, Any]:
         """The schema as plain JSON values."""

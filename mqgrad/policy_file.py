@@ -50,12 +50,14 @@ def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[s
     """Write ``document`` and ``arrays``: complete or not at all, and equal input gives equal bytes.
 
     Raises:
+        PolicyFileError: it would be larger than what is read.
         OSError: the folder does not exist, or the file cannot be written.
     """
     text = json.dumps({"format": FORMAT, "version": VERSION, **document}, indent=2, allow_nan=False)
     entries = {DOCUMENT: text.encode()} | {
         f"{name}.npy": _array_bytes(array) for name, array in arrays.items()
     }
+    _check_sizes(path, entries)
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):  # else the error would name the temporary file
         raise FileNotFoundError(errno.ENOENT, "the folder of the policy file does not exist", folder)
@@ -69,6 +71,18 @@ def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[s
         with contextlib.suppress(FileNotFoundError):
             os.unlink(partial)
         raise
+
+
+def _check_sizes(path: Path, entries: Mapping[str, bytes]) -> None:
+    sizes = {name: len(content) for name, content in entries.items()}
+    room = sum(200 + 2 * len(name) for name in entries)  # for what a zip archive notes of each
+    if sizes[DOCUMENT] > MAX_DOCUMENT_BYTES or sum(sizes.values()) + room > MAX_FILE_BYTES:
+        raise file_error(
+            path,
+            f"would have {sum(sizes.values())} bytes, {sizes[DOCUMENT]} of them in {DOCUMENT}: at most "
+            f"{MAX_FILE_BYTES} and {MAX_DOCUMENT_BYTES} are read",
+            "train a smaller network, or say less in its provenance",
+        )
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -107,7 +107,7 @@ class FactorSearch:
 
     def choose(self) -> float:
         """The factor of the next iteration; ``DENSE`` if none is good enough."""
-        good = (f for f in (self.candidate, self.safe) if self.gains.get(f, 0.0) >= self.least_gain)
+        good = (f for f in (self.candidate, self.safe) if self.gains.get(f, -math.inf) >= self.least_gain)
         self.sent = next(good, DENSE)
         return self.sent
 

@@ -23,7 +23,7 @@ class MessageChecks:
 
     A checksum depends on the iteration, the round that it ends, the bucket and the message's place in the exchange. A
     rank that has received a wrong one goes on with the exchange, so that nobody waits for it in vain, but signs what
-    it sends as spoilt: so all ranks that hear of it raise.
+    it still sends, if anything, as spoilt: so all ranks that hear of it raise.
 
     Args:
         bucket: identity of the bucket.

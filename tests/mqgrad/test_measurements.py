@@ -17,6 +17,13 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
     assert measured.take().losses == [3.0]
 
 
+def test_a_loss_is_one_number() -> None:
+    """Told where it is reported: to find out where it is read would be to fail in the middle of a backward."""
+    with pytest.raises(ValueError, match=r"shape \(4, 2\): give its mean"):
+        Measurements().report(torch.ones(4, 2), Costs())
+    Measurements().report(torch.ones(1), Costs())
+
+
 @pytest.mark.parametrize("interval", [2, KEPT_LOSSES + 5])
 def test_losses_that_nobody_takes_are_not_kept_forever(interval: int) -> None:
     """But counted: that all ranks have reported as many is checked, and tells which iteration is measured."""

@@ -141,13 +141,6 @@ def test_nan_loss_counts_as_the_largest() -> None:
     assert seen.tolist() == [1000.0] * 5
 
 
-def test_blank_is_zeros_and_the_current_width() -> None:
-    blank = ObservationSchema(kind="full").blank(32)
-    assert blank[-2] == 1.0
-    assert np.count_nonzero(blank) == 1
-    assert not ObservationSchema(kind="loss").blank(8).any()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_continues_exactly(kind: str) -> None:
     schema = ObservationSchema(kind=kind)

@@ -16,7 +16,8 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.controllers.base import Controller
-from mqgrad.period_rules import PeriodRule, make_period_rule, period_rule_names
+from mqgrad.decisions import Decisions
+from mqgrad.period_rules import DelayRatio, PeriodRule, make_period_rule, period_rule_names
 from mqgrad.statistics import IntervalStatistics
 
 
@@ -180,6 +181,11 @@ def test_beside_a_fixed_width_a_rule_decides_every_ten_rounds() -> None:
         return rule.seen
 
     assert run_ranks(rank_main) == [[1, 1, 1]] * 2
+
+
+def test_a_rules_first_decision_comes_within_ten_rounds_whatever_the_controllers_interval() -> None:
+    decisions = Decisions(mqgrad.DQSGD(interval=100), DelayRatio(), mqgrad.Quantized(), interval=10, period=4)
+    assert decisions.interval == 10
 
 
 def test_a_first_decision_comes_early_where_the_controller_wants_it() -> None:

@@ -9,6 +9,7 @@ import stat
 import pytest
 from policies import decisions, make_policy, rewrite
 
+from mqgrad import policy_file
 from mqgrad.controllers.base import opening_of
 from mqgrad.observation import ObservationSchema
 from mqgrad.policy import load_policy
@@ -52,6 +53,31 @@ def test_what_fails_leaves_the_former_file(tmp_path: pathlib.Path, monkeypatch: 
     with pytest.raises(OSError, match="No space"):
         make_policy(provenance={"run": 2}).save(path)
     assert [(p, p.read_bytes()) for p in tmp_path.iterdir()] == [(path, content)]
+
+
+def test_what_could_not_be_read_is_not_written(tmp_path: pathlib.Path) -> None:
+    make_policy().save(path := tmp_path / "p.mqg")
+    content = path.read_bytes()
+    with pytest.raises(policy_file.PolicyFileError, match=r"p\.mqg' would have .* less in its provenance"):
+        make_policy(provenance={"notes": "x" * policy_file.MAX_DOCUMENT_BYTES}).save(path)
+    assert path.read_bytes() == content
+
+
+def test_a_network_that_just_fits_can_be_read(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a zip archive adds to the arrays counts when they are read."""
+    make_policy().save(path := tmp_path / "p.mqg")
+    size = path.stat().st_size
+    for limit in range(size - 200, size + 5000, 40):
+        monkeypatch.setattr(policy_file, "MAX_FILE_BYTES", limit)
+        try:
+            make_policy().save(path)
+        except policy_file.PolicyFileError:
+            continue
+        load_policy(path)
+        return
+    pytest.fail("nothing fits")
 
 
 def test_budget_of_the_deployed_run_replaces_the_trained_one(tmp_path: pathlib.Path) -> None:
