@@ -58,8 +58,7 @@ __device__ __forceinline__ void load_mean(const uint8_t* payloads, int64_t count
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) mean[i] += bfloat16_value(codes[i]);
   }
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) mean[i] /= static_cast<float>(count);
+  divide_piece(mean, count);
 }
 
 // REDUCE: of the mean of payloads.
