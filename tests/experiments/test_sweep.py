@@ -104,7 +104,7 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     assert load_config(tmp_path / "out") == small_config(seeds=(1,))
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
-    assert {"cpu", "cores", "kernel", "tcp"} == set(fields["machine"])
+    assert {"cpu", "cpu_family", "cpu_model", "cores", "kernel", "tcp"} == set(fields["machine"])
     assert "lab" not in fields
 
 
@@ -112,9 +112,12 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     ("part", "name", "there"),
     [
         ("machine", "cpu", "another processor"),
+        ("machine", "cpu_family", "another family"),
+        ("machine", "cpu_model", "another model"),
         ("machine", "cores", 96),
         ("versions", "torch", "2.10.0"),
         ("versions", "numpy", None),
+        ("versions", "codec", "reference"),
     ],
 )
 def test_a_folder_of_another_machine_or_other_versions_is_not_continued(
