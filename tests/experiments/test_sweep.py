@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from comparison import small_config
 from fake_server import fake_program, run_fake
+from labs import needs_lab
+from rich.console import Console
 
 from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
+from mqgrad.experiments.compare_progress import run_sweep
+from mqgrad.experiments.netlab import list_labs
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import load_config, load_results, open_sweep
 from mqgrad.experiments.sweep_config import SweepConfig
@@ -247,6 +251,24 @@ def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> 
     assert str(tmp_path) not in page
     again = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert "2 of them done" in again.stdout
+
+
+@needs_lab
+def test_a_real_sweep_on_shaped_hosts_counts_what_they_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is sent before training is noticed is not counted.
+    monkeypatch.setattr("mqgrad.experiments.sweep_cell._POLL_SECONDS", 0.002)
+    sizes = {"links": ("10mbit",), "iterations": 10, "settings": {"digits-mlp": {"width": 192}}}
+    config = small_config(systems=("fixed:8", "plain-ddp"), seeds=(1,), **sizes)
+    before = list_labs()
+    run_sweep(tmp_path, config, False, Console())
+    assert list_labs() == before
+    for row in load_results(tmp_path):
+        assert (row.outcome, row.retried, row.iterations) == ("finished", "", [5, 10]), row.reason
+        assert len(row.interface_bytes) == config.hosts
+        assert min(row.interface_bytes) >= row.wire_bytes > 0
+    assert "links shaped in the kernel" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")
