@@ -14,7 +14,7 @@ from mqgrad.agents.folder_lock import only_process_in
 from .files import replace_file
 from .netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from .provenance import provenance
-from .signals import caught_signals
+from .signals import caught_signals, stopped_by
 from .sweep_cell import CellRunner, Place, default_program
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell, Link
@@ -54,7 +54,8 @@ class Sweep:
         """Carry out what is pending, one run after another. A run that fails is a result like any other.
 
         Raises:
-            KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
+            KeyboardInterrupt: SIGINT; no process is left, and every finished run is on disk.
+            SystemExit: SIGTERM or SIGHUP, likewise; with 128 and the signal's number.
             NetLabError: no lab can be built here, or the last one cannot be removed.
             ValueError: the folder's runs in labs had another congestion control than those that are pending.
         """
@@ -67,7 +68,7 @@ class Sweep:
             with CellRunner(self.config, place) as runner:
                 for cell in pending:
                     if caught:
-                        raise KeyboardInterrupt
+                        raise stopped_by(caught[0])
                     on_start(cell)
                     result = runner.run(cell)
                     if cell in earlier:

@@ -232,6 +232,21 @@ def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> 
     assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
 
 
+@pytest.mark.parametrize(("system", "code"), [("fixed:6", None), ("fixed:8", 143)])
+def test_a_sweep_that_is_asked_to_end_ends_as_by_the_signal_and_with_a_report(
+    system: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _ = fake_program(tmp_path)
+    monkeypatch.setattr("mqgrad.experiments.sweep.default_program", lambda: program)
+    config = small_config(systems=("fixed:32", system), seeds=(1,))
+    console = Console(record=True, width=200)
+    with pytest.raises(KeyboardInterrupt if code is None else SystemExit) as stopped:
+        run_sweep(tmp_path / "out", config, False, console)
+    assert getattr(stopped.value, "code", None) == code
+    assert "the same command goes on: 1 runs are left" in console.export_text()
+    assert "UNFINISHED: 1 of 2 runs are missing" in (tmp_path / "out" / "report.md").read_text()
+
+
 @pytest.mark.timeout(200)
 def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
