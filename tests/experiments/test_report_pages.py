@@ -77,11 +77,18 @@ def test_a_report_of_a_stopped_sweep_says_what_is_missing(last: int, tmp_path: P
     )
     groups = summarize(config, rows)
     overall = {each.system: each for each in summarize_overall(config, groups)}
-    (mean,) = {row[1] for row in overall_table(list(overall.values())).rows if row[0] == "fp16"}
-    assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
+    for table in (overall_table(list(overall.values())), ratio_table(groups, list(overall.values()))):
+        (mean,) = {row[1] for row in table.rows if row[0] == "fp16"}
+        assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
     if last:
         verdicts = {each.system: verdict(each) for each in groups[1].systems}
         assert verdicts["fixed:4"] == ("unknown" if last == 1 else "undecided")
+
+
+def test_a_report_of_a_sweep_that_has_only_begun_has_no_means() -> None:
+    config = small_config()
+    groups = summarize(config, [result("fixed:4", 1, [1.0])])
+    assert [row[1] for row in ratio_table(groups, summarize_overall(config, groups)).rows] == ["—", "—"]
 
 
 def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
