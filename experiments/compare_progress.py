@@ -25,7 +25,7 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
     with open_sweep(output, config) as sweep:
         try:
             run_with_progress(sweep, retry_failed, console)
-        except (KeyboardInterrupt, NetLabError) as error:
+        except (KeyboardInterrupt, SystemExit, NetLabError) as error:
             console.print(f"stopped; the same command goes on: {len(sweep.pending())} runs are left")
             stopped = error
         report = write_report(output)

@@ -90,7 +90,7 @@ def run_lab(
     command = [find_program(command[0]), *command[1:]]
     logs.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        before = [lab.counters(host) for host in range(lab.hosts)]
+        before = lab.counters()
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
         tails = _follow_rank_0(logs, stack) if stream else []
@@ -104,7 +104,7 @@ def run_lab(
             job.stop()
             _copy(tails)
         seconds = time.monotonic() - started
-        after = [lab.counters(host) for host in range(lab.hosts)]
+        after = lab.counters()
     result = LabResult(  # 3
         lab=lab.name,
         command=command,

@@ -27,7 +27,7 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
             "codec": cuda_ext.IMPLEMENTATION,
         },
         "machine": {
-            "cpu": cpu_model(),
+            **processor(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             "kernel": f"{platform.system()} {platform.release()}",
             **({} if of_labs else {"tcp": tcp_congestion_control()}),
@@ -35,14 +35,21 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """The processor's name as the kernel tells it, else its architecture."""
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str | None]:
+    """Name, family and model of the first processor, as the kernel tells them; its architecture for a name that it
+    does not tell, else None. In virtual machines the name alone may not tell Zen 4 from Zen 5: both are "AMD EPYC".
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        first = cpuinfo.read_text().partition("\n\n")[0]
     except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        first = ""
+    fields = (line.partition(":") for line in first.splitlines())
+    told = {name.strip(): value.strip() for name, _, value in fields}
+    return {
+        "cpu": told.get("model name", platform.machine()),
+        "cpu_family": told.get("cpu family"),
+        "cpu_model": told.get("model"),
+    }
 
 
 def tcp_congestion_control() -> str | None:

@@ -56,8 +56,13 @@ _NOTES = (
     "have a thread each: their times overlap. *Wire* is the time for which the communication thread was blocked, "
     "waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within *compute*. The delays of "
     "backup-workers are **simulated**; nothing else has any.",
-    "**Implementations**: seconds include each code's own. sketched-sgd, terngrad and onebit are plain torch, "
-    "without C++ as that of quantized: the tables of where time goes tell what they spend on encoding and decoding.",
+    "**Implementations**: seconds include each code's own. quantized, qsgd, ecq-sgd, rotation and minmax have C++ of "
+    "ours. All others are plain torch, smoothness with NumPy: top-k, dgc, gravac, sketched-sgd, terngrad, onebit, "
+    "powersgd, fp16. The tables of where time goes tell what they spend on encoding and decoding.",
+    "**Decisions** are made every 10 iterations where a name says no other *interval*, by mqgrad-authors every 5, by "
+    "policies as often as where they learned (the packaged one: 10). The grids of mqgrad compare give most published "
+    "rules *interval=5*, as runs have some 100 iterations. Fixed widths decide nothing, and measure every 100. What "
+    "measuring and deciding take is in the seconds.",
     "**Mean bits** are given where there is a width to choose. **Rules** that name no code run on ours (quantized).",
 )
 

@@ -44,7 +44,7 @@ def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary
     for each in overall:
         label = system_label(each.system)
         row: list[str | Shaded] = [f"**{label}**" if is_marked(each.system) else label]
-        row.append(_ratio(each.ratios.get("fp32")))
+        row.append(_mean_ratio(each, "fp32"))
         if several:
             row.append(each.worst.get("fp32", "").replace(common, "") or _NONE)
         for by_system, winner in zip(cells, best, strict=True):
@@ -222,7 +222,7 @@ def _verdicts(overall: OverallSummary) -> str:
 
 
 def _mean_ratio(overall: OverallSummary, name: str) -> str:
-    ratio, compared = overall.ratios[name], overall.compared[name]
+    ratio, compared = overall.ratios.get(name), overall.compared.get(name, 0)
     of = f" ({compared} of {overall.groups})" if ratio is not None and compared < overall.groups else ""
     return _ratio(ratio) + of
 

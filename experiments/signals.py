@@ -25,6 +25,12 @@ def exit_on_sigterm() -> None:
             signal.signal(number, leave)
 
 
+def stopped_by(number: int) -> KeyboardInterrupt | SystemExit:
+    """What to raise once a caught signal has been heeded, to end as by the signal itself: a KeyboardInterrupt for
+    SIGINT, for others a SystemExit with 128 and their number."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
 @contextlib.contextmanager
 def caught_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP by number instead of dying of them; none outside the main thread."""

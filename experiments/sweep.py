@@ -14,7 +14,7 @@ from mqgrad.agents.folder_lock import only_process_in
 from .files import replace_file
 from .netlab_tcp import DEFAULT_CONGESTION_CONTROL
 from .provenance import provenance
-from .signals import caught_signals
+from .signals import caught_signals, stopped_by
 from .sweep_cell import CellRunner, Place, default_program
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell, Link
@@ -22,8 +22,8 @@ from .sweep_result import CellResult
 
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
 _SAME_ORIGIN = {
-    "machine": ("cpu", "cores"),
-    "versions": ("torch", "numpy"),
+    "machine": ("cpu", "cpu_family", "cpu_model", "cores"),
+    "versions": ("torch", "numpy", "codec"),
 }  # what times and losses depend on
 
 
@@ -54,7 +54,8 @@ class Sweep:
         """Carry out what is pending, one run after another. A run that fails is a result like any other.
 
         Raises:
-            KeyboardInterrupt: SIGINT, SIGTERM or SIGHUP; no process is left, and every finished run is on disk.
+            KeyboardInterrupt: SIGINT; no process is left, and every finished run is on disk.
+            SystemExit: SIGTERM or SIGHUP, likewise; with 128 and the signal's number.
             NetLabError: no lab can be built here, or the last one cannot be removed.
             ValueError: the folder's runs in labs had another congestion control than those that are pending.
         """
@@ -67,7 +68,7 @@ class Sweep:
             with CellRunner(self.config, place) as runner:
                 for cell in pending:
                     if caught:
-                        raise KeyboardInterrupt
+                        raise stopped_by(caught[0])
                     on_start(cell)
                     result = runner.run(cell)
                     if cell in earlier:
@@ -88,7 +89,7 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
 
     Raises:
         ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
-            machine or version of torch or numpy.
+            machine, version of torch or numpy, or implementation of the codec.
     """
     config.check_names()
     given = {"sweep": config.to_dict(), "policies": config.policy_digests()}

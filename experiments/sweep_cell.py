@@ -16,6 +16,7 @@ from .machine_load import OthersLoad
 from .netlab_job import find_program
 from .provenance import git_revision
 from .run_server import RunRequest
+from .signals import stopped_by
 from .sweep_config import SweepConfig
 from .sweep_grid import Cell, Link, System
 from .sweep_result import REASON_CHARACTERS, CellResult, Ending, result_of
@@ -84,7 +85,8 @@ class CellRunner:
         because the kernel refused to take the last lab down or to build another.
 
         Raises:
-            KeyboardInterrupt: a signal asked to stop.
+            KeyboardInterrupt: SIGINT asked to stop.
+            SystemExit: another signal did.
             NetLabError: no lab can be built here: not even the first one was, or several in a row were not.
         """
         started, others = time.monotonic(), OthersLoad()
@@ -97,7 +99,7 @@ class CellRunner:
             started, others = time.monotonic(), OthersLoad()
             ending = self._attempt(cell, record, limit)
         if self._place.caught:
-            raise KeyboardInterrupt
+            raise stopped_by(self._place.caught[0])
         result = result_of(
             cell,
             ending,

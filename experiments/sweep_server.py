@@ -74,7 +74,7 @@ class LabServer:
 
     def sent_bytes(self) -> list[int]:
         try:
-            return [self._lab.counters(host).tx_bytes for host in range(self._lab.hosts)]
+            return [host.tx_bytes for host in self._lab.counters()]
         except NetLabError:  # a figure that is missing ends no sweep
             return []
 

@@ -3,9 +3,20 @@
 import ctypes
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import emulated_cuda
+import instruction_sets
 import pytest
+
+
+@pytest.fixture(scope="session")
+def kernel_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The CPU kernels as they are shipped, with all their clones."""
+    try:
+        return instruction_sets.compile_kernels(tmp_path_factory.mktemp("kernels"))
+    except instruction_sets.Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,8 @@ def run(program: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    try:
-        return fuzz_kernels.build_guarded(tmp_path_factory.mktemp("guarded"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+def guarded(kernel_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return fuzz_kernels.build_guarded(tmp_path_factory.mktemp("guarded"), kernels=kernel_objects)
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,9 @@ def test_every_peer_at_hand_decodes_what_it_encoded() -> None:
     x = torch.randn(4096, generator=torch.Generator().manual_seed(0))
     coders, _ = bench_peers.find_peers(x.numel(), 1)
     figures = list(bench_codec.measure_group(coders, x, threads=1, rounds=1))
-    assert all(f.nmse < (0.01 if f.bits >= 8 else 2) for f in figures)
+    for each in figures:
+        largest = {2: 1.0, 4: 0.1}.get(each.bits, 0.01)  # what decodes to zeros has 1
+        assert each.nmse < (2 * largest if "stochastic" in each.coder else largest), each.coder
 
 
 def test_the_command_writes_the_codec_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

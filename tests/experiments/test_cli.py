@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,28 +261,38 @@ def test_errors_are_shown_as_they_are_before_workers_start(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_a_run_its_workers_and_leaves_no_files(number: int, code: int, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    of_torch = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch")}  # a folder that it leaves
+    drawn = {"FORCE_COLOR": "1", "TERM": "xterm"}  # the progress bar, into a pipe
     process = subprocess.Popen(
         [MQGRAD, "run", "--workload", "digits-mlp", "--iterations", "100000"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(scratch), **of_torch, **drawn},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while len(children(process.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.2)
+        read_until(process, b"loss")  # of the first point
         workers = children(process.pid)
         assert len(workers) == 2
-        time.sleep(5)
-        assert list(tmp_path.iterdir())
+        assert list(scratch.iterdir())
         process.send_signal(number)
         assert process.wait(30) == code
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-        assert not list(tmp_path.iterdir())
+        assert not list(scratch.iterdir())
     finally:
         process.kill()
         process.communicate()
+
+
+def read_until(process: "subprocess.Popen[bytes]", words: bytes) -> None:
+    assert process.stdout is not None
+    printed = b""
+    while words not in printed:
+        more = os.read(process.stdout.fileno(), 4096)
+        assert more, "it ended"
+        printed += more
 
 
 def children(pid: int) -> list[int]:

@@ -126,9 +126,9 @@ def test_two_labs_at_once_do_not_meet(tmp_path: Path) -> None:
         with pytest.raises(iproute.NetLabError, match="is running"), NetLab(2, name=one.name):
             pass
         transfer(two, tmp_path, 1_000_000)
-        assert one.counters(0).rx_bytes < 10_000
+        assert one.counters()[0].rx_bytes < 10_000
         transfer(one, tmp_path, 1_000_000)
-        assert one.counters(0).rx_bytes > 900_000
+        assert one.counters()[0].rx_bytes > 900_000
 
 
 def test_without_root_or_tools_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,15 @@
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from comparison import ROWS, SYSTEMS, result, small_config
 
+from mqgrad.compressors import compressor_names
+from mqgrad.controllers import controller_names, make_controller
 from mqgrad.experiments.report_groups import summarize, verdict
 from mqgrad.experiments.report_labels import families
 from mqgrad.experiments.report_overall import summarize_overall
@@ -77,11 +80,34 @@ def test_a_report_of_a_stopped_sweep_says_what_is_missing(last: int, tmp_path: P
     )
     groups = summarize(config, rows)
     overall = {each.system: each for each in summarize_overall(config, groups)}
-    (mean,) = {row[1] for row in overall_table(list(overall.values())).rows if row[0] == "fp16"}
-    assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
+    for table in (overall_table(list(overall.values())), ratio_table(groups, list(overall.values()))):
+        (mean,) = {row[1] for row in table.rows if row[0] == "fp16"}
+        assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
     if last:
         verdicts = {each.system: verdict(each) for each in groups[1].systems}
         assert verdicts["fixed:4"] == ("unknown" if last == 1 else "undecided")
+
+
+def test_a_report_of_a_sweep_that_has_only_begun_has_no_means() -> None:
+    config = small_config()
+    groups = summarize(config, [result("fixed:4", 1, [1.0])])
+    assert [row[1] for row in ratio_table(groups, summarize_overall(config, groups)).rows] == ["—", "—"]
+
+
+def test_the_notes_name_every_code_and_tell_how_often_decisions_are_made(tmp_path: Path) -> None:
+    write_results(tmp_path, small_config(systems=SYSTEMS), ROWS)
+    lines = write_report(tmp_path).markdown.read_text().splitlines()
+    codes, decisions = (
+        next(line for line in lines if title in line) for title in ("**Implementations**", "**Decisions**")
+    )
+    assert set(compressor_names()) - {"none"} <= set(re.findall(r"[\w-]+", codes))
+    intervals = {name: make_controller(name).interval for name in controller_names() if name != "fixed"}
+    assert intervals == {**dict.fromkeys(intervals, 10), "mqgrad-authors": 5}
+    assert make_controller("default").interval == 10
+    assert make_controller("fixed:4").interval == 100
+    assert "every 10 iterations" in decisions
+    assert "mqgrad-authors every 5" in decisions
+    assert "measure every 100" in decisions
 
 
 def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:

@@ -114,5 +114,5 @@ def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
         (tcp, 1000.0),
     ]
     assert report["tcp"] == tcp
-    assert set(report["machine"]) == {"cpu", "cores", "kernel"}
+    assert set(report["machine"]) == {"cpu", "cpu_family", "cpu_model", "cores", "kernel"}
     assert report["figures"] == [{"bits": 4}] * 2

@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from comparison import small_config
 from fake_server import fake_program, run_fake
+from labs import needs_lab
+from rich.console import Console
 
 from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
+from mqgrad.experiments.compare_progress import run_sweep
+from mqgrad.experiments.netlab import list_labs
 from mqgrad.experiments.report_pages import write_report
 from mqgrad.experiments.sweep import load_config, load_results, open_sweep
 from mqgrad.experiments.sweep_config import SweepConfig
@@ -104,7 +108,7 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     assert load_config(tmp_path / "out") == small_config(seeds=(1,))
     fields = json.loads((tmp_path / "out" / "config.json").read_text())
     assert {"revision", "versions", "machine"} <= set(fields)
-    assert {"cpu", "cores", "kernel", "tcp"} == set(fields["machine"])
+    assert {"cpu", "cpu_family", "cpu_model", "cores", "kernel", "tcp"} == set(fields["machine"])
     assert "lab" not in fields
 
 
@@ -112,9 +116,12 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
     ("part", "name", "there"),
     [
         ("machine", "cpu", "another processor"),
+        ("machine", "cpu_family", "another family"),
+        ("machine", "cpu_model", "another model"),
         ("machine", "cores", 96),
         ("versions", "torch", "2.10.0"),
         ("versions", "numpy", None),
+        ("versions", "codec", "reference"),
     ],
 )
 def test_a_folder_of_another_machine_or_other_versions_is_not_continued(
@@ -225,6 +232,21 @@ def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> 
     assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
 
 
+@pytest.mark.parametrize(("system", "code"), [("fixed:6", None), ("fixed:8", 143)])
+def test_a_sweep_that_is_asked_to_end_ends_as_by_the_signal_and_with_a_report(
+    system: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _ = fake_program(tmp_path)
+    monkeypatch.setattr("mqgrad.experiments.sweep.default_program", lambda: program)
+    config = small_config(systems=("fixed:32", system), seeds=(1,))
+    console = Console(record=True, width=200)
+    with pytest.raises(KeyboardInterrupt if code is None else SystemExit) as stopped:
+        run_sweep(tmp_path / "out", config, False, console)
+    assert getattr(stopped.value, "code", None) == code
+    assert "the same command goes on: 1 runs are left" in console.export_text()
+    assert "UNFINISHED: 1 of 2 runs are missing" in (tmp_path / "out" / "report.md").read_text()
+
+
 @pytest.mark.timeout(200)
 def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -244,6 +266,24 @@ def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> 
     assert str(tmp_path) not in page
     again = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert "2 of them done" in again.stdout
+
+
+@needs_lab
+def test_a_real_sweep_on_shaped_hosts_counts_what_they_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is sent before training is noticed is not counted.
+    monkeypatch.setattr("mqgrad.experiments.sweep_cell._POLL_SECONDS", 0.002)
+    sizes = {"links": ("10mbit",), "iterations": 10, "settings": {"digits-mlp": {"width": 192}}}
+    config = small_config(systems=("fixed:8", "plain-ddp"), seeds=(1,), **sizes)
+    before = list_labs()
+    run_sweep(tmp_path, config, False, Console())
+    assert list_labs() == before
+    for row in load_results(tmp_path):
+        assert (row.outcome, row.retried, row.iterations) == ("finished", "", [5, 10]), row.reason
+        assert len(row.interface_bytes) == config.hosts
+        assert min(row.interface_bytes) >= row.wire_bytes > 0
+    assert "links shaped in the kernel" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")

@@ -1,6 +1,7 @@
 """Sweeps in labs that the kernel refuses to build, to use or to take down."""
 
 import collections
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -39,7 +40,9 @@ class FakeLab(LocalServer):
         super().request(run)
 
     def ending(self) -> Ending | None:
-        if self.record is not None and self.record.exists():
+        if self.record is not None:
+            while super().ending() is None and not self.record.exists():
+                time.sleep(0.002)  # else a run may be over before the rate has been looked at
             self.record = None
             self.step("rate")
         return super().ending()

@@ -8,6 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+from stable_baselines3 import DQN
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from mqgrad.agents.checkpoint import load_model
+
 POLICY = Path(__file__).parents[2] / "mqgrad" / "policies" / "default.mqg"
 SCRIPT = """
 import os
@@ -18,7 +23,7 @@ rank = os.environ["RANK"]
 os.chdir(sys.argv[1] + rank)
 digits = ["--workload", "digits-mlp", "--set", "width=16"]
 for arguments in (
-    ["run", *digits, "--controller", "policy.mqg", "--iterations", "6"],
+    ["run", *digits, "--controller", "policy.mqg", "--iterations", "6", "--record", "record.json"],
     ["train", "learned", *digits, "--algo", "dqn", "--budget-seconds", "0.2", "--total-steps", "12"],
     ["train", "learned", "--resume", "--total-steps", "15"],
     ["train", "nowhere", "--resume"],
@@ -46,13 +51,6 @@ def torchrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return job
 
 
-def test_torchrun_starts_the_command_as_a_module(tmp_path: Path) -> None:
-    record = tmp_path / "record.json"
-    digits = ["--workload", "digits-mlp", "--set", "width=16", "--controller", "fixed:4"]
-    torchrun("-m", "mqgrad", "run", *digits, "--iterations", "5", "--record", str(record))
-    assert json.loads(record.read_text())["outcome"] == "finished"
-
-
 def test_a_training_that_is_asked_to_end_saves_what_it_has_learned(tmp_path: Path) -> None:
     digits = ["--workload", "digits-mlp", "--set", "width=16", "--algo", "dqn", "--budget-seconds", "0.2"]
     job = subprocess.Popen(
@@ -64,14 +62,23 @@ def test_a_training_that_is_asked_to_end_saves_what_it_has_learned(tmp_path: Pat
     )
     try:
         deadline = time.monotonic() + 60
-        while not (tmp_path / "learned" / "config.json").exists() and time.monotonic() < deadline:
+        while not has_logged_a_decision(tmp_path / "learned" / "tensorboard"):
+            assert job.poll() is None
+            assert time.monotonic() < deadline
             time.sleep(0.2)
-        time.sleep(1)
         job.terminate()
         assert job.wait(25) != 0  # before torchrun's patience ends, after 30 s
     finally:
         job.kill()
-    assert (tmp_path / "learned" / "model.zip").exists()
+    assert load_model(tmp_path / "learned" / "model.zip", DQN).num_timesteps > 0
+
+
+def has_logged_a_decision(folder: Path) -> bool:
+    if not folder.exists():
+        return False
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return "mqgrad/bits" in events.Tags()["scalars"]
 
 
 def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
@@ -94,4 +101,5 @@ def test_only_rank_0_of_a_torchrun_job_reads_files(tmp_path: Path) -> None:
     for message in ("nowhere holds no run to resume", "missing.mqg"):
         assert message in job.stderr
     assert "rank 0 could not begin" in job.stderr
+    assert json.loads((host0 / "record.json").read_text())["outcome"] == "finished"
     assert list(host1.iterdir()) == [host1 / "ended"]

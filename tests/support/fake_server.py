@@ -1,5 +1,6 @@
 """Sweeps whose runs are made up."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from mqgrad.experiments.sweep import load_results, open_sweep
 from mqgrad.experiments.sweep_config import SweepConfig
 from mqgrad.experiments.sweep_result import CellResult
 
+SIGNALS = {"fixed:6": int(signal.SIGINT), "fixed:8": int(signal.SIGTERM)}
+"""What ends a sweep while the runs of these controllers are under way."""
+
 # Stands in for `mqgrad serve-runs`: what it does depends on the controller it is asked for.
 FAKE_SERVER = """
-import json, os, pathlib, signal, sys, time
+import json, os, pathlib, sys, time
 controller = ""
 for line in sys.stdin:
     if controller == "fixed:7":
@@ -25,8 +29,8 @@ for line in sys.stdin:
         time.sleep(60)
     if controller == "fixed:3":
         sys.exit(0)  # without a record
-    if controller == "fixed:6":
-        os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, at a moment that is known
+    if controller in {signals!r}:  # at a moment that is known
+        os.kill(os.getppid(), {signals!r}[controller])
         time.sleep(60)
     loss = [2.0, 1.0, float("nan") if controller == "fixed:5" else 0.5]
     points = [
@@ -45,7 +49,7 @@ for line in sys.stdin:
 def fake_program(folder: Path) -> tuple[list[str], Path]:
     """A command that serves runs, and the file to which it adds a line of process and controller for each."""
     calls, script = folder / "calls", folder / "fake.py"
-    script.write_text(FAKE_SERVER.format(calls=str(calls)))
+    script.write_text(FAKE_SERVER.format(calls=str(calls), signals=SIGNALS))
     calls.touch()
     return [sys.executable, str(script)], calls
 

@@ -31,8 +31,11 @@ def build_sanitized(folder: Path) -> Path:
     return _build(compiler, [f"-fsanitize={SANITIZERS}"], [CASES, INPUTS], folder / "sanitized")
 
 
-def build_guarded(folder: Path, cases: Path = CASES, kernels: Sequence[Path] = SOURCES) -> dict[str, Path]:
-    """Programs that do so between guard pages instead, one for each set of clones."""
+def build_guarded(
+    folder: Path, cases: Path = CASES, kernels: Sequence[Path] | None = None
+) -> dict[str, Path]:
+    """Programs that do so between guard pages instead, one for each set of clones; ``kernels`` are objects, compiled
+    here if they are not given."""
     return instruction_sets.build([cases, INPUTS], folder, ["-DMQGRAD_GUARD_PAGES"], kernels)
 
 

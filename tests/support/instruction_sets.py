@@ -27,25 +27,42 @@ class Unavailable(Exception):
     """This machine cannot build or run it; the message says why."""
 
 
-def build(
-    harness: list[Path], folder: Path, defines: Sequence[str] = (), kernels: Sequence[Path] = SOURCES
-) -> dict[str, Path]:
-    """Compile the kernels and what runs them, and return the programs, one for each entry of :data:`FEATURES`.
+def compile_kernels(folder: Path) -> list[Path]:
+    """Compile the kernels, for any number of :func:`build`.
 
     Raises:
         Unavailable: there is no g++ 12 or later for x86-64 and glibc, so that kernels have no clones.
     """
-    compiler = os.environ.get("CXX", "g++")
+    compiler = _compiler()
     _require_clones(compiler)
-    command = [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
-    sources = [*kernels, *harness]
-    jobs = {folder / f"{source.stem}.o": [str(source)] for source in sources}
-    objects, choices = list(jobs), {}
+    jobs = {folder / f"{source.stem}.o": [str(source)] for source in SOURCES}
+    _compile(_command(compiler), jobs)
+    return list(jobs)
+
+
+def build(
+    harness: list[Path], folder: Path, defines: Sequence[str] = (), kernels: Sequence[Path] | None = None
+) -> dict[str, Path]:
+    """Compile what runs the kernels, and return the programs, one for each entry of :data:`FEATURES`.
+
+    Args:
+        defines: further flags of the harness's compiler.
+        kernels: what :func:`compile_kernels` returned; None: compile them, too.
+
+    Raises:
+        Unavailable: as :func:`compile_kernels`.
+    """
+    compiler = _compiler()
+    if kernels is None:
+        kernels = compile_kernels(folder)
+    _require_clones(compiler)
+    jobs = {folder / f"{source.stem}.o": [str(source)] for source in harness}
+    objects, choices = [*kernels, *jobs], {}
     for told, bits in FEATURES.items():
         if bits is not None:
             choices[told] = folder / f"{told}.o"
             jobs[choices[told]] = [str(FOLDER / "chosen_instructions.cpp"), f"-DMQ_FEATURES={bits}"]
-    _compile(command, jobs)
+    _compile(_command(compiler, defines), jobs)
     programs = {told: folder / f"{harness[0].stem}-{told}" for told in FEATURES}
     for told, program in programs.items():
         chosen = [choices[told]] if told in choices else []
@@ -63,11 +80,19 @@ def build_for_arm(harness: list[Path], folder: Path, defines: Sequence[str] = ()
     emulator = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if shutil.which(compiler) is None or emulator is None:
         raise Unavailable(f"there is no {compiler}, or no qemu-aarch64")
-    command = [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
     jobs = {folder / f"{source.stem}-aarch64.o": [str(source)] for source in [*SOURCES, *harness]}
-    _compile(command, jobs)
+    _compile(_command(compiler, defines), jobs)
     _run([compiler, "-static", *map(str, jobs), "-o", str(program)])
     return [emulator, str(program)]
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def _command(compiler: str, defines: Sequence[str] = ()) -> list[str]:
+    """What compiles a file, up to the names of the object and of the file."""
+    return [compiler, *FLAGS, *defines, *(f"-isystem{path}" for path in include_paths()), "-c", "-o"]
 
 
 def _compile(command: list[str], jobs: Mapping[Path, list[str]]) -> None:

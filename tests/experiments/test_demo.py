@@ -1,0 +1,44 @@
+"""The demo: real runs, as short as they can be, under a policy that is not learned here."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mqgrad.experiments import demo
+from mqgrad.policy import policy_path
+
+
+def fake_export(model: Path, policy: Path) -> None:
+    shutil.copy(policy_path("default"), policy)
+
+
+def test_the_demo_does_not_do_again_what_it_finds_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "train": lambda config, resume: config.output / "model.zip",
+        "export": fake_export,
+        "BUDGET_SECONDS": 0.3,
+        "TESTED_ON": {"width": 8},
+        "TEST_SEEDS": (101,),
+        "OTHERS": {"fp32 DDP": demo.FP32},
+    }.items():
+        monkeypatch.setattr(demo, name, value)
+    demo.run_demo(tmp_path, 1.0, Console())
+    assert (tmp_path / "runs.png").exists()
+    done = {tmp_path / name: (tmp_path / name).stat().st_mtime_ns for name in ("policy.mqg", "runs.json")}
+
+    for name in ("train", "Distributed"):
+        monkeypatch.setattr(demo, name, lambda *_, **__: pytest.fail("it is done again"))
+    console = Console(record=True, width=300)
+    demo.run_demo(tmp_path, 1.0, console)
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    told = console.export_text()
+    assert all(f"{path} is there already" in told for path in done)
+    assert "fp32 DDP" in told
+
+    (tmp_path / "policy.mqg").touch()  # another policy than that of the runs
+    with pytest.raises(pytest.fail.Exception, match="it is done again"):
+        demo.run_demo(tmp_path, 1.0, console)

@@ -1,0 +1,76 @@
+"""Whose work counts as that of others. Other work may be going on, which only adds to theirs."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqgrad.experiments.machine_load import OthersLoad, busy_seconds, own_seconds
+
+SPENT = 0.5  # CPU seconds of each process below
+WORK = f"""
+import pathlib, sys, time
+while time.process_time() < {SPENT}:
+    pass
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(60)
+"""
+# The process that it starts has nobody above it who belongs to the test.
+ORPHAN = """
+import subprocess, sys
+command = [sys.executable, "-c", *sys.argv[1:]]
+print(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
+"""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/stat").exists(), reason="no /proc tells who is busy")
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Path:
+    """Made by a process that has spent its seconds, and lives on."""
+    return tmp_path / "done"
+
+
+@pytest.fixture
+def child(done: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen([sys.executable, "-c", WORK, str(done)]) as process:
+        yield process
+        process.kill()
+
+
+def test_what_a_child_spends_is_our_own_while_it_lives_and_when_it_has_ended(
+    done: Path, child: "subprocess.Popen[bytes]"
+) -> None:
+    before, busy, load, started = own_seconds(), busy_seconds(), OthersLoad(), time.monotonic()
+    wait_for(done)
+    assert own_seconds() - before > 0.8 * SPENT
+    others = load.cores() * (time.monotonic() - started)
+    assert others <= max(0.0, busy_seconds() - busy - 0.8 * SPENT)
+    child.kill()
+    child.wait()
+    assert own_seconds() - before > 0.8 * SPENT
+
+
+def test_what_a_stranger_spends_is_that_of_others(done: Path) -> None:
+    load, started, before = OthersLoad(), time.monotonic(), own_seconds()
+    starter = [sys.executable, "-c", ORPHAN, WORK, str(done)]
+    pid = int(subprocess.run(starter, check=True, capture_output=True, text=True).stdout)
+    try:
+        wait_for(done)
+        others = load.cores() * (time.monotonic() - started)
+        assert others > 0.5 * SPENT
+        assert own_seconds() - before < 0.5 * SPENT
+    finally:
+        os.kill(pid, signal.SIGKILL)

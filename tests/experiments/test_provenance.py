@@ -1,0 +1,31 @@
+"""Which machine figures are said to come from."""
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from mqgrad.experiments.provenance import processor, provenance
+
+ZEN_4 = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"
+ZEN_5 = "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "told"),
+    [
+        (f"{ZEN_4}\n{ZEN_4}", ("AMD EPYC", "25", "17")),
+        (f"{ZEN_5}\n{ZEN_4}", ("AMD EPYC", "26", "2")),
+        ("BogoMIPS\t: 243.75\nCPU implementer\t: 0x41\n", (platform.machine(), None, None)),
+        ("", (platform.machine(), None, None)),
+    ],
+)
+def test_the_first_processor_is_told(cpuinfo: str, told: tuple[str | None, ...], tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(cpuinfo)
+    assert tuple(processor(file).values()) == told
+
+
+def test_where_the_kernel_tells_nothing_there_is_the_architecture(tmp_path: Path) -> None:
+    assert processor(tmp_path / "cpuinfo")["cpu"] == platform.machine()
+    assert set(processor()) <= set(provenance()["machine"])
