@@ -1,6 +1,7 @@
 """The Gymnasium environment around a data-parallel training run."""
 
 import math
+import warnings
 from typing import Any
 
 import gymnasium
@@ -159,6 +160,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._observer = Observer(schema, self.settings.budget_seconds)
         self._reward = make_reward(self.settings)
         self._running = False
+        self._warned = False
         self._line = ""
 
     def reset(
@@ -173,6 +175,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         Raises:
             ValueError: an unknown option or a wrong rate.
             WorkerError: a worker died or hangs.
+
+        Warns:
+            RuntimeWarning: the opening interval has used up the budget; said once.
         """
         super().reset(seed=seed)
         training_seed = int(self.np_random.integers(2**31))
@@ -185,7 +190,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = True
         self._reward.reset(opening)
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
-        return self._observer.observe(opening), self._info(opening)
+        observation = self._observer.observe(opening)
+        self._warn_if_spent(opening)
+        return observation, self._info(opening)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Train one interval at the width that ``action`` chooses.
@@ -236,6 +243,20 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     def _is_spent(self) -> bool:
         budget, max_steps = self.settings.budget_seconds, self.settings.max_steps
         return (budget is not None and self._observer.elapsed_seconds >= budget) or self._steps == max_steps
+
+    def _warn_if_spent(self, opening: IntervalStatistics) -> None:
+        """Once: after an opening that uses up the budget, all there is to learn from is one decision without gain."""
+        budget, spent = self.settings.budget_seconds, self._observer.elapsed_seconds
+        if self._warned or budget is None or spent < budget:
+            return
+        self._warned = True
+        warnings.warn(
+            f"budget_seconds={budget:g} is spent before the first decision: the {opening.iteration} iterations "
+            f"of the opening took {spent:.3g} s. Nothing is left to gain in such an episode: give a budget of many "
+            "times that, or a smaller opening",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def _info(self, statistics: IntervalStatistics) -> dict[str, Any]:
         elapsed = self._observer.elapsed_seconds

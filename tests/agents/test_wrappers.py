@@ -68,6 +68,7 @@ def test_the_price_follows_the_pace_where_episodes_draw_their_links() -> None:
         assert env.envs[0].get_wrapper_attr("by_pace") is differ
 
 
+@pytest.mark.filterwarnings("ignore:budget_seconds")
 def test_the_first_episode_may_end_with_its_first_interval() -> None:
     """Then no transition is in the replay buffer yet whose reward could be shaped anew."""
     config = TrainConfig(output=Path("unused"), algo="dqn", total_steps=3, warm_start="none")

@@ -67,6 +67,17 @@ def test_spent_budget_truncates(toy: ToyCluster) -> None:
     assert ends == [(False, False)] * 10 + [(False, True)]
 
 
+def test_an_opening_that_uses_up_the_budget_is_warned_of_once(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy, budget_seconds=0.02, initial_bits=8)
+    with pytest.warns(RuntimeWarning, match=r"budget_seconds=0\.02 .* 2 iterations of the opening took 0\.036 s"):
+        env.reset(seed=0)
+    assert env.step(np.int64(0))[1:4] == (0.0, False, True)  # as measured seconds have it: no error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.reset()
+        BitWidthEnv(cluster=toy, budget_seconds=0.04, initial_bits=8).reset()
+
+
 def test_max_steps_truncates(toy: ToyCluster) -> None:
     assert len(play(BitWidthEnv(cluster=toy, budget_seconds=None, max_steps=4), 0)[0]) == 4
 
