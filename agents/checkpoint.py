@@ -98,7 +98,11 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
 
 def save_settings(run: Path, settings: BitWidthSettings) -> None:
     """Write the environment's settings as ``run/environment.json``: an exported policy needs them."""
-    (run / "environment.json").write_text(json.dumps(plain(settings), default=repr, indent=2) + "\n")
+    (run / "environment.json").write_text(_as_json(settings) + "\n")
+
+
+def _as_json(settings: BitWidthSettings) -> str:
+    return json.dumps(plain(settings), default=repr, indent=2)
 
 
 def load_settings(run: Path) -> BitWidthSettings | None:
@@ -117,6 +121,24 @@ def load_settings(run: Path) -> BitWidthSettings | None:
         return restored_settings(BitWidthSettings, saved)
     except (TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} holds no settings of an environment ({error})") from error
+
+
+def check_settings(run: Path, settings: BitWidthSettings) -> None:
+    """Raise ``ValueError``, naming what differs, unless a run goes on in the environment that it began in.
+
+    Only how long a silent worker is waited for may differ.
+    """
+    saved = load_settings(run)
+    if saved is None:
+        return
+    had, has = (json.loads(_as_json(each)) for each in (saved, settings))
+    differing = [name for name in has if has[name] != had[name] and name != "timeout_seconds"]
+    if differing:
+        before, now = (", ".join(f"{name}={of[name]!r}" for name in differing) for of in (had, has))
+        raise ValueError(
+            f"{run} holds a run in an environment with {before} and cannot go on in one with {now}: choose another "
+            "folder, or the environment that it began in"
+        )
 
 
 def load_model(path: Path, algorithm: type[BaseAlgorithm], env: VecEnv | None = None) -> BaseAlgorithm:

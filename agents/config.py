@@ -11,6 +11,8 @@ from mqgrad.trainers.clock import ModelClock
 
 DEFAULT_ALGO = "ppo"
 WARM_STARTS = ("auto", "goodput", "none")
+OF_THE_AGENT = ("algo", "seed", "hyperparameters", "warm_start", "time_price", "action_repeat")
+"""Settings with which a run goes on as it began; its environment is compared as it is, not as it was asked for."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

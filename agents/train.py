@@ -24,8 +24,15 @@ from .callbacks import (
     ProgressCallback,
     RepriceCallback,
 )
-from .checkpoint import find_time_price, latest_checkpoint, load_checkpoint, save_checkpoint, save_settings
-from .config import TrainConfig, plain
+from .checkpoint import (
+    check_settings,
+    find_time_price,
+    latest_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    save_settings,
+)
+from .config import OF_THE_AGENT, TrainConfig, plain
 from .folder_lock import only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
@@ -88,9 +95,12 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
     config.to_json()  # what cannot be saved is found before workers start
     interruption = Interruption()
     with _signals(interruption), _one_thread(), contextlib.closing(build_env(config, make_env)) as env:
+        settings = env.get_attr("settings")[0]
+        if checkpoint is not None:
+            check_settings(config.output, settings)
         model, seconds = _start(config, env, checkpoint)
         config.save(config.output / "config.json")  # a run that is refused stays as it was
-        save_settings(config.output, env.get_attr("settings")[0])
+        save_settings(config.output, settings)
         _learn(config, model, seconds, interruption)
         model.save(config.output / "model.zip")
         interruption.reraise()
@@ -127,10 +137,8 @@ def _starting_point(config: TrainConfig, resume: bool) -> Path | None:
 
 
 def _check_same_run(config: TrainConfig, before: TrainConfig) -> None:
-    for name in ("algo", "seed", "hyperparameters", "warm_start", "time_price", "action_repeat", "env"):
+    for name in OF_THE_AGENT:
         asked, had = plain(getattr(config, name)), plain(getattr(before, name))
-        if name == "env":
-            asked, had = ({**settings, "timeout_seconds": None} for settings in (asked, had))
         if asked != had:
             raise ValueError(
                 f"{config.output} holds a run with {name}={had!r} and cannot go on with {asked!r}"

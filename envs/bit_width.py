@@ -1,5 +1,6 @@
 """The Gymnasium environment around a data-parallel training run."""
 
+import dataclasses
 import math
 import warnings
 from typing import Any
@@ -146,6 +147,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         **arguments: Any,
     ) -> None:
         self.settings: BitWidthSettings = make_settings(preset, arguments)
+        if cluster is not None:
+            self.settings = dataclasses.replace(self.settings, num_workers=cluster.world_size)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode {render_mode!r} is unknown; choose None or 'ansi'")
         self.render_mode = render_mode

@@ -11,8 +11,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mqgrad.agents.checkpoint import load_settings
-from mqgrad.agents.config import TrainConfig, plain
+from mqgrad.agents.config import OF_THE_AGENT, TrainConfig, plain
 from mqgrad.agents.train import check_writable, train
+from mqgrad.envs.settings import make_settings
+from mqgrad.trainers.clock import ModelClock
 from mqgrad.trainers.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.settings import check_positive
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from .tensorboard_log import TensorBoardLog
 
 _T = TypeVar("_T")
-_OF_THE_AGENT = ("algo", "warm_start", "action_repeat", "seed")
 
 
 def under_torchrun() -> bool:
@@ -40,16 +41,20 @@ def read_once(read: Callable[[], _T]) -> _T:
 
 @contextlib.contextmanager
 def open_cluster(
-    workload: str, settings: dict[str, Any], num_workers: int, timeout_seconds: float = 60.0
+    workload: str,
+    settings: dict[str, Any],
+    num_workers: int,
+    timeout_seconds: float = 60.0,
+    clock: ModelClock | None = None,
 ) -> Iterator[Distributed | None]:
     """Local workers, or the ranks of the torchrun job: there, ranks other than 0 serve and then get None."""
     if not under_torchrun():
         with Distributed(
-            workload, settings, num_workers=num_workers, timeout_seconds=timeout_seconds
+            workload, settings, num_workers=num_workers, clock=clock, timeout_seconds=timeout_seconds
         ) as cluster:
             yield cluster
         return
-    cluster = Distributed.from_torchrun(workload, settings, timeout_seconds=timeout_seconds)
+    cluster = Distributed.from_torchrun(workload, settings, clock=clock, timeout_seconds=timeout_seconds)
     if int(os.environ["RANK"]) == 0:
         with cluster:
             yield cluster
@@ -66,13 +71,15 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
 
     import mqgrad.envs  # noqa: F401 (registers the environment)
 
-    env = config.env
-    settings, timeout_seconds = env.get("workload_settings") or {}, env.get("timeout_seconds", 60.0)
-    with open_cluster(env["workload"], settings, 0, timeout_seconds) as cluster:
+    env = config.env_arguments()
+    settings = make_settings(env.get("preset"), {name: env[name] for name in env if name != "preset"})
+    with open_cluster(
+        settings.workload, settings.workload_settings or {}, 0, settings.timeout_seconds, settings.clock
+    ) as cluster:
         if cluster is None:
             return None
         return train(
-            config,
+            dataclasses.replace(config, env={**config.env, "num_workers": cluster.world_size}),
             resume=resume,
             make_env=lambda: gymnasium.make("mqgrad/BitWidth-v0", cluster=cluster, **env),
         )
@@ -96,7 +103,7 @@ def resume_config(
         raise FileNotFoundError(f"{output} holds no run to resume; start one without --resume")
     saved = TrainConfig.load(path)
     started_with = plain(load_settings(output) or {}) | saved.env
-    started_with |= {name: getattr(saved, name) for name in _OF_THE_AGENT}
+    started_with |= {name: getattr(saved, name) for name in OF_THE_AGENT}
     for option, (name, value) in given.items():
         if name == "timeout_seconds":
             saved = dataclasses.replace(saved, env={**saved.env, name: value})

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN, PPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from toy_link import toy_env
+from toy_link import ToyLink, toy_env
 from toy_training import config_for
 
 from mqgrad.agents.build import algorithm_class
@@ -108,7 +108,6 @@ def _raise(error: Exception) -> None:
         ({"hyperparameters": {"gamma": 0.1}}, r"hyperparameters=\{\} and cannot go on with \{'gamma': 0.1\}"),
         ({"seed": 9}, "cannot go on with 9"),
         ({"time_price": False}, "time_price=True"),
-        ({"env": {"num_workers": 3}}, "'num_workers': 3"),
     ],
 )
 def test_a_run_goes_on_with_its_own_settings_only(
@@ -117,7 +116,33 @@ def test_a_run_goes_on_with_its_own_settings_only(
     train(config_for(tmp_path, total_steps=20), make_env=toy_env)
     with pytest.raises(ValueError, match=message):
         train(config_for(tmp_path, total_steps=40, **changed), resume=True, make_env=toy_env)
-    train(config_for(tmp_path, total_steps=21, env={"timeout_seconds": 99.0}), resume=True, make_env=toy_env)
+    train(config_for(tmp_path, total_steps=21), resume=True, make_env=toy_env)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            {"budget_seconds": 75.0},
+            r"budget_seconds=150\.0 and cannot go on in one with budget_seconds=75\.0",
+        ),
+        ({"link_mbit_per_s": (10, 100)}, r"link_mbit_per_s=None .* link_mbit_per_s=\[10, 100\]"),
+        ({"world_size": 4}, "num_workers=2 and cannot go on in one with num_workers=4"),
+    ],
+)
+def test_a_run_goes_on_in_its_own_environment_only(
+    tmp_path: Path, other: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config_for(tmp_path, total_steps=20), make_env=toy_env)
+    before = (tmp_path / "environment.json").read_text()
+    other = dict(other)
+    monkeypatch.setattr(ToyLink, "world_size", other.pop("world_size", 2))
+    with pytest.raises(ValueError, match=f"{tmp_path} holds a run in an environment with {message}"):
+        train(config_for(tmp_path, total_steps=40), resume=True, make_env=lambda: toy_env(**other))
+    assert (tmp_path / "environment.json").read_text() == before
+    monkeypatch.undo()
+    patient = {"timeout_seconds": 99.0}
+    train(config_for(tmp_path, total_steps=21), resume=True, make_env=lambda: toy_env(**patient))
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

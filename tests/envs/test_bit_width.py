@@ -35,6 +35,11 @@ def test_registered_on_import(toy: ToyCluster) -> None:
     env.close()
 
 
+def test_the_ranks_of_a_given_cluster_are_the_workers(toy: ToyCluster) -> None:
+    toy.world_size = 4
+    assert BitWidthEnv(cluster=toy).settings.num_workers == 4
+
+
 def test_same_seed_same_trajectory(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, link_mbit_per_s=(10.0, 1000.0))
     first = play(env, 3, seed=5)
@@ -71,7 +76,7 @@ def test_an_opening_that_uses_up_the_budget_is_warned_of_once(toy: ToyCluster) -
     env = BitWidthEnv(cluster=toy, budget_seconds=0.02, initial_bits=8)
     with pytest.warns(RuntimeWarning, match=r"budget_seconds=0\.02 .* 2 iterations of the opening took 0\.036 s"):
         env.reset(seed=0)
-    assert env.step(np.int64(0))[1:4] == (0.0, False, True)  # as measured seconds have it: no error
+    assert env.step(np.int64(0))[1:4] == (0.0, False, True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         env.reset()

@@ -1,15 +1,18 @@
 """What a run leaves behind besides its result."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from toy_cluster import CLOCK, ToyCluster
 
+from mqgrad.agents.config import TrainConfig
 from mqgrad.experiments.runs import PARTS, RunPoint
 from mqgrad.experiments.tensorboard_log import TensorBoardLog
-from mqgrad.experiments.training import check_run, open_cluster
+from mqgrad.experiments.training import check_run, open_cluster, train_policy
 
 
 def point(iteration: int, seconds: float, mebibytes: float) -> RunPoint:
@@ -70,3 +73,27 @@ def test_ranks_have_the_timeout_that_is_asked_for(torchrun: bool, monkeypatch: p
     with open_cluster("digits-mlp", {}, 2, 300.0) as cluster:
         settings: Any = cluster if not torchrun else cluster.enter_result
     assert settings["timeout_seconds"] == 300.0
+
+
+@pytest.mark.parametrize("saved", [{}, {"workload": "digits-mlp", "clock": dataclasses.asdict(CLOCK)}])
+def test_a_torchrun_job_trains_on_as_many_workers_as_it_has_ranks(
+    saved: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, opened, trained = ToyCluster(), [], []
+    cluster.world_size = 4
+
+    def open_toy(*arguments: Any) -> contextlib.AbstractContextManager[ToyCluster]:
+        opened.append(arguments)
+        return contextlib.nullcontext(cluster)
+
+    def record(config: TrainConfig, *, resume: bool, make_env: Any) -> None:
+        trained.append((config.env, make_env().unwrapped.settings))
+
+    monkeypatch.setattr("mqgrad.experiments.training.under_torchrun", lambda: True)
+    monkeypatch.setattr("mqgrad.experiments.training.open_cluster", open_toy)
+    monkeypatch.setattr("mqgrad.experiments.training.train", record)
+    train_policy(TrainConfig(output=tmp_path, total_steps=1, env=saved), resume=True)
+    [(workload, _, _, _, clock)], [(env, settings)] = opened, trained
+    assert workload == settings.workload == saved.get("workload", "digits-cnn")
+    assert clock == settings.clock == (CLOCK if saved else None)
+    assert env["num_workers"] == settings.num_workers == 4
