@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from mqgrad.observation import ObservationSchema
+from mqgrad.envs import BitWidthSettings
 
 from .config import TrainConfig
 from .sarsa import Sarsa
@@ -119,15 +119,15 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
         ValueError: for an algorithm that cannot choose among discrete actions.
     """
     algorithm = algorithm_class(config.algo)
-    schema = env.get_attr("settings")[0].schema
-    warm = starts_warm(config, schema)
+    settings = env.get_attr("settings")[0]
+    warm = starts_warm(config, settings)
     arguments = {**_preset(config, warm=warm), **config.hyperparameters}
     try:
         model = algorithm("MlpPolicy", env, seed=config.seed, device="cpu", **arguments)
     except AssertionError as error:
         raise ValueError(f"algorithm {config.algo!r} does not fit {env.action_space}: {error}") from error
     if warm:
-        imitate_goodput(model, schema, seed=config.seed)
+        imitate_goodput(model, settings.schema, seed=config.seed)
     return model
 
 
@@ -140,10 +140,11 @@ def _preset(config: TrainConfig, *, warm: bool) -> dict[str, Any]:
     return {name: value for table in tables for name, value in table.get(config.algo, {}).items()}
 
 
-def starts_warm(config: TrainConfig, schema: ObservationSchema) -> bool:
+def starts_warm(config: TrainConfig, settings: BitWidthSettings) -> bool:
     """Whether the network is to imitate the goodput rule before it learns."""
     if config.warm_start == "auto":
-        return config.algo in WARM_STARTED and schema.kind == "full"
+        has_what_it_needs = settings.observation == "full" and settings.action == "absolute"
+        return config.algo in WARM_STARTED and has_what_it_needs
     return config.warm_start == "goodput"
 
 

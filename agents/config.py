@@ -50,7 +50,8 @@ class TrainConfig:
     all of them."""
     warm_start: str = "auto"
     """``goodput``: begin with a network that imitates the goodput rule, see :mod:`mqgrad.agents.warm_start`;
-    ``none``: with a random one; ``auto``: ``goodput`` for dqn, ppo and a2c with the ``full`` observation."""
+    ``none``: with a random one; ``auto``: ``goodput`` for dqn, ppo and a2c with the ``full`` observation and
+    ``absolute`` actions."""
     tensorboard: Path | None = None
     """Folder of TensorBoard logs; ``None`` for ``output/tensorboard``."""
     progress_bar: bool = True

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
@@ -109,20 +110,23 @@ def imitate_goodput(
     steps: int = 2500,
     batch_size: int = 256,
     seed: int = 0,
-) -> float:
+) -> None:
     """Train the network of a DQN, PPO or A2C model to decide as the goodput rule does; seconds, no environment.
 
     Q values are fitted to the expected advantages, so that learning goes on from values of the right size;
     action logits by cross-entropy with the rule's choice.
 
-    Returns:
-        the share of new imagined observations on which the network's choice loses less than a tenth.
-
     Raises:
-        ValueError: for observations that do not hold what the rule needs, or another kind of network.
+        ValueError: for observations that do not hold what the rule needs, actions that are not widths, or another
+            kind of network.
     """
     if schema.kind != "full":
         raise ValueError(f'warm_start="goodput" needs observation="full", got {schema.kind!r}')
+    if not isinstance(model.action_space, spaces.Discrete) or model.action_space.n != len(schema.widths):
+        raise ValueError(
+            f'warm_start="goodput" needs action="absolute", one action for each of the {len(schema.widths)} widths, '
+            f"got {model.action_space}"
+        )
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(model.policy.parameters(), lr=2e-3)
     for step in range(steps):
@@ -135,7 +139,6 @@ def imitate_goodput(
         optimizer.step()
     if isinstance(model.policy, DQNPolicy):
         model.policy.q_net_target.load_state_dict(model.policy.q_net.state_dict())
-    return _agreement(model, schema, rng)
 
 
 def _imitation_loss(model: BaseAlgorithm, observations: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -149,12 +152,3 @@ def _imitation_loss(model: BaseAlgorithm, observations: torch.Tensor, target: to
         # Soft targets: neighbours of the best width stay likely, and hence explored.
         return torch.nn.functional.cross_entropy(log_odds, torch.softmax(target / 0.1, dim=1))
     raise ValueError(f"a {type(policy).__name__} cannot be warm-started; choose dqn, ppo or a2c")
-
-
-def _agreement(model: BaseAlgorithm, schema: ObservationSchema, rng: np.random.Generator) -> float:
-    observations = imagined_observations(schema, 1000, rng)
-    actions, _ = model.predict(observations.astype(np.float32), deterministic=True)
-    progress, seconds = relative_goodput(observations, schema)
-    goodput = np.where(_reached(observations, schema), progress / seconds, 0.0)
-    reached = np.take_along_axis(goodput, np.asarray(actions)[:, None], axis=1)[:, 0]
-    return float((reached > 0.9 * goodput.max(axis=1)).mean())

@@ -65,6 +65,14 @@ def test_a_warm_network_decides_like_the_rule_before_any_step(tmp_path: Path, al
         assert np.mean([env.settings.widths[action] in right for action in actions]) > 0.7
 
 
+def test_it_needs_an_action_for_each_width(tmp_path: Path) -> None:
+    config = TrainConfig(output=tmp_path, total_steps=1, warm_start="goodput")
+    with pytest.raises(ValueError, match=r'needs action="absolute".* 8 widths, got Discrete\(2\)'):
+        build_model(config, build_env(config, lambda: toy_env(action="keep-or-increase")))
+    config.warm_start = "auto"
+    build_model(config, build_env(config, lambda: toy_env(action="keep-or-increase")))
+
+
 def test_it_needs_the_observation_that_holds_the_statistics(tmp_path: Path) -> None:
     config = TrainConfig(output=tmp_path, total_steps=1, warm_start="goodput")
     with pytest.raises(ValueError, match='needs observation="full"'):
