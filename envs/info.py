@@ -7,7 +7,6 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width
 
 _REPORTED = (
-    "bits",
     "loss",
     "iteration",
     "step_seconds",
@@ -31,6 +30,7 @@ def interval_info(
         is_modelled: whether the seconds come from a ``ModelClock``.
     """
     return {
+        "bits": float(statistics.bits),  # always: a vector environment keeps an array of the first one's type
         **{name: getattr(statistics, name) for name in _REPORTED},
         "elapsed_seconds": elapsed_seconds,
         "link_mbit_per_s": link.mbit_per_s if link else None,

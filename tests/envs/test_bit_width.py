@@ -74,7 +74,9 @@ def test_spent_budget_truncates(toy: ToyCluster) -> None:
 
 def test_an_opening_that_uses_up_the_budget_is_warned_of_once(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, budget_seconds=0.02, initial_bits=8)
-    with pytest.warns(RuntimeWarning, match=r"budget_seconds=0\.02 .* 2 iterations of the opening took 0\.036 s"):
+    with pytest.warns(
+        RuntimeWarning, match=r"budget_seconds=0\.02 .* 2 iterations of the opening took 0\.036 s"
+    ):
         env.reset(seed=0)
     assert env.step(np.int64(0))[1:4] == (0.0, False, True)
     with warnings.catch_warnings():
@@ -160,6 +162,14 @@ def test_info_holds_plain_values(toy: ToyCluster) -> None:
     assert info["wire_bytes"] == 1000.0
     assert info["iteration"] == 7
     assert info["elapsed_seconds"] == pytest.approx(2 * 0.014 + 5 * 0.011)
+
+
+def test_a_vector_environment_tells_widths_below_one() -> None:
+    widths = {"widths": (1 / 4, 1, 4), "initial_bits": 1}
+    makers = [lambda: BitWidthEnv(cluster=ToyCluster(), **widths) for _ in range(2)]
+    envs = gymnasium.vector.SyncVectorEnv(makers)
+    assert envs.reset(seed=0)[1]["bits"].tolist() == [1, 1]
+    assert envs.step(np.array([2, 0]))[4]["bits"].tolist() == [4, 1 / 4]
 
 
 def test_modelled_seconds_are_labelled(toy: ToyCluster) -> None:
