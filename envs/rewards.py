@@ -60,12 +60,8 @@ class AuthorsReward:
     ``slope`` is that of the last 5 smoothed losses, see :func:`mqgrad.controllers.sarsa.slope_reward`.
     """
 
-    def __init__(self, history: int = 5) -> None:
-        self.history = history
-        self._smoothed = SmoothedLosses(history)
-
     def reset(self, opening: IntervalStatistics) -> None:
-        self._smoothed = SmoothedLosses(self.history)
+        self._smoothed = SmoothedLosses(5)
         self._smoothed.extend(opening.losses)
 
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
@@ -76,5 +72,5 @@ class AuthorsReward:
 def make_reward(settings: BitWidthSettings) -> Reward:
     """The reward that an environment's settings ask for."""
     if settings.reward == "authors":
-        return AuthorsReward(settings.history)
+        return AuthorsReward()
     return LogLossReward(settings.discount_per_second, settings.budget_seconds)

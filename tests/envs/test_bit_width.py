@@ -132,6 +132,14 @@ def test_authors_preset(toy: ToyCluster) -> None:
     assert authors()["widths"] == (2, 3, 4, 5, 6, 7, 8)
 
 
+def test_the_authors_reward_is_of_five_losses_however_many_are_observed(toy: ToyCluster) -> None:
+    env = BitWidthEnv(preset="authors", cluster=toy, history=9)
+    env.reset(seed=0)
+    observation, reward, *_ = env.step(np.int64(0))
+    slope = np.polyfit(np.arange(5), observation[-5:].astype(float), 1)[0]
+    assert reward == pytest.approx(-300 * slope / 15, rel=1e-3)
+
+
 def test_link_range_is_sampled_log_uniformly(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, link_mbit_per_s=(10.0, 1000.0), link_latency_ms=2.0)
     rates = [env.reset(seed=0 if i == 0 else None)[1]["link_mbit_per_s"] for i in range(400)]
