@@ -68,9 +68,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
 
     ## Rewards
 
-    - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k). Undiscounted, an episode's return is
-      the log-loss that training lost within the budget. An interval that ends past the budget counts with the share
-      of its seconds that lay inside.
+    - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k), for losses above 0. Undiscounted, an
+      episode's return is the log-loss that training lost within the budget. An interval that ends past the budget
+      counts with the share of its seconds that lay inside.
     - `reward="authors"`: -300 * slope / (5 + 5 * bits), slope the least-squares slope of the last 5 smoothed losses.
 
     A step on which training diverges is rewarded with -`divergence_penalty` instead.
@@ -176,7 +176,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             options: ``{"link_mbit_per_s": rate}`` sets the link of this episode.
 
         Raises:
-            ValueError: an unknown option or a wrong rate.
+            ValueError: an unknown option, a wrong rate, or with `reward="log-loss"` a loss that is not above 0.
             WorkerError: a worker died or hangs.
 
         Warns:
@@ -190,8 +190,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._bits, self._steps = self.settings.first_bits, 0
         self._cluster.reset(training_seed, self._link)
         opening = self._cluster.run(self.settings.opening, self._bits)
-        self._running = True
         self._reward.reset(opening)
+        self._running = True
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
         observation = self._observer.observe(opening)
         self._warn_if_spent(opening)

@@ -39,7 +39,13 @@ class LogLossReward:
         self._previous = 0.0
 
     def reset(self, opening: IntervalStatistics) -> None:
+        """Raises ValueError for a loss that has no logarithm, and would be rewarded with 0 whatever is done."""
         self._previous = log_loss(opening.loss)
+        if self._previous == log_loss(0.0):
+            raise ValueError(
+                f"the training loss is {opening.loss:g}, and its logarithm, whose drop is the reward, is taken of "
+                "losses above 1e-6 only: add a constant to the workload's loss, or give reward='authors'"
+            )
 
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
         drop = self._previous - log_loss(statistics.loss)

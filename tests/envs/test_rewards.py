@@ -48,6 +48,13 @@ def test_last_interval_counts_as_far_as_it_lies_inside_the_budget() -> None:
     assert reward(interval(2.0, seconds=4.0), 15.0) == 0.0
 
 
+@pytest.mark.parametrize("loss", [-3.0, 0.0])
+def test_a_loss_without_a_logarithm_is_refused(loss: float) -> None:
+    with pytest.raises(ValueError, match=f"the training loss is {loss:g}, .*add a constant"):
+        LogLossReward().reset(interval(loss))
+    AuthorsReward().reset(interval(loss))
+
+
 def test_log_loss_of_nan_is_the_worst() -> None:
     reward = LogLossReward()
     reward.reset(interval(1.0))
