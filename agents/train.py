@@ -11,9 +11,10 @@ from types import FrameType
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import configure
+from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
+from torch.utils.tensorboard import SummaryWriter
 
 from .build import MakeEnv, algorithm_class, build_env, build_model, check_agent
 from .callbacks import (
@@ -150,9 +151,19 @@ def _start(config: TrainConfig, env: DummyVecEnv, checkpoint: Path | None) -> tu
         model, seconds = build_model(config, env), 0.0
     else:
         model, seconds = load_checkpoint(checkpoint, algorithm_class(config.algo), env)
-    # One folder for the whole run, so that the curves of a resumed run are the same curves.
-    model.set_logger(configure(str(config.tensorboard_folder), ["tensorboard"]))
+    model.set_logger(_curves(config.tensorboard_folder, model.num_timesteps + 1))
     return model, seconds
+
+
+def _curves(folder: Path, next_step: int) -> Logger:
+    """A logger to one folder for the whole run, so that the curves of a resumed run are the same curves.
+
+    Steps from ``next_step`` on, which a run that crashed logged after its last checkpoint, are not shown any more.
+    """
+    output = TensorBoardOutputFormat(str(folder))
+    output.writer.close()
+    output.writer = SummaryWriter(str(folder), purge_step=next_step)
+    return Logger(str(folder), [output])
 
 
 def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interruption: Interruption) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -62,6 +63,18 @@ def test_resuming_continues_steps_buffer_schedule_and_curves(tmp_path: Path) -> 
     progress = json.loads((latest_checkpoint(tmp_path) / "progress.json").read_text())  # type: ignore[operator]
     assert progress["steps"] == 160
     assert progress["time_price"]["episodes"] > 0
+
+
+def test_what_a_crashed_run_logged_after_its_checkpoint_is_not_shown_twice(tmp_path: Path) -> None:
+    train(config_for(tmp_path, total_steps=60, checkpoint_every=40), make_env=toy_env)
+    shutil.rmtree(tmp_path / "checkpoints" / "step_00000060")  # as if it had been killed before
+    time.sleep(1)  # files of events are read in the order of the seconds in their names
+    train(config_for(tmp_path, total_steps=70), resume=True, make_env=toy_env)
+    events = tags(tmp_path / "tensorboard")
+    assert [event.step for event in events.Scalars("mqgrad/bits")] == list(range(1, 71))
+    assert [event.step for event in events.Scalars("rollout/ep_rew_mean")] == sorted(
+        {event.step for event in events.Scalars("rollout/ep_rew_mean")}
+    )
 
 
 def test_equal_seeds_give_equal_policies(tmp_path: Path) -> None:
