@@ -55,15 +55,20 @@ class ControlChannel:
         Raises:
             RuntimeError: the store is gone.
         """
-        self._answered += 1
-        keys = [f"answer/{self._answered}/{rank}" for rank in range(self.world_size)]
-        self._put(keys[self.rank], answer)
+        keys = self.answer(answer)
         with contextlib.suppress(dist.DistStoreError):
             self._wait(keys, timeout_seconds)
         given = [rank for rank, key in enumerate(keys) if self._store.check([key])]
         answers = self._store.multi_get([keys[rank] for rank in given])
         self._forget()
         return {rank: pickle.loads(a) for rank, a in zip(given, answers, strict=True)}
+
+    def answer(self, answer: Any) -> list[str]:
+        """Give an answer without waiting for the others'; return where those of all ranks will be."""
+        self._answered += 1
+        keys = [f"answer/{self._answered}/{rank}" for rank in range(self.world_size)]
+        self._put(keys[self.rank], answer)
+        return keys
 
     def next_number(self, name: str) -> int:
         """1 for the first rank that asks, 2 for the next: an order of events that needs no shared clock."""

@@ -117,10 +117,18 @@ class TorchrunRanks:
         try:
             answer = Reply(getattr(self._session, command.method)(**command.arguments))
         except Exception:
-            answer = Failure(traceback.format_exc(), self._channel.next_number("failures"))
-            with contextlib.suppress(Exception):
-                self._session.close()  # closes its connections: ranks that wait for this one fail at once
+            answer = self._failure(traceback.format_exc())
+        except BaseException as interruption:
+            # Ctrl-C on rank 0: the others hear of it, and it waits for none of them.
+            self._channel.answer(self._failure(type(interruption).__name__))
+            raise
         return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
+
+    def _failure(self, reason: str) -> Failure:
+        failure = Failure(reason, self._channel.next_number("failures"))
+        with contextlib.suppress(Exception):
+            self._session.close()  # closes its connections: ranks that wait for this one fail at once
+        return failure
 
     def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
         for rank in range(self.world_size):  # one that hangs made the others fail

@@ -18,7 +18,7 @@ class Faulty:
     """Linear regression of noise, so that workers start without a data library."""
 
     fault: str = ""
-    """``raise``, ``hang``, ``exit``, or ``build`` to raise while the model is built."""
+    """``raise``, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build`` to raise while the model is built."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -57,6 +57,8 @@ class Faulty:
     def _misbehave(self) -> None:
         if self.fault == "raise":
             raise ArithmeticError("the data of this rank is broken")
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt
         if self.fault == "hang":
             time.sleep(600)
         if self.fault == "exit":

@@ -27,7 +27,8 @@ def drive():
 if fault == "raise" and os.environ["RANK"] == "0":
     time.time = lambda: 1e9  # hosts do not share a clock
 
-cluster = Distributed.from_torchrun("faulty:Faulty", {"fault": fault}, timeout_seconds=timeout_seconds)
+settings = {"fault": fault, "rank": 0 if fault == "interrupt" else 1}
+cluster = Distributed.from_torchrun("faulty:Faulty", settings, timeout_seconds=timeout_seconds)
 role, work = ("DRIVING", drive) if os.environ["RANK"] == "0" else ("SERVING", cluster.serve)
 try:
     work()
@@ -36,6 +37,8 @@ except WorkerError as error:
     if fault == "hang":
         time.sleep(2)  # torchrun stops the job at the first failure: let every rank say what it saw
         raise
+except KeyboardInterrupt:
+    cluster.close()
 """
 
 
@@ -93,6 +96,15 @@ def test_every_other_rank_of_a_torchrun_job_names_the_one_that_hangs(
     assert job.returncode != 0
     for role in ("DRIVING", "SERVING"):
         assert f"{role} rank 1 hangs or is gone: no answer for 10 s" in job.stdout
+
+
+def test_the_other_ranks_of_a_torchrun_job_hear_of_a_ctrl_c_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = torchrun(tmp_path, monkeypatch, fault="interrupt")
+    assert job.returncode == 0, job.stderr
+    assert "SERVING rank 0 raised an exception" in job.stdout
+    assert "KeyboardInterrupt" in job.stdout
 
 
 def test_outside_a_job_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
