@@ -67,8 +67,8 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
     The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``checkpoints/step_N``,
     TensorBoard logs and, at the end, ``model.zip``. Whatever stops the run (its limits, Ctrl-C, SIGTERM, an
-    error), a checkpoint is written and the environment's processes are ended; after a signal, the
-    KeyboardInterrupt or SystemExit goes on to the caller.
+    error), a checkpoint is written, if any decision was made, and the environment's processes are ended; after a
+    signal, the KeyboardInterrupt or SystemExit goes on to the caller.
 
     Args:
         config: the settings; ``total_steps`` and ``total_seconds`` count from the start of the first run.
@@ -103,7 +103,8 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
         config.save(config.output / "config.json")  # a run that is refused stays as it was
         save_settings(config.output, settings)
         _learn(config, model, seconds, interruption)
-        model.save(config.output / "model.zip")
+        if model.num_timesteps > 0:  # else the run was interrupted before it began
+            model.save(config.output / "model.zip")
         interruption.reraise()
     return config.output / "model.zip"
 
@@ -171,7 +172,7 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
         total_steps=config.total_steps, total_seconds=config.total_seconds, seconds_before=seconds
     )
     steps_left = (config.total_steps or ENDLESS) - model.num_timesteps
-    if steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
+    if interruption() or steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
         return
 
     def save() -> Path:

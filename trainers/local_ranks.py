@@ -145,8 +145,10 @@ class WorkerProcess:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         ours, theirs = socket.socketpair()
         with theirs:
-            # Code, not a file or module: either would put a folder of ours at the head of sys.path.
+            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Ctrl-C goes to
+            # the whole group, also while this one imports; the driver decides what it means.
             code = (
+                "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
                 f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from mqgrad.trainers.worker import main; main({theirs.fileno()})"
             )

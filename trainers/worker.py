@@ -72,9 +72,6 @@ def main(channel_fd: int) -> None:
     Args:
         channel_fd: inherited file descriptor of the command channel.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to the whole group; the driver decides what it means
     faulthandler.register(signal.SIGUSR1)  # by which the driver asks a rank that hangs where it is
     worker = Worker(Connection(channel_fd))
     threading.Thread(target=worker.watch, args=(os.getppid(),), daemon=True).start()

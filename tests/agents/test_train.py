@@ -233,6 +233,17 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(
     assert members_of_session(child.pid) == []
 
 
+def test_a_run_that_is_interrupted_before_its_first_decision_leaves_no_model(tmp_path: Path) -> None:
+    def interrupting() -> gymnasium.Env:
+        os.kill(os.getpid(), signal.SIGINT)
+        return toy_env()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config_for(tmp_path), make_env=interrupting)
+    assert not (tmp_path / "model.zip").exists()
+    assert train(config_for(tmp_path, total_steps=5), make_env=toy_env).exists()  # the folder is free
+
+
 def wait_for_steps(folder: Path, child: subprocess.Popen) -> None:
     deadline = time.monotonic() + 150  # starting takes long on a busy machine
     while time.monotonic() < deadline and child.poll() is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqgrad.trainers import Distributed, WorkerError
+from mqgrad.trainers.local_ranks import WorkerProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -90,6 +91,21 @@ def test_a_worker_that_cannot_start_is_explained() -> None:
     with pytest.raises(WorkerError, match="rank 0 raised") as caught:
         Distributed("faulty:Faulty", {"fault": "build"}, num_workers=1)
     assert "ArithmeticError: this model cannot be built" in caught.value.details
+
+
+def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "mqgrad" / "trainers" / "worker.py"
+    stand_in.parent.mkdir(parents=True)
+    for package in stand_in.parents[:2]:
+        (package / "__init__.py").touch()
+    stand_in.write_text("import os, signal\nos._exit(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = WorkerProcess(0)
+    assert worker.process.wait(30) == 0, worker.log_tail()
+    worker.channel.close()
+    worker.log.close()
 
 
 def test_the_error_pickles() -> None:
