@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_inverse_sqrt
-from .settings import check_not_negative, check_positive, check_positive_ints
+from .settings import check_not_negative, check_paths, check_positive, check_positive_ints
 from .sharding import shuffled_indices
 from .workload import Batch
 
@@ -74,6 +74,7 @@ class BytesText:
         check_not_negative(
             momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
         )
+        check_paths(data_root=self.data_root, file_pattern=self.file_pattern)
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from .settings import check_paths
+
 
 def find_folder(workload: str, data_root: str, folder: str, files: Sequence[str], source: str) -> Path:
     """Return the folder that holds all files: ``data_root`` or its subfolder ``folder``.
@@ -15,8 +17,9 @@ def find_folder(workload: str, data_root: str, folder: str, files: Sequence[str]
         source: the archive and where it is offered, to show in errors.
 
     Raises:
-        ValueError: naming the file that is missing and where to get it.
+        ValueError: naming the file that is missing and where to get it, or a ``data_root`` that is no string.
     """
+    check_paths(data_root=data_root)
     if not data_root:
         raise ValueError(
             f"workload {workload!r} needs data_root, the folder that holds {folder}/{files[0]}: get {source}, "

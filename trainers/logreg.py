@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from .digits import load_digits
 from .schedules import warmup_constant
-from .settings import check_not_negative, check_positive, check_positive_ints
+from .settings import check_not_negative, check_paths, check_positive, check_positive_ints
 from .sharding import shuffled_indices
 from .workload import Batch
 
@@ -54,6 +54,7 @@ class LogisticRegression:
         check_not_negative(mu=self.mu)
         if self.split not in SPLITS:
             raise ValueError(f"split {self.split!r} is unknown; choose one of {', '.join(SPLITS)}")
+        check_paths(data_path=self.data_path)
         if self.data_path:
             load_libsvm(self.data_path)  # fails here, before any worker has started
 

@@ -1,6 +1,7 @@
-"""Checks of numbers that people set."""
+"""Checks of what people set."""
 
 import math
+import os
 
 
 def check_positive_ints(**values: object) -> None:
@@ -22,6 +23,16 @@ def check_not_negative(**values: object) -> None:
     for name, value in values.items():
         if not _is_number(value) or value < 0:  # type: ignore[operator]
             raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
+
+
+def check_paths(**values: object) -> None:
+    """Raise ValueError, naming the setting and the value, unless every value is a string or a path."""
+    for name, value in values.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise ValueError(
+                f"{name} must be a string, not {value!r}: to --set, whose values are JSON, "
+                f"give it as '{name}=\"{value}\"'"
+            )
 
 
 def _is_number(value: object) -> bool:
