@@ -49,6 +49,3 @@ def main() -> None:
             f"[red]error:[/red] {escape(error_line(error))}", highlight=False, soft_wrap=True
         )
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped")
-        raise SystemExit(130) from None

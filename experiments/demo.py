@@ -59,15 +59,16 @@ def run_demo(output: Path, train_seconds: float, console: Console) -> None:
     console.print(result_table(records, target))
     plot = output / "runs.png"
     plot_runs(records, target, plot, title=f"digits-cnn, 2 workers, {LINK}")
-    console.print(f"plot:           {plot}")
-    console.print(f"frozen policy:  {policy}")
-    console.print(f"reward curves:  .venv/bin/tensorboard --logdir {output / 'training' / 'tensorboard'}")
+    logs = output / "training" / "tensorboard"
+    console.print(f"plot:           {plot}", soft_wrap=True)
+    console.print(f"frozen policy:  {policy}", soft_wrap=True)
+    console.print(f"reward curves:  .venv/bin/tensorboard --logdir {logs}", soft_wrap=True)
 
 
 def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> None:
     """Train with PPO for some wall-clock seconds and export; an interrupted run is resumed."""
     if policy.exists():
-        console.print(f"{policy} is there already: delete it to learn a new one")
+        console.print(f"{policy} is there already: delete it to learn a new one", soft_wrap=True)
         return
     config = TrainConfig(
         output=run,
@@ -91,7 +92,7 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
 def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, list[RunRecord]]:
     """The runs of an earlier demo with the same policy, or new ones."""
     if results.exists() and results.stat().st_mtime > policy.stat().st_mtime:
-        console.print(f"{results} is there already: delete it to run again")
+        console.print(f"{results} is there already: delete it to run again", soft_wrap=True)
         rows = json.loads(results.read_text())
         return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in rows.items()}
     records = compare(policy)

@@ -16,4 +16,4 @@ def demo(
     """The whole job in about six minutes: learn a policy, freeze it, compare it on runs it has not seen."""
     from .demo import run_demo
 
-    run_demo(output, train_seconds, Console())
+    run_demo(output, train_seconds, Console(markup=False))  # a path may have brackets

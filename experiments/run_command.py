@@ -117,7 +117,7 @@ def run(
             Console().print(trials_table(result))
         else:
             result = train(controller, tensorboard=tensorboard, record=record)
-    Console().print(_run_table(result, title))
+    Console(markup=False).print(_run_table(result, title))  # a path may have brackets
 
 
 def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
@@ -131,6 +131,8 @@ def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
 def _run_table(result: "RunRecord", title: str) -> Table:
     """What one run was and what came of it; figures that do not apply are left out."""
     table = Table(title=title, show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     rows = {
         "method": result.method,
         "compressor": result.compressor if has_width(result.method) else "",

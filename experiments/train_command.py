@@ -140,9 +140,7 @@ def export(
 
     model = newest_model(run) if run.is_dir() else run
     facts = export_model(model, policy).provenance
-    Console().print(
-        f"{policy}: {facts['algorithm']} after {facts['steps']} decisions, from {model}", soft_wrap=True
-    )
+    _print_paths(f"{policy}: {facts['algorithm']} after {facts['steps']} decisions, from {model}")
 
 
 def _not_none(options: dict[str, Any]) -> dict[str, Any]:
@@ -152,11 +150,30 @@ def _not_none(options: dict[str, Any]) -> dict[str, Any]:
 def _train(config: "TrainConfig", *, resume: bool) -> None:
     from .training import train_policy
 
-    model = train_policy(config, resume=resume)
+    try:
+        model = train_policy(config, resume=resume)
+    except (KeyboardInterrupt, SystemExit):
+        _print_paths(_how_to_go_on(config.output), stderr=True)
+        raise
     if model is not None:
-        console = Console()
-        console.print(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
-        console.print(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+        _print_paths(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
+        _print_paths(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+
+
+def _how_to_go_on(run: Path) -> str:
+    from mqgrad.agents.checkpoint import latest_checkpoint
+
+    from .training import under_torchrun
+
+    if latest_checkpoint(run) is None:
+        return "stopped before there was anything to save"
+    command = "torchrun … -m mqgrad" if under_torchrun() else "mqgrad"
+    return f"stopped; to go on: {command} train {run} --resume"
+
+
+def _print_paths(text: str, *, stderr: bool = False) -> None:
+    """Print lines that people copy from: not wrapped, and brackets in paths are no markup."""
+    Console(stderr=stderr, markup=False, soft_wrap=True).print(text)
 
 
 def check_authors(given: dict[str, tuple[str, Any]]) -> None:

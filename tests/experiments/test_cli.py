@@ -65,8 +65,14 @@ def test_the_installed_command_names_its_subcommands() -> None:
         (["run", "--controller", "missing.mqg"], "missing.mqg"),
         (["run", "--set", "batch_size=0"], "batch_size"),
         (["run", "--workload", "bytes-gpt", "--set", "data_root=2024"], "give it as 'data_root=\"2024\"'"),
-        (["run", "--workload", "bytes-gpt", "--set", "file_pattern=1"], "file_pattern must be a string, not 1"),
-        (["run", "--workload", "cifar10-cnn", "--set", "data_root=[1]"], "data_root must be a string, not [1]"),
+        (
+            ["run", "--workload", "bytes-gpt", "--set", "file_pattern=1"],
+            "file_pattern must be a string, not 1",
+        ),
+        (
+            ["run", "--workload", "cifar10-cnn", "--set", "data_root=[1]"],
+            "data_root must be a string, not [1]",
+        ),
         (["run", "--workload", "logreg", "--set", "data_path=7"], "data_path must be a string, not 7"),
         (["run", "--budget-seconds", "0"], "budget_seconds"),
         (["run", "--link-latency-ms", "5"], "give its rate too"),
@@ -218,7 +224,7 @@ def test_the_oracle_runs_every_fixed_width_and_reports_the_best(tmp_path: Path, 
 @pytest.mark.timeout(240)
 def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     """The three uses, each as small as it can be and each real."""
-    folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p.mqg"), tmp_path / "record.json"
+    folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p[x].mqg"), tmp_path / "record.json"
     workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
     short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
     assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
@@ -232,6 +238,8 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     code, output, _ = invoke("run", *workload, "--controller", policy, "--iterations", "30", *look)
     assert code == 0
     assert "(emulated)" in output
+    row = next(line for line in output.splitlines() if line.startswith("│ controller"))
+    assert policy in row
     points = json.loads(record.read_text())["points"]
     assert [p["iteration"] for p in points] == list(range(5, 31, 5))
     assert mqgrad.load_policy(policy).schema.widths == (1 / 4, 2, 4, 8, 32)
@@ -245,6 +253,26 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
         losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
         assert len(losses) == 10
         assert losses[-1] < losses[0]
+
+
+def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(
+    tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train_with(outcome: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("mqgrad.experiments.training.train_policy", outcome)
+        return invoke("train", str(run), "--total-steps", "1")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / ("a[x]" * 50)
+    output = train_with(lambda config, resume: config.output / "model.zip")[1]
+    assert f"model: {run}/model.zip\nnext:  mqgrad export {run} policy.mqg\n" in output
+    assert f"--logdir {run}/tensorboard\n" in output
+    code, _, error = train_with(interrupt)
+    assert (code, error) == (130, "stopped before there was anything to save\n")
+    (run / "checkpoints" / "step_00000040").mkdir(parents=True)
+    assert train_with(interrupt)[2] == f"stopped; to go on: mqgrad train {run} --resume\n"
 
 
 @pytest.mark.parametrize(
