@@ -1,7 +1,6 @@
 """The arguments of the environment, checked, and the authors' choice of them."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.observation import KINDS, ObservationSchema
 from mqgrad.policy import ACTIONS
 from mqgrad.trainers.clock import ModelClock
+from mqgrad.trainers.settings import check_not_negative, check_positive, check_positive_ints
 from mqgrad.widths import Width, check_width
 
 REWARDS = ("log-loss", "authors")
@@ -81,15 +81,14 @@ class BitWidthSettings:
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
-        for name in ("num_workers", "interval", "opening", "period"):
-            _check_count(name, getattr(self, name))
+        counts = ("num_workers", "interval", "opening", "period")
+        check_positive_ints(**{name: getattr(self, name) for name in counts})
         if self.max_steps is not None:
-            _check_count("max_steps", self.max_steps)
+            check_positive_ints(max_steps=self.max_steps)
         if self.budget_seconds is not None:
-            _check_number("budget_seconds", self.budget_seconds, above=0.0)
-        _check_number("timeout_seconds", self.timeout_seconds, above=0.0)
-        for name in ("link_latency_ms", "divergence_penalty"):
-            _check_number(name, getattr(self, name), least=0.0)
+            check_positive(budget_seconds=self.budget_seconds)
+        check_positive(timeout_seconds=self.timeout_seconds, discount_per_second=self.discount_per_second)
+        check_not_negative(link_latency_ms=self.link_latency_ms, divergence_penalty=self.divergence_penalty)
         if self.clock is not None and not isinstance(self.clock, ModelClock):
             raise ValueError(f"clock {self.clock!r} must be None, for measured seconds, or a ModelClock")
         if self.simulated and self.clock is None:
@@ -98,7 +97,8 @@ class BitWidthSettings:
             )
         if self.period > 1 and self.clock is not None:
             raise ValueError(f"period {self.period} needs measured seconds: a clock models single iterations")
-        _check_number("discount_per_second", self.discount_per_second, above=0.0, most=1.0)
+        if self.discount_per_second > 1:
+            raise ValueError(f"discount_per_second must be at most 1, not {self.discount_per_second!r}")
         if self.budget_seconds is None and self.max_steps is None:
             raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")
         object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
@@ -166,10 +166,10 @@ def check_rate(rate: Any) -> Any:
     if rate is None:
         return None
     if not isinstance(rate, tuple | list):
-        _check_number("link_mbit_per_s", rate, above=0.0)
+        check_positive(link_mbit_per_s=rate)
         return rate
     for end in rate:
-        _check_number("link_mbit_per_s", end, above=0.0)
+        check_positive(link_mbit_per_s=end)
     if len(rate) != 2 or rate[0] > rate[1]:
         raise ValueError(
             f"link_mbit_per_s {rate!r} must be one rate or a range (low, high), such as (10, 1000)"
@@ -180,19 +180,3 @@ def check_rate(rate: Any) -> Any:
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
-
-
-def _check_count(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} {value!r} must be a whole number of at least 1")
-
-
-def _check_number(
-    name: str, value: Any, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least or value <= above or value > most:
-        wanted = "a finite number"
-        wanted += f" above {above:g}" if above > -math.inf else f" of at least {least:g}"
-        wanted += f" and at most {most:g}" if most < math.inf else ""
-        raise ValueError(f"{name} {value!r} must be {wanted}")
