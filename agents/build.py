@@ -56,6 +56,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 WARM_PRESETS: dict[str, dict[str, Any]] = {
     "dqn": {
         "learning_rate": 3e-4,
+        "learning_starts": 0,  # before which actions are drawn, not chosen
         "exploration_initial_eps": 0.3,
     },
     "ppo": {"learning_rate": 3e-4},

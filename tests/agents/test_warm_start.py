@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from intervals import BASE
+from stable_baselines3 import DQN
 from toy_link import FAST, SLOW, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
@@ -63,6 +64,16 @@ def test_a_warm_network_decides_like_the_rule_before_any_step(tmp_path: Path, al
         env = toy_env(mbit_per_s)
         actions = [int(model.predict(env.reset(seed=seed)[0], deterministic=True)[0]) for seed in range(20)]
         assert np.mean([env.settings.widths[action] in right for action in actions]) > 0.7
+
+
+def test_a_warm_dqn_chooses_from_its_first_decision_on(tmp_path: Path) -> None:
+    still = {"exploration_initial_eps": 0.0, "exploration_final_eps": 0.0, "learning_rate": 0.0}
+    config = TrainConfig(output=tmp_path, algo="dqn", total_steps=1, hyperparameters=still)
+    model = build_model(config, build_env(config, toy_env)).learn(20)
+    assert isinstance(model, DQN)
+    assert model.replay_buffer is not None
+    chosen, _ = model.predict(model.replay_buffer.observations[:20, 0], deterministic=True)
+    assert model.replay_buffer.actions[:20, 0, 0].tolist() == chosen.tolist()
 
 
 def test_it_needs_an_action_for_each_width(tmp_path: Path) -> None:
