@@ -1,4 +1,4 @@
-"""What torch does on CUDA beside the kernels, tried on the CPU: nothing in it would have the host wait for the GPU."""
+"""What torch does on CUDA beside the kernels, tried on the CPU: nothing in it has the host wait for the GPU."""
 
 import pytest
 import torch

@@ -35,8 +35,8 @@ def residuals(state: mqgrad.CompressionState, way: str) -> dict[int, torch.Tenso
     if way == "push":
         return saved["push_feedback"]
     whole = {key: torch.zeros_like(held) for key, held in saved["push_feedback"].items()}
-    for key, (values, start, *_) in saved["pull_feedback"].items():
-        whole[key][start : start + len(values)] = values
+    for key, (piece, start, *_) in saved["pull_feedback"].items():
+        whole[key][start : start + len(piece)] = piece
     return whole
 
 
