@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.saved_state import restored_settings
-from mqgrad.trainers.clock import ModelClock
+from mqgrad.trainers.clusters.clock import ModelClock
 
 DEFAULT_ALGO = "ppo"
 WARM_STARTS = ("auto", "goodput", "none")

@@ -17,8 +17,8 @@ from torch import nn
 
 from mqgrad.envs import BitWidthSettings
 from mqgrad.envs.settings import make_settings
-from mqgrad.policy import FrozenPolicy
-from mqgrad.policy_network import Normalization
+from mqgrad.policies.policy import FrozenPolicy
+from mqgrad.policies.policy_network import Normalization
 from mqgrad.trainers.versions import git_revision, package_versions
 
 from .build import algorithm_class

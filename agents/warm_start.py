@@ -8,11 +8,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
+from mqgrad.codecs.quantization_noise import quantization_noise
 from mqgrad.controllers.goodput import within_reach
-from mqgrad.efficiency import UNPAID, log_efficiency
-from mqgrad.observation import ObservationSchema
-from mqgrad.quantization_noise import quantization_noise
-from mqgrad.step_times import optimistic_seconds
+from mqgrad.policies.observation import ObservationSchema
+from mqgrad.statistics.efficiency import UNPAID, log_efficiency
+from mqgrad.statistics.step_times import optimistic_seconds
 
 Array = npt.NDArray[np.float64]
 

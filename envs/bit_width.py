@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from mqgrad.observation import Observer
-from mqgrad.policy import apply_action
-from mqgrad.statistics import IntervalStatistics
-from mqgrad.trainers.cluster import Cluster
+from mqgrad.policies.observation import Observer
+from mqgrad.policies.policy import apply_action
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workloads.workload import make_workload
 
 from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster

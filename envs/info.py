@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width
 

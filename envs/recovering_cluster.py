@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from mqgrad.statistics import IntervalStatistics
-from mqgrad.trainers.clock import ModelClock
-from mqgrad.trainers.cluster import Cluster
-from mqgrad.trainers.distributed import Distributed
-from mqgrad.trainers.errors import WorkerError
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.trainers.clusters.clock import ModelClock
+from mqgrad.trainers.clusters.cluster import Cluster
+from mqgrad.trainers.clusters.distributed import Distributed
+from mqgrad.trainers.clusters.errors import WorkerError
+from mqgrad.trainers.clusters.simulated import Simulated
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
-from mqgrad.trainers.simulated import Simulated
 from mqgrad.widths import Width
 
 from .settings import BitWidthSettings

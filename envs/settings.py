@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
-from mqgrad.observation import KINDS, ObservationSchema
-from mqgrad.policy import ACTIONS
-from mqgrad.trainers.clock import ModelClock
+from mqgrad.policies.observation import KINDS, ObservationSchema
+from mqgrad.policies.policy import ACTIONS
+from mqgrad.trainers.clusters.clock import ModelClock
 from mqgrad.trainers.settings import check_not_negative, check_positive, check_positive_ints
 from mqgrad.widths import Width, check_width
 

@@ -1,4 +1,4 @@
-"""The ``mqgrad`` command: each of its commands is in a file ``*_command.py``."""
+"""The ``mqgrad`` command: each of its commands is in a file of its own, ``command.py`` or ``*_command.py``."""
 
 import os
 import sys
@@ -7,17 +7,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import (
-    bench_command,
-    compare_command,
-    demo_command,
-    netlab_command,
-    run_command,
-    run_server_command,
-    train_command,
-)
+from . import demo_command, run_command, train_command
+from .bench import command as bench_command
+from .compare import command as compare_command
 from .error_line import error_line
+from .netlab import command as netlab_command
 from .signals import exit_on_sigterm
+from .sweep import run_server_command
 
 app = typer.Typer(
     help="Choose the bit width of quantized gradients by reinforcement learning.",

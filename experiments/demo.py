@@ -13,15 +13,15 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.export import export
 from mqgrad.agents.train import train
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
-from .compare_grids import WIDE_GOODPUT
+from .compare.grids import WIDE_GOODPUT
 from .files import replace_file
 from .plots import plot_runs
 from .runs import RunRecord, run_training
-from .sweep_grid import FP32, System
+from .sweep.grid import FP32, System
 from .training import progress_with_status
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)

@@ -1,6 +1,6 @@
 """What a person is told where a command ends in an error."""
 
-from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.clusters.errors import WorkerError
 
 _MISTAKES = ("ValueError: ", "OSError: ", "FileNotFoundError: ", "ModuleNotFoundError: ")
 _MORE = "MQGRAD_TRACEBACK=1 shows where"

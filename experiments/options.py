@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mqgrad.trainers.workload import workload_names
+from mqgrad.trainers.workloads.workload import workload_names
 
 WorkloadName = Annotated[
     str,

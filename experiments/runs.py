@@ -9,7 +9,7 @@ from typing import Any
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
-from mqgrad.trainers.cluster import Cluster
+from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.widths import Width, format_width

@@ -14,11 +14,11 @@ from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import OF_THE_AGENT, TrainConfig, plain
 from mqgrad.agents.train import check_writable, train
 from mqgrad.envs.settings import make_settings
-from mqgrad.trainers.clock import ModelClock
-from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.clusters.clock import ModelClock
+from mqgrad.trainers.clusters.distributed import Distributed
+from mqgrad.trainers.clusters.torchrun_ranks import on_rank_0
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.settings import check_positive
-from mqgrad.trainers.torchrun_ranks import on_rank_0
 from mqgrad.widths import format_width
 
 from .runs import RunPoint, RunRecord, run_training

@@ -7,6 +7,7 @@ import pkgutil
 __path__ = pkgutil.extend_path(__path__, __name__)
 
 from .agreement import RankDisagreement
+from .codecs.quantization import QuantizedTensor, quantize
 from .compressors import (
     QSGD,
     Compressor,
@@ -18,10 +19,9 @@ from .compressors import (
 from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
 from .hook import compression_hook
 from .period_rules import AdaComm, DelayRatio, PeriodRule
-from .policy import FrozenPolicy, PolicyFileError, load_policy
-from .quantization import QuantizedTensor, quantize
+from .policies.policy import FrozenPolicy, PolicyFileError, load_policy
 from .state import CompressionState
-from .statistics import IntervalStatistics
+from .statistics.interval import IntervalStatistics
 from .widths import WIDTHS
 
 __all__ = [

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import torch
 
-from .quantization_noise import Coding
-from .rank_statistics import RankStatistics
-from .statistics import IntervalStatistics, ParameterStatistics
-from .transport import Transport
+from .codecs.quantization_noise import Coding
+from .collectives.transport import Transport
+from .collectives.wire_meter import Pending
+from .statistics.interval import IntervalStatistics, ParameterStatistics
+from .statistics.rank import RankStatistics
 from .widths import Width, Widths, as_width, format_width
-from .wire_meter import Pending
 
 _FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
 _DIGESTS_FROM = 2.0**48

@@ -9,7 +9,7 @@ from .compatibility import check_compatible
 from .compressors.base import Compressor
 from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
 from .period_rules import PeriodRule
-from .statistics import IntervalStatistics
+from .statistics.interval import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
 
 _TOO_LONG = 2**31

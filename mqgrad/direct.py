@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from .comm_thread import CommThread
+from .collectives.comm_thread import CommThread
+from .collectives.transport import Transport
 from .iteration import Iteration
 from .iteration_clock import IterationClock
-from .transport import Transport
 
 
 @dataclasses.dataclass(slots=True)

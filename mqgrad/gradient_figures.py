@@ -7,7 +7,7 @@ import torch
 from mqgrad.cuda_ext import gradient_figures
 
 from .compressors.base import BucketWork, Compressor
-from .rank_statistics import RankStatistics
+from .statistics.rank import RankStatistics
 from .widths import Width
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from . import stopwatch
 from .agreement import Agreement
+from .collectives.transport import Transport
+from .collectives.wire_meter import DONE, Pending
 from .compressors.base import BucketWork, Compressor, Step
 from .controllers.base import trial_widths, wants_parameters
 from .costs import Costs
@@ -14,12 +16,10 @@ from .gradient_figures import GradientFigures
 from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
 from .measurements import Measurements
-from .rank_statistics import RankStatistics
-from .statistics import IntervalStatistics
-from .transport import Transport
+from .statistics.interval import IntervalStatistics
+from .statistics.rank import RankStatistics
 from .update_probe import UpdateProbe
 from .widths import Widths
-from .wire_meter import DONE, Pending
 
 _CHECKED_AT_FIRST = 3
 """Iterations after construction or loading in all of which the ranks check that they agree."""

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from .costs import Costs, Totals
-from .rank_statistics import RankStatistics
 from .saved_state import restored
+from .statistics.rank import RankStatistics
 from .widths import Width
 
 KEPT_LOSSES = 10_000

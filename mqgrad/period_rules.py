@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from .saved_state import check_keys
 from .spec import build
-from .statistics import IntervalStatistics
+from .statistics.interval import IntervalStatistics
 
 
 @runtime_checkable

@@ -7,7 +7,11 @@ import torch
 import torch.distributed as dist
 
 from . import stopwatch
-from .comm_thread import CommThread
+from .codecs.quantization_noise import Coding
+from .collectives.comm_thread import CommThread
+from .collectives.paced_link import Link
+from .collectives.process_group import ProcessGroupTransport, own_group
+from .collectives.transport import Transport
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork
 from .controllers.base import Controller
@@ -19,15 +23,11 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
-from .paced_link import Link
 from .period_rules import PeriodRule
-from .process_group import ProcessGroupTransport, own_group
-from .quantization_noise import Coding
-from .rank_statistics import RankStatistics
 from .saved_parts import SavedParts
 from .saved_state import check_run
-from .statistics import IntervalStatistics
-from .transport import Transport
+from .statistics.interval import IntervalStatistics
+from .statistics.rank import RankStatistics
 from .widths import Width
 
 
@@ -65,7 +65,7 @@ class CompressionState:
         period_rule: decides the period from then on, wherever the controller decides a width, and at least every ten
             rounds; ``period`` is that of the first ones. A period of 1 then is a round of one iteration. Learned
             policies know one period only.
-        link: emulated network, see :class:`mqgrad.process_group.ProcessGroupTransport`.
+        link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
 

@@ -1,12 +1,12 @@
 """Workloads, and clusters of ranks that train them."""
 
-from .clock import ModelClock
-from .cluster import Cluster, ControllerSpec
-from .distributed import Distributed
-from .errors import ReplicaMismatchError, WorkerError
+from .clusters.clock import ModelClock
+from .clusters.cluster import Cluster, ControllerSpec
+from .clusters.distributed import Distributed
+from .clusters.errors import ReplicaMismatchError, WorkerError
+from .clusters.simulated import Simulated, calibrate
 from .link import LinkEmulation
-from .simulated import Simulated, calibrate
-from .workload import Batch, Workload, make_workload, register_workload, workload_names
+from .workloads.workload import Batch, Workload, make_workload, register_workload, workload_names
 
 __all__ = [
     "Batch",

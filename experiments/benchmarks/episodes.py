@@ -32,8 +32,8 @@ from mqgrad.agents.warm_start import expected_advantage
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
 from mqgrad.experiments.provenance import provenance
 from mqgrad.experiments.signals import exit_on_sigterm
-from mqgrad.observation import ObservationSchema
-from mqgrad.policy import load_policy
+from mqgrad.policies.observation import ObservationSchema
+from mqgrad.policies.policy import load_policy
 from mqgrad.widths import parse_width
 
 FIRST_SEED = 10_000  # far from those of trainings

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 from mqgrad.layout import Layout, LayoutTable
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workloads.workload import make_workload
 
 SHAPE = (1024, 1024)  # of a made-up gradient
 WORLD_SIZE = 4  # of the layout, which pads to it

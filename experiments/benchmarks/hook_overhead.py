@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from mqgrad.controllers import make_controller
-from mqgrad.experiments.bench_steps import Replica
+from mqgrad.experiments.bench.steps import Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
 from mqgrad.experiments.provenance import provenance
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workloads.workload import make_workload
 
 PLAIN = "plain"
 

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 import mqgrad
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import format_width, parse_width
 
 WORLD_SIZE = 2

@@ -6,7 +6,7 @@ Writes ``rate_distortion.json`` and ``.png`` into the folder. Errors are NMSE = 
 without error feedback; bits are 8 × payload bytes / elements, with scales, indices, headers and padding. Our codes go
 through the layout of the hook, shard by shard; the peers get each parameter as one tensor. Most of what our codes
 send of logreg's 65 elements is padding: a scale bucket for each of four ranks. Nothing is timed, and all but
-pi-quant's stochastic rounding, which takes no seed, repeats exactly. It takes two minutes; peers: ``bench_peers.py``,
+pi-quant's stochastic rounding, which takes no seed, repeats exactly. It takes two minutes; peers: ``bench/peers.py``,
 the size of a scale bucket: ``scale_choices.py``.
 """
 
@@ -22,11 +22,11 @@ from gradient_sources import WORLD_SIZE, Source, recorded, synthetic
 from rate_plot import plot
 
 from mqgrad import cuda_ext
-from mqgrad.codec import Codec
+from mqgrad.codecs.codec import Codec
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
-from mqgrad.experiments.bench_peers import find_peers
+from mqgrad.experiments.bench.peers import find_peers
 from mqgrad.experiments.provenance import provenance
 from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
 

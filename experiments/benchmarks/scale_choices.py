@@ -21,10 +21,10 @@ import torch
 from gradient_sources import Source, recorded, synthetic
 from rate_distortion import Code, measure, send_coded, sent_as
 
-from mqgrad.codec import Codec
+from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.quantization_noise import ROTATED_NOISE
 from mqgrad.compressors.rotated import FewBitsRotated, RotationCodec
 from mqgrad.experiments.provenance import provenance
-from mqgrad.quantization_noise import ROTATED_NOISE
 
 BUCKET_SIZE = 512  # the default
 BUCKET_SIZES = (128, 256, 512, 1024, 2048, 4096)

@@ -29,21 +29,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from mqgrad.collectives.process_group import ProcessGroupTransport
+from mqgrad.collectives.transport import Transport
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
-from mqgrad.experiments.bench_command import describe_run
-from mqgrad.experiments.bench_transport import average, combine_ranks, gradient_work, median, world
-from mqgrad.experiments.netlab import NetLab
-from mqgrad.experiments.netlab_job import log_tail
-from mqgrad.experiments.netlab_link import LinkShape, parse_link_rate
-from mqgrad.experiments.netlab_run import run_on_new_lab
-from mqgrad.experiments.netlab_tcp import DEFAULT_CONGESTION_CONTROL
-from mqgrad.experiments.sent_bytes import count_bytes
+from mqgrad.experiments.bench.command import describe_run
+from mqgrad.experiments.bench.transport import average, combine_ranks, gradient_work, median, world
+from mqgrad.experiments.netlab.job import log_tail
+from mqgrad.experiments.netlab.lab import NetLab
+from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
+from mqgrad.experiments.netlab.run import run_on_new_lab
+from mqgrad.experiments.netlab.sent_bytes import count_bytes
+from mqgrad.experiments.netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.layout import LayoutTable
-from mqgrad.process_group import ProcessGroupTransport
-from mqgrad.trainers.workload import make_workload
-from mqgrad.transport import Transport
+from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import Width, format_width, parse_width
 
 RATES = "100mbit,1gbit,10gbit"

@@ -26,7 +26,7 @@ def spirals(points: int, generator: torch.Generator) -> Batch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spirals:
-    """What ``mqgrad.trainers.workload.Workload`` asks for; the fields are its settings (``--set width=128``)."""
+    """What ``mqgrad.trainers.Workload`` asks for; the fields are its settings (``--set width=128``)."""
 
     width: int = 256
     batch_size: int = 64

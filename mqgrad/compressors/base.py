@@ -4,12 +4,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from ..codecs.quantization_noise import Coding
+from ..collectives.transport import Transport
+from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
-from ..quantization_noise import Coding
-from ..transport import Transport
 from ..widths import Width, Widths
-from ..wire_meter import DONE, Pending
 
 
 class BucketWork(NamedTuple):

@@ -9,16 +9,16 @@ import torch
 
 from mqgrad.cuda_ext import Scattered, Vector, whole
 
+from ..codecs.quantization_noise import Coding
+from ..codecs.vector_codec import VectorCodec
+from ..collectives.transport import Transport
+from ..collectives.wire_meter import DONE, Pending
 from ..feedback import ErrorFeedback, FeedbackGain, Residual
 from ..layout import Layout
-from ..quantization_noise import Coding
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..shard_feedback import ShardFeedback
-from ..transport import Transport
-from ..vector_codec import VectorCodec
 from ..widths import WIDTHS, Width, Widths
-from ..wire_meter import DONE, Pending
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
 from .gathered import Gathered

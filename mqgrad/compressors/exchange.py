@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from ..codecs.vector_codec import VectorCodec
+from ..collectives.wire_meter import Pending
 from ..feedback import FeedbackGain, Residual
 from ..layout import Layout
 from ..stopwatch import add_seconds
-from ..vector_codec import VectorCodec
-from ..wire_meter import Pending
 from .base import Step
 from .gradient_vector import GradientVector
 from .message_checks import MessageChecks

@@ -4,8 +4,8 @@ import dataclasses
 
 import torch
 
+from ..collectives.wire_meter import Pending
 from ..stopwatch import add_seconds
-from ..wire_meter import Pending
 from .exchange import Exchange
 from .plans import Chunk, planned
 

@@ -6,7 +6,7 @@ import torch
 
 from mqgrad import cuda_ext
 
-from ..quantization_noise import Coding
+from ..codecs.quantization_noise import Coding
 from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
 from .base import BucketWork, Stateless, Step

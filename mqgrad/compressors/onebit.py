@@ -6,8 +6,8 @@ import torch
 
 from mqgrad.cuda_ext import Vector, whole
 
-from ..bit_planes import pack, unpack
-from ..vector_codec import VectorCodec, placed
+from ..codecs.bit_planes import pack, unpack
+from ..codecs.vector_codec import VectorCodec, placed
 from ..widths import Width
 from .coded import CodedMean
 

@@ -6,8 +6,8 @@ import torch
 
 from mqgrad import cuda_ext
 
+from ..codecs.vector_codec import VectorCodec
 from ..layout import Layout
-from ..vector_codec import VectorCodec
 from ..widths import Width
 from .runs import Run, chunked, shard_runs
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..collectives.transport import Transport
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
-from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+from ..collectives.transport import Start
+from ..collectives.wire_meter import Pending
 from ..stopwatch import add_seconds
-from ..transport import Start
-from ..wire_meter import Pending
 from .exchange import Exchange, Way
 from .plans import Chunk, planned
 from .runs import CHUNKS_AHEAD

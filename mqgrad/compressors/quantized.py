@@ -15,10 +15,10 @@ and so is what is handed over when 32 bits follow.
 import dataclasses
 import functools
 
-from ..codec import Codec, Rounding
+from ..codecs.codec import Codec, Rounding
+from ..codecs.quantization_noise import ROTATED_NOISE
+from ..codecs.vector_codec import VectorCodec
 from ..feedback import FeedbackGain
-from ..quantization_noise import ROTATED_NOISE
-from ..vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
 from .rotated import FewBitsRotated, rotated_coefficients

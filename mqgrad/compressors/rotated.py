@@ -8,10 +8,10 @@ import torch
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import Vector
 
-from ..codec import Codec
+from ..codecs.codec import Codec
+from ..codecs.quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
+from ..codecs.vector_codec import CodecByWidth, VectorCodec
 from ..feedback import FeedbackGain
-from ..quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
-from ..vector_codec import CodecByWidth, VectorCodec
 from ..widths import Width
 from .coded import CodedMean
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from ..codecs.smoothness import SmoothQuantizer, StepRule, check_settings
 from ..saved_state import check_keys
 from ..seeding import stream_seed
-from ..smoothness import SmoothQuantizer, StepRule, check_settings
 from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step

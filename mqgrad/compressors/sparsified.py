@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
+from ..collectives.transport import Transport
 from ..layout import Layout
 from ..stopwatch import add_seconds
-from ..transport import Transport
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..bit_planes import pack, unpack
+from ..codecs.bit_planes import pack, unpack
 from ..costs import Costs
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds

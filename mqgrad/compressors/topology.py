@@ -8,8 +8,8 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
-from ..transport import Start, Transport
-from ..wire_meter import Pending
+from ..collectives.transport import Start, Transport
+from ..collectives.wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
 CodedTopologyName = Literal["auto", "all-gather", "sharded", "star"]

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from ..statistics import IntervalStatistics
+from ..statistics.interval import IntervalStatistics
 from ..widths import Width
 from .rule import WidthRule, check_count, check_range, usable
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..observation import SmoothedLosses
+from ..policies.observation import SmoothedLosses
 from ..seeding import stream_seed
-from ..statistics import IntervalStatistics
+from ..statistics.interval import IntervalStatistics
 from ..widths import Width
 from .rule import WidthRule, check_range
 from .sarsa import prefers_next, q_network, sarsa_step, slope_reward

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..statistics import IntervalStatistics
+from ..statistics.interval import IntervalStatistics
 from ..widths import Width
 
 

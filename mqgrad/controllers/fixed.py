@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ..saved_state import check_keys
-from ..statistics import IntervalStatistics
+from ..statistics.interval import IntervalStatistics
 from ..widths import Width, check_width
 from .rule import check_count
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from ..smoothed_gradient import SmoothedGradient
-from ..statistics import IntervalStatistics
-from ..step_times import StepTimes
+from ..statistics.interval import IntervalStatistics
+from ..statistics.smoothed_gradient import SmoothedGradient
+from ..statistics.step_times import StepTimes
 from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_keep, usable
 
@@ -19,10 +19,10 @@ class Goodput(WidthRule):
         goodput(b) = efficiency(b) ÷ seconds(b)
 
     efficiency(b) is what noise of the code at width b leaves of an iteration's progress
-    (:mod:`mqgrad.efficiency`), by figures of the gradient and of how the optimizer takes it, averaged over decisions;
-    seconds(b) are an iteration's, as :class:`mqgrad.step_times.StepTimes` learns them from the widths used. This
-    project's own rule, after Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with quantization as the
-    noise.
+    (:mod:`mqgrad.statistics.efficiency`), by figures of the gradient and of how the optimizer takes it, averaged
+    over decisions; seconds(b) are an iteration's, as :class:`mqgrad.statistics.step_times.StepTimes` learns them from
+    the widths used. This project's own rule, after Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with
+    quantization as the noise.
 
     A decision takes at most four times the bits of the last one (or the next width, if that is more): what an
     iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most.

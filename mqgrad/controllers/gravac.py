@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from ..gain_search import settled
-from ..statistics import IntervalStatistics, Trial
+from ..statistics.interval import IntervalStatistics, Trial
 from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
 

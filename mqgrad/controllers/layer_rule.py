@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
-from ..statistics import IntervalStatistics, ParameterStatistics
+from ..statistics.interval import IntervalStatistics, ParameterStatistics
 from ..widths import Width
 from .rule import Rule, ewma, usable
 

@@ -62,7 +62,7 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
             raise ValueError(f"controller {spec!r}: {error}") from None
         return controller
     if spec.endswith(".mqg") or spec == "default":
-        from ..policy import load_policy  # here, because the policy is itself a controller
+        from ..policies.policy import load_policy  # here, because the policy is itself a controller
 
         return load_policy(spec, budget_seconds=budget_seconds)
     if name == HINDSIGHT:

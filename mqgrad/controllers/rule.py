@@ -7,7 +7,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 from ..saved_state import check_keys
-from ..statistics import IntervalStatistics
+from ..statistics.interval import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
 
 TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)

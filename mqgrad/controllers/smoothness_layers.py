@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..statistics import ParameterStatistics
+from ..statistics.interval import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
 from .rule import check_keep, check_range, nearest

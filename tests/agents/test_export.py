@@ -20,7 +20,7 @@ from mqgrad.agents.sarsa import Sarsa
 from mqgrad.agents.train import train
 from mqgrad.agents.wrappers import WithWidth
 from mqgrad.envs import BitWidthEnv
-from mqgrad.policy import FrozenPolicy, load_policy
+from mqgrad.policies.policy import FrozenPolicy, load_policy
 
 
 def random_observations(env: BitWidthEnv, count: int) -> np.ndarray:

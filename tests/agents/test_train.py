@@ -22,7 +22,7 @@ from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import train
-from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.clusters.errors import WorkerError
 
 
 def tags(folder: Path) -> EventAccumulator:

@@ -13,8 +13,8 @@ from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.warm_start import expected_advantage, relative_goodput
 from mqgrad.envs import BitWidthEnv
-from mqgrad.observation import ObservationSchema, Observer
-from mqgrad.step_times import StepTimes
+from mqgrad.policies.observation import ObservationSchema, Observer
+from mqgrad.statistics.step_times import StepTimes
 
 
 @pytest.mark.parametrize("mbit_per_s", [SLOW, FAST])

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.codec import Codec
+from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.vector_codec import VectorCodec
 from mqgrad.compressors.minmax import _decode as decode_blocks
 from mqgrad.compressors.rotated import RotationCodec
-from mqgrad.vector_codec import VectorCodec
 from mqgrad.widths import Width
 
 NUMEL = 4000

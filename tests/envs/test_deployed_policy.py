@@ -5,7 +5,7 @@ import torch
 from toy_cluster import CLOCK, ToyCluster
 
 from mqgrad.envs import BitWidthEnv
-from mqgrad.policy import FrozenPolicy
+from mqgrad.policies.policy import FrozenPolicy
 from mqgrad.trainers import Simulated
 
 

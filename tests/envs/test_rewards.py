@@ -6,7 +6,7 @@ import pytest
 
 from mqgrad.controllers.sarsa import least_squares_slope
 from mqgrad.envs.rewards import AuthorsReward, LogLossReward
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 def interval(*losses: float, bits: int = 4, seconds: float = 1.0) -> IntervalStatistics:

@@ -16,7 +16,7 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.envs.settings import make_settings
 from mqgrad.experiments.cli import main
 from mqgrad.experiments.runs import RunRecord
-from mqgrad.trainers.errors import WorkerError
+from mqgrad.trainers.clusters.errors import WorkerError
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 Invoke = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from mqgrad.experiments import demo
-from mqgrad.policy import policy_path
+from mqgrad.policies.policy import policy_path
 
 
 def fake_export(model: Path, policy: Path) -> None:

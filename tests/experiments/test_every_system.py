@@ -11,7 +11,7 @@ from mqgrad.controllers import controller_names
 from mqgrad.experiments.oracle import oracle_trials, run_oracle
 from mqgrad.experiments.runs import RunRecord, default_controller, run_training
 from mqgrad.period_rules import period_rule_names
-from mqgrad.trainers.distributed import Distributed
+from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 
 ITERATIONS = 6  # three decisions

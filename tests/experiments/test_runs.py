@@ -14,7 +14,7 @@ from mqgrad.experiments.oracle import oracle_trials, run_oracle
 from mqgrad.experiments.plots import plot_runs
 from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
 from mqgrad.experiments.training import run_once
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 class TinyCluster:

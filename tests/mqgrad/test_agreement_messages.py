@@ -6,10 +6,10 @@ import pytest
 from ranks import run_ranks
 
 from mqgrad.agreement import Agreement, Decision, RankDisagreement
-from mqgrad.process_group import ProcessGroupTransport, own_group
-from mqgrad.quantization_noise import Coding
-from mqgrad.rank_statistics import RankStatistics
-from mqgrad.statistics import Trial
+from mqgrad.codecs.quantization_noise import Coding
+from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.statistics.interval import Trial
+from mqgrad.statistics.rank import RankStatistics
 
 CHECKED = {"configuration": "settings", "iteration": 7, "bits": 4, "losses": 2, "residuals": 8}
 MIXED = (2, 8, 32)

@@ -15,7 +15,7 @@ from scripted import Scripted
 import mqgrad
 from mqgrad.layout import LayoutTable
 from mqgrad.saved_parts import FORMAT_VERSION
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 @pytest.mark.parametrize(

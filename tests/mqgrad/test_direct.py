@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
 from mqgrad.direct import DirectAverages
+from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.virtual_ranks import VirtualBucket
 
 INTERVAL = 6
 ITERATIONS = 4 * INTERVAL

@@ -7,7 +7,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.codec import Codec
+from mqgrad.codecs.codec import Codec
 from mqgrad.feedback import FeedbackGain
 
 

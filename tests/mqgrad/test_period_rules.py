@@ -18,7 +18,7 @@ import mqgrad
 from mqgrad.controllers.base import Controller
 from mqgrad.decisions import Decisions
 from mqgrad.period_rules import DelayRatio, PeriodRule, make_period_rule, period_rule_names
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 class Listed:

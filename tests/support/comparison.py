@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mqgrad.experiments.sweep_config import SweepConfig
-from mqgrad.experiments.sweep_result import CellResult
+from mqgrad.experiments.sweep.config import SweepConfig
+from mqgrad.experiments.sweep.result import CellResult
 
 PARTS = {"compute": 1.5, "encode": 0.1, "wire": 1.2, "decode": 0.1, "decide": 0.01}
 SYSTEMS = ("fixed:32", "fixed:4", "fixed:2", "goodput", "powersgd:rank=1", "powersgd:rank=4", "fp16", "none")

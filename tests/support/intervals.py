@@ -3,7 +3,7 @@
 import dataclasses
 
 from mqgrad.controllers import make_controller
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 BASE = IntervalStatistics(
     iteration=10,

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from mqgrad.experiments.iproute import NetLabError
-from mqgrad.experiments.netlab import NetLab
-from mqgrad.experiments.netlab_link import LinkShape
+from mqgrad.experiments.netlab.iproute import NetLabError
+from mqgrad.experiments.netlab.lab import NetLab
+from mqgrad.experiments.netlab.link import LinkShape
 
 
 def why_no_lab() -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mqgrad.observation import ObservationSchema
-from mqgrad.policy import FrozenPolicy
-from mqgrad.policy_network import Normalization
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.policies.observation import ObservationSchema
+from mqgrad.policies.policy import FrozenPolicy
+from mqgrad.policies.policy_network import Normalization
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 def make_policy(**changes: Any) -> FrozenPolicy:

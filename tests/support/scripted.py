@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 class Scripted:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mqgrad.envs import BitWidthEnv
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers import LinkEmulation, ModelClock
 
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=10.0)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mqgrad.envs import BitWidthEnv
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 
 NUM_ELEMENTS = 1_000_000
 COMPUTE_SECONDS = 0.2

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import run_ranks
 
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers import LinkEmulation, ModelClock
+from mqgrad.trainers.clusters.session import TrainingSession
 from mqgrad.trainers.link import SwitchingEmulation, parse_emulation
-from mqgrad.trainers.session import TrainingSession
-from mqgrad.trainers.workload import make_workload
+from mqgrad.trainers.workloads.workload import make_workload
 
 
 def statistics(wire_bytes: float) -> IntervalStatistics:

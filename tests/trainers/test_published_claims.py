@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from mqgrad.compressors.factor_search import DENSE, Energies, FactorSearch
-from mqgrad.trainers.clock import ModelClock
-from mqgrad.trainers.distributed import Distributed
-from mqgrad.trainers.simulated import Simulated
+from mqgrad.trainers.clusters.clock import ModelClock
+from mqgrad.trainers.clusters.distributed import Distributed
+from mqgrad.trainers.clusters.simulated import Simulated
 
 ITERATIONS, SEEDS = 120, (0, 1)
 ONE_SEED = (0,)

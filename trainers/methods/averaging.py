@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
 from mqgrad.costs import Costs, Totals
-from mqgrad.process_group import ProcessGroupTransport, own_group
-from mqgrad.rank_statistics import RankStatistics
+from mqgrad.statistics.rank import RankStatistics
 from mqgrad.widths import Width
 
 from ..settings import check_not_negative, check_positive, check_positive_ints

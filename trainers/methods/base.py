@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.compressors import Compressor
 from mqgrad.controllers.base import Controller
-from mqgrad.quantization_noise import Coding
-from mqgrad.rank_statistics import RankStatistics
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.statistics.rank import RankStatistics
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation

@@ -7,8 +7,8 @@ import torch
 
 import mqgrad
 from mqgrad.costs import Totals
-from mqgrad.rank_statistics import RankStatistics
-from mqgrad.statistics import IntervalStatistics
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.statistics.rank import RankStatistics
 from mqgrad.widths import Width
 
 from .base import RankInterval

@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from mqgrad.comm_thread import CommThread
+from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.costs import Costs
 from mqgrad.widths import Width
 

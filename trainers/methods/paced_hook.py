@@ -5,8 +5,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from mqgrad.comm_thread import CommThread
-from mqgrad.transport import Transport
+from mqgrad.collectives.comm_thread import CommThread
+from mqgrad.collectives.transport import Transport
 
 
 class PacedAllReduce:

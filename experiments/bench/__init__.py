@@ -1,0 +1,1 @@
+"""``mqgrad bench``: how fast coding and sending are here."""

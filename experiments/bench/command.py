@@ -1,0 +1,125 @@
+"""The command ``mqgrad bench``."""
+
+import dataclasses
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from .codec import CodecReport
+    from .ranks import TransportReport
+
+_BUSY = 0.7  # load average
+
+
+def bench(
+    workload: Annotated[
+        str, typer.Option(help="Model of the step times and the break-even rates, as in `mqgrad run`.")
+    ] = "digits-cnn",
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload; may be repeated."),
+    ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    num_workers: Annotated[
+        int, typer.Option(help="Ranks on this machine; ignored under torchrun.", min=2)
+    ] = 2,
+    only: Annotated[str | None, typer.Option(help="codec or transport; both by default.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller and fewer measurements: under a minute.")
+    ] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
+) -> None:
+    """How fast coding and sending are here, and below which link rate each bit width pays.
+
+    Measures the codec beside memcpy and other codecs, the compressed mean between ranks, and training steps of a
+    workload. Run it under torchrun or `mqgrad netlab` to measure a real or shaped link instead of loopback. With
+    THP_MEM_ALLOC_ENABLE=1 in the environment torch asks for huge pages: memory is read faster, and so is the codec.
+    """
+    from mqgrad.trainers.workloads.workload import make_workload
+
+    from ..settings import parse_settings
+    from .tables import machine_line, print_codec, print_transport
+
+    if only not in (None, "codec", "transport"):
+        raise typer.BadParameter(f"{only!r} is neither codec nor transport", param_hint="--only")
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {json_file.parent}", param_hint="--json")
+    workload_settings = parse_settings(settings)
+    make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
+    console = Console(quiet=_rank() != 0)
+    report = describe_run(quick)
+    console.print(machine_line(report), highlight=False, soft_wrap=True)
+    if (report["load_average"] or 0) > _BUSY:
+        console.print(
+            f"load average {report['load_average']:.1f}: other work disturbs these figures", style="yellow"
+        )
+    if only != "transport" and _rank() == 0:
+        codec = _measure_codec(quick)
+        report["codec"] = dataclasses.asdict(codec)
+        print_codec(codec, console)
+    if only != "codec":
+        transport = _measure_transport(workload, workload_settings, num_workers, quick)
+        rates = transport.break_even()
+        report["transport"] = dataclasses.asdict(transport)
+        report["break_even"] = [dataclasses.asdict(rate) for rate in rates]
+        print_transport(transport, rates, console)
+    if json_file is not None and _rank() == 0:
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:
+    """Machine, versions, date and what else the machine is doing, as plain types; ``of_labs`` as in provenance."""
+    import torch
+
+    from ..provenance import provenance
+
+    vector_extension = torch.backends.cpu.get_cpu_capability()
+    date = datetime.date.today().isoformat()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # runnable processes, mean of a minute
+    huge_pages = os.environ.get("THP_MEM_ALLOC_ENABLE") == "1"  # of what torch allocates: inputs of the codec
+    return {
+        "date": date,
+        "quick": quick,
+        "load_average": load,
+        "vector_extension": vector_extension,
+        "huge_pages": huge_pages,
+        **provenance(of_labs=of_labs),
+    }
+
+
+def _rank() -> int:
+    """Rank in the torchrun job, 0 outside."""
+    from mqgrad.trainers.clusters.torchrun_ranks import check_torchrun
+
+    from ..training import under_torchrun
+
+    if not under_torchrun():
+        return 0
+    check_torchrun()
+    return int(os.environ["RANK"])
+
+
+def _measure_codec(quick: bool) -> "CodecReport":
+    from .codec import measure_codec
+    from .peers import find_peers
+
+    if quick:
+        return measure_codec(find_peers, mebibytes=16, rounds=3)
+    return measure_codec(find_peers)
+
+
+def _measure_transport(
+    workload: str, settings: dict[str, Any], num_workers: int, quick: bool
+) -> "TransportReport":
+    from ..training import under_torchrun
+    from .ranks import TransportSettings, measure_locally, measure_under_torchrun
+
+    chosen = TransportSettings(workload=workload, workload_settings=settings)
+    if quick:
+        chosen = dataclasses.replace(chosen, rounds=3, iterations=5)
+    return measure_under_torchrun(chosen) if under_torchrun() else measure_locally(chosen, num_workers)

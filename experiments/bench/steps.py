@@ -1,0 +1,146 @@
+"""What a training iteration of a workload takes with plain DDP, and through the hook at every width."""
+
+import dataclasses
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import mqgrad
+from mqgrad.controllers import Controller
+from mqgrad.costs import Costs
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.trainers.workloads.workload import Workload
+from mqgrad.widths import Width
+
+from .transport import Variant, combine_ranks, median, median_parts, scaled
+
+_WARM_UP_STEPS = 2  # after a change of width: residuals are allocated, or sent in full
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StepFigures:
+    """One training iteration of the workload; as in :class:`mqgrad.experiments.bench.transport.CollectiveFigures`."""
+
+    bits: Variant
+    step_seconds: float
+    per_plain: float
+    """Seconds over those of plain DDP in the same round; below 1 is faster."""
+    extra_seconds: float
+    """Seconds beyond those of plain DDP in the same round; below 0 is faster."""
+    encode_seconds: float
+    wire_seconds: float
+    """0 for plain DDP, which does not tell."""
+    decode_seconds: float
+    wire_bytes: float
+
+
+def measure_steps(
+    workload: Workload, *, widths: Sequence[Width], rounds: int, iterations: int
+) -> list[StepFigures]:
+    """Train with plain DDP and with the hook at each width in turn, as a controller's interval.
+
+    Gradient figures, of the last iteration of an interval, are in the seconds; the exchange of statistics after it,
+    once per interval, is not.
+    """
+    turns = _Turns(widths, interval=_WARM_UP_STEPS + iterations)
+    replicas = {"plain": Replica(workload, None), "hook": Replica(workload, turns)}
+    variants: list[Variant] = [None, *widths]
+    measured: list[dict[Variant, Costs]] = []
+    for _ in range(rounds + 1):  # the first warms up, and DDP regroups its buckets
+        measured.append({})
+        for bits in variants:
+            replica = replicas["plain" if bits is None else "hook"]
+            measured[-1][bits] = replica.measure(iterations, bits)
+    replicas["hook"].close()
+    combined = combine_ranks(measured[1:])
+    return [_step_figures(bits, combined[bits], combined[None]) for bits in variants]
+
+
+class _Turns:
+    """A controller under which every width has an interval, in turn, over and over."""
+
+    def __init__(self, widths: Sequence[Width], interval: int) -> None:
+        self.initial_bits = widths[0]
+        self.interval = interval
+        self._following = itertools.cycle([*widths[1:], widths[0]])
+
+    def decide(self, statistics: IntervalStatistics) -> Width:
+        return next(self._following)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Replica:
+    """A model in training on this rank, with the compression hook or without.
+
+    Args:
+        workload: what to train.
+        controller: chooses widths for the hook; None: DDP averages by itself.
+    """
+
+    def __init__(self, workload: Workload, controller: Controller | None) -> None:
+        torch.manual_seed(0)  # the same initial weights on every rank
+        model: nn.Module = workload.build_model()
+        self._workload = workload
+        self._ddp = DistributedDataParallel(model)
+        self._optimizer = workload.build_optimizer(model)
+        self._scheduler = workload.build_scheduler(self._optimizer)
+        self._batches = workload.batches(dist.get_rank(), dist.get_world_size(), 0)
+        self._state = mqgrad.CompressionState(controller) if controller is not None else None
+        if self._state is not None:
+            self._ddp.register_comm_hook(self._state, mqgrad.compression_hook)
+
+    def measure(self, iterations: int, bits: Variant = None) -> Costs:
+        """Costs per iteration, after a few that are not counted. ``bits``: the width the hook has to be at."""
+        for _ in range(_WARM_UP_STEPS):
+            self._step()
+        dist.barrier()
+        before = dataclasses.replace(self._state.totals) if self._state is not None else None
+        start = time.perf_counter()
+        for _ in range(iterations):
+            self._step()
+        seconds = time.perf_counter() - start
+        costs = (
+            self._state.totals.since(before) if self._state is not None and before is not None else Costs()
+        )
+        assert self._state is None or bits in (None, self._state.bits), (
+            f"{self._state.bits} bits were in use, not {bits}"
+        )
+        costs.step_seconds = seconds
+        return scaled(costs, 1 / iterations)
+
+    def _step(self) -> None:
+        self._optimizer.zero_grad()
+        loss = self._workload.loss(self._ddp, next(self._batches))
+        loss.backward()
+        self._optimizer.step()
+        self._scheduler.step()
+        if self._state is not None:
+            self._state.step(loss)
+
+    def close(self) -> None:
+        """Stop the hook's communication thread."""
+        if self._state is not None:
+            self._state.close()
+
+
+def _step_figures(bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs]) -> StepFigures:
+    pairs = [(a.step_seconds, b.step_seconds) for a, b in zip(rounds, plain, strict=True)]
+    return StepFigures(
+        bits=bits,
+        step_seconds=median(rounds, "step_seconds"),
+        per_plain=statistics.median(ours / plains for ours, plains in pairs),
+        extra_seconds=statistics.median(ours - plains for ours, plains in pairs),
+        **median_parts(rounds),
+    )

@@ -1,0 +1,165 @@
+"""Reading what ``mqgrad compare`` is told."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.trainers.workloads.workload import workload_settings
+
+from ..settings import parse_settings
+from .grids import GRIDS
+
+if TYPE_CHECKING:
+    from ..sweep.config import SweepConfig
+
+_FIRST_SEED = 101  # seeds that no policy has been trained on unless someone chose to
+_SYSTEMS = ("controllers", "compressors", "methods")
+
+
+def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
+    """What was given, and for the rest what the grid says.
+
+    Raises:
+        ValueError: an unknown grid.
+    """
+    if grid not in GRIDS:
+        raise ValueError(f"unknown grid {grid!r}; known: {', '.join(GRIDS)}")
+    defaults = {"methods": (), "optimizers": ("own",), "settings": (), **GRIDS[grid]}
+    if "iterations" in given:
+        del defaults["budget_seconds"]
+    if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
+        defaults |= dict.fromkeys(_SYSTEMS, ())
+    if "workloads" in given:
+        defaults |= {"optimizers": ("own",), "settings": ()}
+        if "=" in defaults.get("budget_seconds", ""):  # by workload: of others
+            del defaults["budget_seconds"]
+    return {**defaults, **given}
+
+
+def make_config(
+    chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
+) -> "SweepConfig":
+    """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
+    from ..sweep.config import SweepConfig
+    from ..sweep.grid import FP32
+
+    names = list(chosen["workloads"])
+    systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
+    links = available_links(list(chosen["links"]), console)
+    systems = systems_on(links, systems, console)
+    return SweepConfig(
+        systems=systems if FP32 in systems else (*systems, FP32),
+        workloads=tuple(names),
+        optimizers=tuple(chosen["optimizers"]),
+        links=tuple(links),
+        seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + chosen["seeds"])),
+        hosts=chosen["hosts"],
+        budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
+        iterations=chosen.get("iterations"),
+        settings=parse_workload_settings(settings, names),
+        time_limit_seconds=time_limit_seconds,
+    )
+
+
+def system_name(kind: str, name: str) -> str:
+    """What an option of this kind names: a controller whose name a compressor has too says what it is on."""
+    from ..sweep.grid import System
+
+    if kind != "controllers" or System.parse(name).kind == kind:
+        return name
+    return re.sub(r"(?= every | with |$)", f" on {DEFAULT_COMPRESSOR}", name, count=1)
+
+
+def split_list(text: str) -> list[str]:
+    """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``.
+
+    A part that begins with ``name=`` is a further argument of the system before it.
+    """
+    items: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if items and re.match(r"\w+=", part):
+            items[-1] += f",{part}"
+        else:
+            items.append(part)
+    return items
+
+
+def oracle_as_fixed_widths(systems: list[str]) -> tuple[str, ...]:
+    """The systems, with each ``oracle[:widths=…]`` replaced by the fixed widths that it is the best of.
+
+    The report finds the oracle among the compared fixed widths, whether they were named so or not.
+    """
+    from ..oracle import oracle_trials
+
+    compared: list[str] = []
+    for name in systems:
+        trials = oracle_trials(name, DEFAULT_COMPRESSOR)
+        compared += [trial for trial in trials if trial not in [*systems, *compared]] if trials else [name]
+    return tuple(compared)
+
+
+def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
+    """``"6"`` → 6 seconds for every workload; ``"digits-cnn=6,bytes-gpt=15"`` → each its own."""
+    if text is None:
+        return {}
+    try:
+        if "=" not in text:
+            return dict.fromkeys(workloads, float(text))
+        pairs = (part.strip().rpartition("=") for part in text.split(","))
+        return {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not SECONDS or WORKLOAD=SECONDS,...", param_hint="--budget-seconds"
+        ) from None
+
+
+def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
+    """The folder as items of ``--set``, which ones that follow override."""
+    if data_root is None:
+        return []
+    return [f"{w}:data_root={data_root.absolute()}" for w in workloads if "data_root" in workload_settings(w)]
+
+
+def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:
+    """``["bytes-gpt:width=64", "batch_size=8"]`` → settings by workload."""
+    settings: dict[str, dict[str, Any]] = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        workload, _, name = name.rpartition(":")
+        for each in [workload] if workload else workloads:
+            settings.setdefault(each, {}).update(parse_settings([f"{name}{separator}{value}"]))
+    return settings
+
+
+def available_links(names: list[str], console: Console) -> list[str]:
+    """The links, emulated where a lab cannot be built here, and a notice of that."""
+    from ..netlab.iproute import NetLabError, check_available
+    from ..sweep.grid import Link
+
+    links = [Link.parse(name) for name in names]
+    if all(link.emulated for link in links):
+        return names
+    try:
+        check_available()
+    except NetLabError as error:
+        console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
+        return list(dict.fromkeys(link.emulation().name for link in links))
+    return names
+
+
+def systems_on(links: list[str], systems: tuple[str, ...], console: Console) -> tuple[str, ...]:
+    """The systems, without those that an emulated link cannot pace if there is one, and a notice of that."""
+    from ..sweep.grid import Link, System
+
+    if not any(Link.parse(link).emulated for link in links):
+        return systems
+    left_out = [name for name in systems if not System.parse(name).can_be_emulated]
+    if left_out:
+        names = ", ".join(left_out)
+        console.print(f"[yellow]left out, for emulated links cannot pace them:[/yellow] {escape(names)}")
+    return tuple(name for name in systems if name not in left_out)

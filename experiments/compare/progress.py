@@ -1,0 +1,68 @@
+"""A sweep from the command line: progress, an estimate of the time that is left, and the report."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..netlab.iproute import NetLabError
+from ..reports.pages import write_report
+from ..sweep.cell import server_options
+from ..sweep.config import SweepConfig
+from ..sweep.grid import Cell
+from ..sweep.result import CellResult
+from ..sweep.sweep import Sweep, open_sweep
+
+_START_UP_CORE_SECONDS = 6.0  # of one rank; guesses, only for the estimate before the first run
+_BESIDES_TRAINING = 0.15  # of a run's budget: evaluations
+
+
+def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Console) -> None:
+    """Carry out what is pending and write the report, of what there is if the sweep is stopped."""
+    stopped: BaseException | None = None
+    with open_sweep(output, config) as sweep:
+        try:
+            run_with_progress(sweep, retry_failed, console)
+        except (KeyboardInterrupt, SystemExit, NetLabError) as error:
+            console.print(f"stopped; the same command goes on: {len(sweep.pending())} runs are left")
+            stopped = error
+        report = write_report(output)
+    if stopped is not None:
+        raise stopped
+    console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True)
+
+
+def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> None:
+    """Run what is pending; the estimate follows the runs done so far."""
+    pending = sweep.pending(retry_failed=retry_failed)
+    total = sum(1 for _ in sweep.config.cells())
+    seconds = estimate_seconds(sweep.config, pending)
+    estimate = "" if not seconds else f", about {seconds / 60:.0f} minutes"
+    console.print(f"{total} runs, {total - len(pending)} of them done{estimate}")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, speed_estimate_period=600.0) as progress:
+        bar = progress.add_task("", total=len(pending))
+
+        def on_result(result: CellResult) -> None:
+            progress.advance(bar)
+            if not result.finished:
+                console.print(f"{result.cell}: {result.outcome}: {result.reason}", markup=False)
+
+        sweep.run(
+            retry_failed=retry_failed,
+            on_start=lambda cell: progress.update(bar, description=str(cell)),
+            on_result=on_result,
+        )
+
+
+def estimate_seconds(config: SweepConfig, cells: Sequence[Cell]) -> float | None:
+    """How long these runs will take on an idle machine; None where no budget bounds them."""
+    budgets = [config.budget_seconds.get(cell.workload) for cell in cells]
+    if None in budgets:
+        return None
+    served = [(cell.link, server_options(cell, config)) for cell in cells]
+    starts = sum(1 for number, each in enumerate(served) if number == 0 or each != served[number - 1])
+    start_up = _START_UP_CORE_SECONDS * config.hosts / (os.cpu_count() or 1)
+    return starts * start_up + sum((1 + _BESIDES_TRAINING) * (budget or 0.0) for budget in budgets)

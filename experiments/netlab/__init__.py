@@ -1,0 +1,1 @@
+"""``mqgrad netlab``: hosts on one machine, joined by links that the kernel shapes."""

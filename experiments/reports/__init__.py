@@ -1,0 +1,1 @@
+"""The report of a comparison: its arithmetic, tables, figures and pages."""

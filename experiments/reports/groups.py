@@ -1,0 +1,206 @@
+"""The arithmetic of a comparison within one group: time to target, ratios to references, and who missed the target.
+
+The target of a group of runs is a held-out loss that every finished fp32 run reached within 60 % of its seconds.
+Systems that learn as fp32 does, or somewhat slower, so have time to get there. A run that never reached it has no
+time: it is counted, and its system gets a lower bound in place of a ratio, in which the run counts with the seconds
+it was given.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mqgrad.controllers.ceiling import saving_ceiling_bits
+
+from ..estimates import (
+    Estimate,
+    Ratio,
+    geometric_mean_with_interval,
+    mean_of_fractions,
+    paired_ratio,
+    standing,
+)
+from ..runs import PARTS
+from ..sweep.config import SweepConfig
+from ..sweep.grid import HOOKED_FP32, SILENT, Group
+from ..sweep.result import CellResult
+from .references import Reference, references, timing_of
+
+TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
+_FEWEST_NORMS = 5  # of a run that is to tell how they change
+VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemSummary:
+    """What one system did in one group."""
+
+    system: str
+    runs: int
+    outcomes: dict[str, int]
+    """Number of runs by outcome."""
+    reached: int
+    """Runs that reached the target."""
+    seconds_to_target: float | None
+    """Mean over the runs that reached it."""
+    ratios: dict[str, Ratio | None]
+    """Time to target over each reference's, on the seeds that the reference finished; None if one of its own runs did
+    not finish."""
+    final_loss: Estimate | None
+    """Held-out loss at the end, a geometric mean; here and below, over finished runs."""
+    accuracy: Estimate | None
+    iterations: float | None
+    wire_mib: float | None
+    busiest_mib: float | None
+    """That the interface of the busiest host has sent; None where there was no lab."""
+    mean_bits: float | None
+    milliseconds: dict[str, float]
+    """Per iteration: the whole of it, and by ``PARTS``. Empty if no run finished."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether some run did not finish."""
+        return bool(set(self.outcomes) - {"finished"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSummary:
+    """All systems in one group, the fastest first."""
+
+    group: Group
+    fp32: str
+    """The system that is fp32 here."""
+    target: float | None
+    """None if no fp32 run finished."""
+    references: dict[str, Reference]
+    """What ratios refer to here, by name; those that were not run are missing."""
+    ceiling_bits: float | None
+    """Bits per element that a schedule over time alone can save; see :func:`saving_ceiling_bits`."""
+    systems: list[SystemSummary]
+
+    def __str__(self) -> str:
+        return str(self.group)
+
+
+def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
+    """One summary per group that has results, in the order of the configuration."""
+    groups = []
+    for group in config.groups():
+        runs = [result for result in results if result.group == group]
+        if runs:
+            groups.append(_summarize_group(group, config, runs))
+    return groups
+
+
+def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
+    """The largest, over finished fp32 runs, of the loss that one reached within ``TARGET_SHARE`` of its seconds.
+
+    That loss is the lowest running median of three points, lest one lucky evaluation set the target; a run that was
+    looked at only later gives its first point. None if no fp32 run finished.
+    """
+    dense = [result for result in results if result.system == fp32 and result.finished]
+    return max(map(_early_loss, dense), default=None)
+
+
+def _early_loss(run: CellResult) -> float:
+    end = TARGET_SHARE * run.seconds[-1]
+    known = [(at, loss) for at, loss in zip(run.seconds, run.losses, strict=True) if loss is not None]
+    early = [loss for at, loss in known if at <= end] or [known[0][1]]
+    return min(statistics.median_low(early[n : n + 3]) for n in range(max(1, len(early) - 2)))
+
+
+def verdict(summary: SystemSummary) -> str:
+    """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``;
+    ``unknown`` without a run of fp32's to compare with."""
+    ratio = summary.ratios.get("fp32")
+    if summary.failed:
+        return "failed"
+    if ratio is None:
+        return "unknown"
+    if ratio.sign == "≥":
+        return "missed"
+    if ratio.low is None or ratio.high is None:
+        return "undecided"
+    return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
+
+
+def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResult]) -> GroupSummary:
+    target = target_loss(runs, config.fp32)
+    by_system = {name: own for name in config.systems if (own := [r for r in runs if r.system == name])}
+    known = references(by_system, target, config.fp32)
+    summaries = [_summarize_system(name, own, target, known) for name, own in by_system.items()]
+    return GroupSummary(
+        group=group,
+        fp32=config.fp32,
+        target=target,
+        references=known,
+        ceiling_bits=_ceiling(by_system, known.get("goodput")),
+        systems=sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32"))),
+    )
+
+
+def _ratios(
+    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
+) -> dict[str, Ratio | None]:
+    has_time = name not in SILENT and all(run.finished for run in runs)
+    timing = timing_of(runs, target) if has_time else None
+    return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
+
+
+def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> float | None:
+    """From the goodput rule, or where it was not compared, or has too few norms, from fp32 through the hook."""
+    for name in (rule.system if rule is not None else "", HOOKED_FP32):
+        norms = [run.gradient_norms_sq for run in by_system.get(name, []) if run.finished]
+        if enough := [each for each in norms if len(each) >= _FEWEST_NORMS]:
+            return statistics.fmean(map(saving_ceiling_bits, enough))
+    return None
+
+
+def _summarize_system(
+    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
+) -> SystemSummary:
+    times = [] if target is None or name in SILENT else [run.seconds_to(target) for run in runs]
+    reached = [seconds for seconds in times if seconds is not None]
+    finished = [run for run in runs if run.finished]
+    outcomes = [run.outcome for run in runs]
+    return SystemSummary(
+        system=name,
+        runs=len(runs),
+        outcomes={outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)},
+        reached=len(reached),
+        seconds_to_target=statistics.fmean(reached) if reached else None,
+        ratios=_ratios(name, runs, target, known),
+        final_loss=geometric_mean_with_interval(_values(finished, lambda run: run.heldout["loss"])),
+        accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
+        iterations=_mean(finished, lambda run: run.iterations[-1]),
+        wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),
+        busiest_mib=_mean(
+            finished, lambda run: max(run.interface_bytes) / 2**20 if run.interface_bytes else None
+        ),
+        mean_bits=_mean(finished, lambda run: run.mean_bits),
+        milliseconds=_milliseconds(finished),
+    )
+
+
+def _milliseconds(runs: Sequence[CellResult]) -> dict[str, float]:
+    """Means over runs of the milliseconds per iteration."""
+    per_run = [
+        {"whole": run.seconds[-1], **run.parts} | {"iterations": run.iterations[-1]}
+        for run in runs
+        if all(part in run.parts for part in PARTS)
+    ]
+    if not per_run:
+        return {}
+    return {
+        name: statistics.fmean(1e3 * each[name] / each["iterations"] for each in per_run)
+        for name in ("whole", *PARTS)
+    }
+
+
+def _values(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> list[float]:
+    return [each for run in runs if (each := value(run)) is not None]
+
+
+def _mean(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> float | None:
+    values = _values(runs, value)
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,152 @@
+"""Figures of a comparison, as PNG bytes."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mqgrad.widths import format_width
+
+from ..plots import png_bytes
+from ..runs import PARTS
+from ..sweep.grid import SILENT
+from ..sweep.result import CellResult
+from .groups import GroupSummary
+from .labels import families, has_policy, short_label, shown_systems, system_label, system_styles
+
+_PANELS_A_ROW = 4
+_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan", "tab:olive")
+_LINES_A_PANEL = len(_COLOURS)  # beside fp32 and policies
+_FOLDED_DPI = 80
+_PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
+
+
+def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
+    """Held-out loss and bit width over seconds, means over the seeds' finished runs, and where an iteration goes."""
+    systems = shown_systems(group)
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
+    for name, style in system_styles(systems).items():
+        runs = [r for r in results if r.system == name and r.finished]
+        if runs and name not in SILENT:
+            grid, losses, bits = mean_curves(runs)
+            loss_axes.plot(grid, losses, label=system_label(name), **style)
+            bits_axes.plot(grid, bits, **style)
+    if group.target is not None:
+        loss_axes.axhline(group.target, color="grey", linewidth=0.8, label="target")
+    loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss", yscale="log")
+    bits_axes.set(title="bits over time", xlabel="seconds of training", ylabel="bit width, mean over seeds")
+    bits_axes.set_yscale("log", base=2)
+    bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
+    _plot_times(time_axes, group)
+    figure.legend(loc="outside lower center", ncols=8, fontsize="small")
+    figure.suptitle(str(group), fontweight="bold")
+    return png_bytes(figure)
+
+
+_Curves: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def plot_losses(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
+    """Held-out loss over seconds of every system: a few of one family in a panel, fp32 and policies in each."""
+    curves = _loss_curves(group, results)
+    panels = _panels([name for name in curves if name != group.fp32 and not has_policy(name)])
+    columns = max(1, min(len(panels), _PANELS_A_ROW))
+    rows = max(1, math.ceil(len(panels) / columns))
+    figure = Figure(figsize=(3.6 * columns, 5 * rows + 0.4), layout="constrained")
+    all_axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for axes, (title, members) in zip(all_axes, panels, strict=False):
+        _plot_panel(axes, curves, members, group)
+        axes.set_title(title, fontsize="medium")
+    for axes in all_axes[len(panels) :]:
+        axes.set_visible(False)
+    figure.supxlabel("seconds of training; grey: the target", fontsize="medium")
+    figure.supylabel("held-out loss", fontsize="medium")
+    return png_bytes(figure, _FOLDED_DPI)
+
+
+def _loss_curves(group: GroupSummary, results: Sequence[CellResult]) -> _Curves:
+    """Seconds and losses by system, the fastest first; of those that sent something and finished a run."""
+    curves = {}
+    for system in (summary.system for summary in group.systems):
+        runs = [run for run in results if run.system == system and run.finished]
+        if runs and system not in SILENT:
+            curves[system] = mean_curves(runs)[:2]
+    return curves
+
+
+def _panels(systems: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Titles and systems: families, in parts of as many lines as can be told apart."""
+    panels = []
+    for family, members in families(systems).items():
+        parts = math.ceil(len(members) / _LINES_A_PANEL)
+        size = math.ceil(len(members) / parts)
+        for part in range(parts):
+            number = f", {part + 1} of {parts}" if parts > 1 else ""
+            panels.append((f"{family}{number}", members[part * size : (part + 1) * size]))
+    return panels
+
+
+def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: GroupSummary) -> None:
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": c} for name, c in zip(members, _COLOURS, strict=False)
+    }
+    policies = [name for name in curves if has_policy(name)]
+    styles |= {
+        name: {"color": c, "linewidth": 2.5}
+        for name, c in zip(policies, itertools.cycle(("tab:red", "tab:pink")))
+    }
+    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == group.fp32}
+    for name, style in styles.items():
+        axes.plot(*curves[name], label=short_label(name), **style)
+    if group.target is not None:
+        axes.axhline(group.target, color="grey", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.tick_params(labelbottom=True)
+    # Below: inside it would hide who is slow.
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
+
+
+def mean_curves(runs: Sequence[CellResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Seconds, mean loss and mean bits, where every run has a value."""
+    begin = max(run.seconds[0] for run in runs)
+    end = max(begin, min(run.seconds[-1] for run in runs))
+    grid = np.linspace(begin, end, 200)
+    losses = np.mean([np.interp(grid, run.seconds, _floats(run.losses)) for run in runs], axis=0)
+    # The width of a point was in force since the point before it.
+    bits = [
+        np.asarray(run.bits)[np.minimum(np.searchsorted(run.seconds, grid), len(run.bits) - 1)]
+        for run in runs
+    ]
+    return grid, losses, np.mean(bits, axis=0)
+
+
+def _floats(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+def _plot_times(axes: Axes, group: GroupSummary) -> None:
+    """Two bars a system: the training thread's milliseconds, and below them the communication thread's."""
+    shown = shown_systems(group)
+    known = [summary for summary in group.systems if summary.milliseconds and summary.system in shown]
+    for row, summary in enumerate(known):
+        spent = summary.milliseconds
+        waiting = max(spent["whole"] - spent["compute"], 0.0)
+        _stack(axes, row - 0.2, {"computing": spent["compute"], "waiting": waiting}, row == 0)
+        _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
+    axes.set_yticks(range(len(known)), labels=[system_label(each.system) for each in known], fontsize="small")
+    axes.invert_yaxis()
+    axes.set(title="training thread,\nbelow it the communication thread", xlabel="ms per iteration")
+
+
+def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
+    colours = {"computing": "#555555", "waiting": "#cccccc", **_PART_COLOURS}
+    left = 0.0
+    for name, value in parts.items():
+        label = name if with_labels else "_"
+        axes.barh(y, value, height=0.36, left=left, color=colours[name], label=label)
+        left += value

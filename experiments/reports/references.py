@@ -1,0 +1,111 @@
+"""What times are compared with: fp32, fp16, PowerSGD at its best rank, the best fixed width, goodput, the ideal."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.trainers.methods import DEFAULT_METHOD
+
+from ..estimates import Timing
+from ..sweep.grid import SILENT, System
+from ..sweep.result import CellResult
+
+
+class Reference(NamedTuple):
+    """One of them in one group of runs."""
+
+    system: str
+    timing: Timing | None
+    """Of the runs that finished; None if none did."""
+    failed: int = 0
+    """Runs that did not finish: nothing is compared with the reference on their seeds."""
+
+
+def references(
+    runs: Mapping[str, Sequence[CellResult]], target: float | None, fp32: str
+) -> dict[str, Reference]:
+    """The references that a group has runs of.
+
+    - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
+    - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
+    - ``oracle``: the best of the compared fixed widths, of averages in every iteration;
+    - ``goodput``: the rule that learned policies begin as an imitation of, the best of those compared, likewise;
+    - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
+      sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
+
+    A reference with a run that did not finish stands for its other seeds, and is chosen only if no candidate has all
+    its runs.
+
+    Args:
+        runs: by system.
+        target: held-out loss.
+        fp32: the system that is fp32 here.
+    """
+    chosen: dict[str, Callable[[str], bool]] = {
+        "fp32": lambda name: name == fp32,
+        "fp16": lambda name: _is_peer(name, "fp16"),
+        "PowerSGD": lambda name: _is_peer(name, "powersgd"),
+        "oracle": lambda name: _is_on_our_code(name, "fixed"),
+        "goodput": lambda name: _is_on_our_code(name, "goodput"),
+    }
+    found = {}
+    for reference, is_one in chosen.items():
+        candidates = [_reference(name, own, target) for name, own in runs.items() if is_one(name)]
+        if candidates:
+            found[reference] = min(candidates, key=_badness)
+    silent = next((name for name in SILENT if any(run.iterations for run in runs.get(name, ()))), None)
+    if silent is not None and fp32 in runs:
+        found["ideal"] = Reference(silent, _ideal(runs[fp32], runs[silent], target))
+    return found
+
+
+def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None:
+    """Of the runs that finished; None if none did, or there is no target."""
+    finished = [run for run in runs if run.finished]
+    if target is None or not finished:
+        return None
+    times = {run.seed: run.seconds_to(target) for run in finished}
+    spent = {run.seed: run.seconds[-1] for run in finished}
+    seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
+    return Timing(seconds, None not in times.values())
+
+
+def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> Reference:
+    return Reference(name, timing_of(runs, target), sum(not run.finished for run in runs))
+
+
+def _is_peer(name: str, peer: str) -> bool:
+    """Whether it is PyTorch's own hook of that name, or our compressor."""
+    system = System.parse(name)
+    return system.torch_hook == peer or (
+        system.controller is None
+        and system.compressor.partition(":")[0] == peer
+        and system.method == DEFAULT_METHOD
+    )
+
+
+def _is_on_our_code(name: str, controller: str) -> bool:
+    system = System.parse(name)
+    return (
+        system.compressor == DEFAULT_COMPRESSOR
+        and (system.controller or "").partition(":")[0] == controller
+        and system.method == DEFAULT_METHOD
+    )
+
+
+def _badness(reference: Reference) -> tuple[int, bool, float]:
+    """The best finished all runs, and reached the target soonest or missed it after the least."""
+    timing = reference.timing
+    missed, seconds = (True, 0.0) if timing is None else (not timing.reached, timing.mean)
+    return reference.failed, missed, seconds
+
+
+def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: float | None) -> Timing | None:
+    pace = [run.seconds[-1] / run.iterations[-1] for run in silent if run.iterations]
+    finished = [run for run in dense if run.finished]
+    if target is None or not pace or not finished:
+        return None
+    iterations = {run.seed: run.iterations_to(target) for run in finished}
+    seconds = {seed: n * statistics.fmean(pace) for seed, n in iterations.items() if n is not None}
+    return Timing(seconds, len(seconds) == len(finished))

@@ -1,0 +1,99 @@
+"""What the report of a comparison says in sentences: how it was run, and what did not go as planned."""
+
+import collections
+import statistics
+from collections.abc import Sequence
+
+from ..sweep.config import SweepConfig
+from ..sweep.grid import Link
+from ..sweep.result import CellResult
+from .groups import GroupSummary
+from .labels import system_label
+
+_REASON_CHARACTERS = 160  # of an attempt that has been repeated
+
+
+def failures(results: Sequence[CellResult]) -> list[str]:
+    """One line for each run that did not finish."""
+    return [f"{each.cell}: {each.outcome}: {each.reason}" for each in results if not each.finished]
+
+
+def retries(results: Sequence[CellResult]) -> list[str]:
+    """One line for each run whose first attempt failed and was repeated: what became of it, and why."""
+    return [
+        f"{each.cell}: {each.outcome} after an attempt that failed: {each.retried[:_REASON_CHARACTERS]}"
+        for each in results
+        if each.retried
+    ]
+
+
+def describe_sweep(config: SweepConfig, groups: Sequence[GroupSummary], results: Sequence[CellResult]) -> str:
+    """What was run, in a sentence or two, and what its figures lack."""
+    kinds = {Link.parse(link).emulated for link in config.links}
+    links = {
+        frozenset({False}): "links shaped in the kernel (none: not shaped)",
+        frozenset({True}): "links EMULATED by pacing the transport",
+    }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
+    seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
+    return (
+        f"{config.hosts} hosts on one machine, {seeds}, {links}."
+        f"{_others(results)}{_revisions(results)}{_missing(config, results)}"
+        f"{_failed_references(groups)}"
+    )
+
+
+def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:
+    cells, done = list(config.cells()), {each.cell for each in results}
+    missing = collections.Counter(str(cell.group) for cell in cells if cell not in done)
+    if not missing:
+        return ""
+    told = ", ".join(f"{count} of {group}" for group, count in missing.items())
+    return f" UNFINISHED: {missing.total()} of {len(cells)} runs are missing: {told}."
+
+
+def _failed_references(groups: Sequence[GroupSummary]) -> str:
+    told = [f"{group}: {lack}" for group in groups if (lack := _lacking(group))]
+    if not told:
+        return ""
+    return f" FAILED RUNS OF REFERENCES, whose seeds are left out of ratios to them: {'; '.join(told)}."
+
+
+def _lacking(group: GroupSummary) -> str:
+    """``1 of 3 fp32 (plain-ddp)``; empty if every reference finished all its runs."""
+    runs = {summary.system: summary.runs for summary in group.systems}
+    failed = {each.system: each.failed for each in group.references.values() if each.failed}
+    return ", ".join(f"{n} of {runs[name]} {system_label(name)}" for name, n in failed.items())
+
+
+def _others(results: Sequence[CellResult]) -> str:
+    cores = [each.others_cores for each in results if each.others_cores is not None]
+    if not cores:
+        return ""
+    return (
+        f" While the runs were timed, other processes kept {statistics.fmean(cores):.1f} cores busy on average, "
+        f"{max(cores):.1f} in the worst run."
+    )
+
+
+def _revisions(results: Sequence[CellResult]) -> str:
+    revisions = collections.Counter(each.revision for each in results if each.revision is not None)
+    if len(revisions) < 2:
+        return ""
+    told = ", ".join(f"{revision} ({count} runs)" for revision, count in revisions.items())
+    return f" The source CHANGED while the sweep was at work: {told}."
+
+
+def describe_cell(group: GroupSummary, config: SweepConfig) -> str:
+    """The target of a cell, when its runs ended, what no schedule can pass, and which references lack runs."""
+    target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
+    budget = config.budget_seconds.get(group.group.workload)
+    ends = [] if budget is None else [f"{budget:g} s of training"]
+    ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
+    ceiling = (
+        ""
+        if group.ceiling_bits is None
+        else f" A schedule over time alone can save at most {group.ceiling_bits:.2f} bits an element here."
+    )
+    lacking = _lacking(group)
+    left_out = f" Did not finish: {lacking}; ratios to them are over the other seeds." if lacking else ""
+    return f"{target} Each run: {' or '.join(ends)}.{ceiling}{left_out}"

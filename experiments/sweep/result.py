@@ -1,0 +1,145 @@
+"""What became of one run of a sweep: a row of results."""
+
+import dataclasses
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqgrad.widths import Width
+
+from ..runs import PARTS, RunPoint, RunRecord
+from ..time_to_target import first_reached
+from .grid import Cell, Group
+
+REASON_CHARACTERS = 300
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CellResult:
+    """What became of one run; a line of ``results.jsonl``."""
+
+    workload: str
+    optimizer: str
+    link: str
+    system: str
+    seed: int
+    outcome: str
+    """``finished``, ``diverged``, ``crashed`` or ``timed out``."""
+    reason: str = ""
+    """One line; empty if the run finished."""
+    retried: str = ""
+    """Why an earlier attempt failed, the first if there were several; empty if this one is the first."""
+    wall_seconds: float
+    """Evaluations included, and the start of the processes in the first run that they carry out."""
+    others_cores: float | None = None
+    """Mean number of cores that other processes kept busy meanwhile; None if unknown."""
+    revision: str | None = None
+    """Of the source that ran."""
+    mean_bits: float | None = None
+    wire_bytes: float | None = None
+    """That one rank has sent, as accounted; a mean over the ranks."""
+    interface_bytes: list[int] = dataclasses.field(default_factory=list)
+    """That each host's interface has sent from the start of training on, headers and evaluations included; empty
+    where there is no lab."""
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the compressor reported of itself last."""
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds of one rank by :data:`mqgrad.experiments.runs.PARTS`."""
+    gradient_norms_sq: list[float] = dataclasses.field(default_factory=list)
+    """‖ḡ‖² of the mean gradient, once per decision."""
+    heldout: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """Held-out figures at the end; None where not finite."""
+    iterations: list[int] = dataclasses.field(default_factory=list)
+    """The points of the run: here and in the next three, one entry a point."""
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    """Seconds of training, evaluations excluded."""
+    losses: list[float | None] = dataclasses.field(default_factory=list)
+    """Held-out loss; None where not finite."""
+    bits: list[Width] = dataclasses.field(default_factory=list)
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.workload, self.optimizer, self.link, self.system, self.seed)
+
+    @property
+    def group(self) -> Group:
+        return self.cell.group
+
+    @property
+    def first_reason(self) -> str:
+        """Why the first attempt failed."""
+        return self.retried or self.reason
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome == "finished"
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Seconds until the held-out loss first was at or below ``loss``, by :func:`first_reached`; None if it never
+        was, or if the run did not finish: a run that diverges later has not got there."""
+        return first_reached(self.seconds, self.losses, loss) if self.finished else None
+
+    def iterations_to(self, loss: float) -> float | None:
+        """Iterations in the place of seconds."""
+        return first_reached(self.iterations, self.losses, loss) if self.finished else None
+
+
+class Ending(NamedTuple):
+    """How a run's processes ended."""
+
+    outcome: str
+    """``ok``, ``crashed`` or ``timed out``."""
+    reason: str
+
+
+def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellResult:
+    """The row of a run that ended so.
+
+    Args:
+        record: the file that ``mqgrad serve-runs`` wrote.
+        known: further fields of the row.
+    """
+    if ending.outcome != "ok":
+        return CellResult(**cell._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
+    try:
+        run = RunRecord.from_dict(json.loads(record.read_text()))
+        final = run.final
+    except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
+        reason = f"no record of a run: {error}"[:REASON_CHARACTERS]
+        return CellResult(**cell._asdict(), outcome="crashed", reason=reason, **known)
+    diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
+    return CellResult(
+        **cell._asdict(),
+        **known,
+        outcome="diverged" if diverged else "finished",
+        reason=_losses(final) if diverged else "",
+        mean_bits=round(run.mean_bits, 4),
+        wire_bytes=final.wire_bytes,
+        figures={
+            name: float(f"{value:.6g}") for name, value in final.figures.items() if math.isfinite(value)
+        },
+        parts={part: round(final.parts[part], 4) for part in PARTS if part in final.parts},
+        gradient_norms_sq=_norms(run),
+        heldout={name: _finite(value) for name, value in final.heldout.items()},
+        iterations=[point.iteration for point in run.points],
+        seconds=[round(point.elapsed_seconds, 4) for point in run.points],
+        losses=[_finite(point.heldout["loss"]) for point in run.points],
+        bits=[point.bits for point in run.points],
+    )
+
+
+def _losses(point: RunPoint) -> str:
+    heldout = point.heldout["loss"]
+    return f"training loss {point.train_loss}, held-out loss {heldout} at iteration {point.iteration}"
+
+
+def _finite(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _norms(run: RunRecord) -> list[float]:
+    """One figure per decision; points between two decisions repeat the one before."""
+    norms = (_finite(point.gradient_norm_sq) for point in run.points)
+    return [value for value, _ in itertools.groupby(norms) if value]

@@ -1,0 +1,28 @@
+"""The command ``mqgrad serve-runs``, which ``mqgrad compare`` starts."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ..options import TimeoutSeconds
+
+
+def serve_runs(
+    workload: Annotated[str, typer.Option(help="What is trained.")],
+    settings: Annotated[
+        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload.")
+    ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    num_workers: Annotated[
+        int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
+    ] = 2,
+    timeout_seconds: TimeoutSeconds = 60.0,
+) -> None:
+    """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
+    from ..settings import parse_settings
+    from ..training import open_cluster
+    from .run_server import serve_runs as serve
+
+    with open_cluster(workload, parse_settings(settings), num_workers, timeout_seconds) as cluster:
+        if cluster is not None:  # rank 0 of a torchrun job; the others serve it
+            serve(cluster, sys.stdin)

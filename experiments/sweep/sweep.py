@@ -1,0 +1,216 @@
+"""Filling the grid of a comparison, one run at a time, into a folder from which it can go on."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mqgrad.agents.folder_lock import only_process_in
+
+from ..files import replace_file
+from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
+from ..provenance import provenance
+from ..signals import caught_signals, stopped_by
+from .cell import CellRunner, Place, default_program
+from .config import SweepConfig
+from .grid import Cell, Link
+from .result import CellResult
+
+_RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
+_SAME_ORIGIN = {
+    "machine": ("cpu", "cpu_family", "cpu_model", "cores"),
+    "versions": ("torch", "numpy", "codec"),
+}  # what times and losses depend on
+
+
+class Sweep:
+    """A folder with ``config.json`` and ``results.jsonl``, one line per run; :func:`open_sweep` makes it."""
+
+    def __init__(self, folder: Path, config: SweepConfig, program: Sequence[str]) -> None:
+        self.folder = folder
+        self.config = config
+        self._program = program
+
+    def pending(self, *, retry_failed: bool = False) -> list[Cell]:
+        """Runs that have no result yet; on request, also those that crashed or timed out."""
+        done = {
+            result.cell
+            for result in load_results(self.folder)
+            if not (retry_failed and result.outcome in _RETRIED)
+        }
+        return [cell for cell in self.config.cells() if cell not in done]
+
+    def run(
+        self,
+        *,
+        retry_failed: bool = False,
+        on_start: Callable[[Cell], None] = lambda cell: None,
+        on_result: Callable[[CellResult], None] = lambda result: None,
+    ) -> None:
+        """Carry out what is pending, one run after another. A run that fails is a result like any other.
+
+        Raises:
+            KeyboardInterrupt: SIGINT; no process is left, and every finished run is on disk.
+            SystemExit: SIGTERM or SIGHUP, likewise; with 128 and the signal's number.
+            NetLabError: no lab can be built here, or the last one cannot be removed.
+            ValueError: the folder's runs in labs had another congestion control than those that are pending.
+        """
+        pending = self.pending(retry_failed=retry_failed)
+        if any(not Link.parse(cell.link).emulated for cell in pending):
+            check_same_tcp(self.folder)
+        with caught_signals() as caught:
+            place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
+            earlier = {result.cell: result for result in load_results(self.folder)}
+            with CellRunner(self.config, place) as runner:
+                for cell in pending:
+                    if caught:
+                        raise stopped_by(caught[0])
+                    on_start(cell)
+                    result = runner.run(cell)
+                    if cell in earlier:
+                        result = dataclasses.replace(result, retried=earlier[cell].first_reason)
+                    _append(self.folder / "results.jsonl", result)
+                    on_result(result)
+
+
+@contextlib.contextmanager
+def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | None = None) -> Iterator[Sweep]:
+    """A sweep in a folder that is this process's alone until the block ends.
+
+    Args:
+        folder: a new one, or one of an earlier sweep with the same configuration, apart from the time limit, on a
+            machine and with versions like these, which is then continued.
+        config: what is compared.
+        program: the command that carries out runs, up to its options; ``mqgrad serve-runs`` by default.
+
+    Raises:
+        ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
+            machine, version of torch or numpy, or implementation of the codec.
+    """
+    config.check_names()
+    given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
+    come_from = origin(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_process_in(folder):
+        if (folder / "config.json").exists():
+            saved = _load_json(folder)
+            check_same_config(saved, given, folder)
+            check_same_origin(saved, come_from, folder)
+        else:
+            replace_file(folder / "config.json", json.dumps({**given, **come_from}, indent=1) + "\n")
+        yield Sweep(folder, config, default_program() if program is None else program)
+
+
+def origin(config: SweepConfig) -> dict[str, Any]:
+    """Where a sweep's figures come from: versions, machine, revision, and what its labs are, if it has any."""
+    emulated = {Link.parse(link).emulated for link in config.links}
+    lab = {"lab": {"tcp": DEFAULT_CONGESTION_CONTROL}} if False in emulated else {}
+    return {**provenance(of_labs=True not in emulated), **lab}
+
+
+def check_same_tcp(folder: Path) -> None:
+    """Raises ValueError if a folder's runs in labs had another congestion control than labs have now."""
+    saved = _load_json(folder)
+    machine = saved.get("machine", {})  # where the hosts of labs had theirs from, before they had their own
+    tcp = saved.get("lab", machine).get("tcp")
+    if tcp != DEFAULT_CONGESTION_CONTROL:
+        raise ValueError(
+            f"{folder} holds runs in labs with TCP congestion control {tcp or 'unknown'}, which now have "
+            f"{DEFAULT_CONGESTION_CONTROL} and could not be compared; give another --output"
+        )
+
+
+def check_same_config(saved: dict[str, Any], given: dict[str, Any], folder: Path) -> None:
+    """Raises ValueError, naming the differences, if a folder's sweep is not the one that is asked for. The time limit
+    of a run changes no figure and may differ: what has timed out can be given more."""
+    names = {part: [name for name in given[part] if name != "time_limit_seconds"] for part in given}
+    told = _differences(saved, given, names)
+    if told:
+        raise ValueError(f"{folder} holds a sweep with another configuration ({told}); give another --output")
+
+
+def check_same_origin(saved: dict[str, Any], here: dict[str, Any], folder: Path) -> None:
+    """Raises ValueError, naming the differences, if a folder's times are of another machine or of other versions."""
+    told = _differences(saved, here, _SAME_ORIGIN)
+    if told:
+        raise ValueError(
+            f"{folder} holds runs that could not be compared with those of this machine and its versions ({told}); "
+            "continue it where it was begun, or give another --output"
+        )
+
+
+def _differences(saved: dict[str, Any], given: dict[str, Any], names: Mapping[str, Iterable[str]]) -> str:
+    return "; ".join(
+        f"{name}: {there} there, {here} here"
+        for part in names
+        for name in names[part]
+        if (there := saved.get(part, {}).get(name)) != (here := given[part].get(name))
+    )
+
+
+def load_config(folder: Path) -> SweepConfig:
+    """The configuration of a sweep's folder; policy files need not exist any more.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    try:
+        return SweepConfig.from_dict(_load_json(folder)["sweep"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / 'config.json'} is no configuration of a sweep: {error}") from error
+
+
+def load_provenance(folder: Path) -> dict[str, Any]:
+    """Versions, machine, revision and labs with which a sweep was begun."""
+    return {name: value for name, value in _load_json(folder).items() if name != "sweep"}
+
+
+def load_results(folder: Path) -> list[CellResult]:
+    """The results of a sweep, the latest of each cell; a line cut short by a crash of the machine is left out.
+
+    Raises:
+        ValueError: a line other than the last is damaged.
+    """
+    path = folder / "results.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    results: dict[Cell, CellResult] = {}
+    for number, line in enumerate(lines[:-1], start=1):  # the last is empty, or was not written to its end
+        try:
+            result = CellResult(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}, line {number} is no result: {error}") from error
+        results[result.cell] = result
+    return list(results.values())
+
+
+def _load_json(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no configuration of a sweep: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path} is no configuration of a sweep: {fields!r}")
+    return fields
+
+
+def _append(path: Path, result: CellResult) -> None:
+    line = json.dumps(dataclasses.asdict(result), allow_nan=False, separators=(",", ":"))
+    complete = path.read_bytes() if path.exists() else b""
+    if complete and not complete.endswith(b"\n"):  # cut short earlier: that cell has been run again
+        replace_file(path, complete[: complete.rfind(b"\n") + 1].decode())
+    with path.open("a") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lab_name(folder: Path) -> str:
+    """The same for the same folder, so that a resumed sweep finds the lab that a killed one left behind."""
+    return "compare-" + hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]

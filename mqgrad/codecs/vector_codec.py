@@ -1,0 +1,156 @@
+"""What a codec of flat vectors is."""
+
+import abc
+from typing import Any
+
+import torch
+
+from mqgrad.cuda_ext import Vector, checks, reference
+
+from ..widths import Width
+
+
+class VectorCodec(abc.ABC):
+    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codecs.codec.Codec` for the arguments.
+
+    Hashable, and equal to what codes alike.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        """Bytes that ``numel`` elements take at ``bits``, scales included."""
+
+    @abc.abstractmethod
+    def encode(
+        self,
+        x: Vector,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def encode_with_feedback(
+        self,
+        x: Vector,
+        residual: torch.Tensor,
+        bits: Width,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor: ...
+
+    def repeats_padding(self, bits: Width) -> bool:
+        """Whether padding should repeat elements: zeros would change what is decoded of them."""
+        return False
+
+    @abc.abstractmethod
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
+
+    @abc.abstractmethod
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None: ...
+
+    @abc.abstractmethod
+    def is_contractive(self, bits: Width) -> bool:
+        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
+
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
+        out.copy_(self.decode(payload, out.numel(), bits))
+
+    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        """Mean of payloads [W, P], float32 [numel].
+
+        Raises:
+            TypeError: the payloads are not uint8.
+            ValueError: there are none, or they do not have the length of ``numel`` elements.
+        """
+        checks.require_payloads(payloads, self.payload_bytes(numel, bits))
+        return reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits))
+
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; errors as of
+        :meth:`decode_mean`."""
+        out.copy_(self.decode_mean(payloads, out.numel(), bits))
+
+    def encode_mean(
+        self,
+        payloads: torch.Tensor,
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]."""
+        mean = self.decode_mean(payloads, numel, bits)
+        if residual is None:
+            return self.encode(mean, bits, seed, bucket_ids, out=out)
+        return self.encode_with_feedback(
+            mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids, out=out
+        )
+
+
+class CodecByWidth(VectorCodec):
+    """Another codec for every width."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def at(self, bits: Width) -> VectorCodec:
+        """The codec of a width."""
+
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        return self.at(bits).payload_bytes(numel, bits)
+
+    def encode(self, x: Vector, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.at(bits).encode(x, bits, *args, **kwargs)
+
+    def encode_with_feedback(
+        self, x: Vector, residual: torch.Tensor, bits: Width, **kwargs: Any
+    ) -> torch.Tensor:
+        return self.at(bits).encode_with_feedback(x, residual, bits, **kwargs)
+
+    def encode_mean(
+        self,
+        payloads: torch.Tensor,
+        numel: int,
+        bits: Width,
+        residual: torch.Tensor | None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        return self.at(bits).encode_mean(payloads, numel, bits, residual, **kwargs)
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        return self.at(bits).decode(payload, numel, bits)
+
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_into_(out, payload, bits)
+
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_mean_into_(out, payloads, bits)
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        self.at(bits).decode_add_(accumulator, payload, bits)
+
+    def repeats_padding(self, bits: Width) -> bool:
+        return self.at(bits).repeats_padding(bits)
+
+    def is_contractive(self, bits: Width) -> bool:
+        return self.at(bits).is_contractive(bits)
+
+
+def placed(payload: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """A payload, copied to ``out`` if that is given: for codes that cannot be written into place."""
+    return payload if out is None else out.copy_(payload)

@@ -1,0 +1,1 @@
+"""What ranks exchange, in which order, and what it costs."""

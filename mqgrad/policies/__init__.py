@@ -1,0 +1,1 @@
+"""Frozen policies: what they observe, their network, their file, and the packaged one."""

@@ -1,0 +1,268 @@
+"""What a policy sees: interval statistics as a vector of bounded numbers.
+
+The environment and the deployed policy share this file, so that a policy meets in deployment exactly the
+vector it was trained on. Every entry is finite and inside :meth:`ObservationSchema.bounds`, whatever happens.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..saved_state import check_keys
+from ..statistics.interval import IntervalStatistics
+from ..statistics.smoothed_gradient import SmoothedGradient
+from ..statistics.step_times import StepTimes
+from ..widths import Width, check_widths
+
+SCHEMA_VERSION = 5
+KINDS = ("full", "loss", "authors")
+
+_LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
+_SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
+_MOST_NOISE = 2.0  # relative to the mean gradient's squared norm, of which it is a part where S is positive
+_LEAST_LOG_EFFICIENCY = -8.0
+_KEEP = 0.9  # share of the old value in the authors' smoothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObservationSchema:
+    """The layout of an observation. L_k is the mean loss of interval k.
+
+    ``kind="loss"`` (scale-free: a constant factor on the loss changes nothing):
+
+    | entries | value | bounds |
+    |---|---|---|
+    | ``history`` − 1 | ln L_{k−1} − ln L_k of the last intervals, oldest first, 0 before the run | ±5 |
+    | 1 | ln L_0 − ln L_k, the drop since the first interval | ±10 |
+
+    ``kind="full"`` appends what decides a width in practice:
+
+    | entries | value | bounds |
+    |---|---|---|
+    | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
+    | 1 | the same of their standard deviation | ±20 |
+    | 1 | log10(fixed seconds), those of an iteration beside its bytes, of coding if it is coded | −6 to 3 |
+    | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |
+    | 1 | gradient noise / squared norm of the mean gradient, (V/W)/‖ḡ‖² | 0 to 2 |
+    | 1 | update exponent: how the optimizer's steps grow with gradients (:mod:`mqgrad.update_probe`) | 0 to 1 |
+    | one per width | ln of the efficiency to expect of that width (:mod:`mqgrad.statistics.efficiency`) | −8 to 0 |
+    | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
+    | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |
+
+    The first four are as :class:`mqgrad.statistics.step_times.StepTimes` learns them from the widths that the run has
+    used; the gradient's figures are averages over decisions
+    (:class:`mqgrad.statistics.smoothed_gradient.SmoothedGradient`). Nothing is divided by the gradient's signal S, of
+    which a single estimate is often negative.
+
+    ``kind="authors"`` is MQGrad's own state (Cui et al., ICTIR 2018): the last ``history`` per-iteration
+    losses, smoothed 0.9 old + 0.1 new, not normalised, held within ±1000.
+
+    A non-finite loss counts as the largest one.
+    """
+
+    kind: str = "full"
+    widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    """Bit widths that a policy chooses from, increasing."""
+    history: int = 5
+    """Interval means (or, for ``authors``, iterations) that are remembered."""
+    version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        oldest = SCHEMA_VERSION if self.kind == "full" else 1  # the others have not changed
+        if type(self.version) is not int or not oldest <= self.version <= SCHEMA_VERSION:
+            raise ValueError(
+                f"observation schema version is {self.version!r}, and {SCHEMA_VERSION} is needed; "
+                "train and export the policy again"
+            )
+        if type(self.history) is not int or not 2 <= self.history <= 64:
+            raise ValueError(f"observation history {self.history!r} must be a whole number from 2 to 64")
+        object.__setattr__(self, "widths", check_widths(self.widths))
+
+    @property
+    def size(self) -> int:
+        """Entries of an observation."""
+        return self.history + (8 + len(self.widths) if self.kind == "full" else 0)
+
+    def bounds(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """Lowest and highest value of each entry, float32 [size] each."""
+        pairs = _loss_bounds(self)
+        if self.kind == "full":
+            pairs += [
+                (-20.0, 20.0),
+                (-20.0, 20.0),
+                (-6.0, 3.0),
+                (0.0, 0.5),
+                (0.0, _MOST_NOISE),
+                (0.0, 1.0),
+                *[(_LEAST_LOG_EFFICIENCY, 0.0)] * len(self.widths),
+                (min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
+                (0.0, 1.0),
+            ]
+        low, high = np.array(pairs, dtype=np.float32).T
+        return low.copy(), high.copy()
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema as plain JSON values."""
+        return dataclasses.asdict(self) | {"widths": list(self.widths)}
+
+    @classmethod
+    def from_json(cls, document: Any) -> "ObservationSchema":
+        """Inverse of :meth:`to_json`.
+
+        Raises:
+            ValueError: naming the field that is missing, unknown or wrong.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(document, dict) or set(document) != names:
+            raise ValueError(
+                f"observation schema {document!r} must have the fields {', '.join(sorted(names))}"
+            )
+        if not isinstance(document["widths"], list):
+            raise ValueError(f"observation widths {document['widths']!r} must be a list of bit widths")
+        return cls(**document | {"widths": tuple(document["widths"])})
+
+
+class SmoothedLosses:
+    """The last ``length`` values of MQGrad's average of per-iteration losses, 0.9 old + 0.1 new."""
+
+    def __init__(self, length: int, values: Sequence[float] = ()) -> None:
+        self.values = list(values)
+        self._length = length
+
+    def extend(self, losses: Sequence[float]) -> None:
+        """Append one smoothed value per loss; the first loss of a run starts the average."""
+        for loss in losses:
+            loss = _clip(loss, -_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)
+            self.values.append(_KEEP * self.values[-1] + (1 - _KEEP) * loss if self.values else loss)
+        del self.values[: -self._length]
+
+    def window(self) -> list[float]:
+        """``length`` values; the oldest one stands for those before the run, and 0 before there is one."""
+        known = self.values or [0.0]
+        return [known[0]] * (self._length - len(known)) + known
+
+
+class Observer:
+    """Turns the statistics of one interval after another into observations.
+
+    Args:
+        schema: layout of the observations.
+        budget_seconds: length of the run that progress is measured against; None leaves progress at 0.
+    """
+
+    def __init__(self, schema: ObservationSchema, budget_seconds: float | None = None) -> None:
+        self.schema = schema
+        self.budget_seconds = budget_seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the run."""
+        self.elapsed_seconds = 0.0
+        self._first_log_loss: float | None = None
+        self._log_losses: list[float] = []
+        self._smoothed = SmoothedLosses(self.schema.history)
+        self._times = StepTimes()
+        self._gradient = SmoothedGradient()
+
+    def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
+        """Take in one interval and return the observation after it, float32 [schema.size]."""
+        self.elapsed_seconds += _clip(statistics.seconds, 0.0, 1e9, nan=0.0)
+        self._smoothed.extend(statistics.losses)
+        self._times.observe(statistics)
+        self._log_losses = [*self._log_losses, log_loss(statistics.loss)][-self.schema.history :]
+        if self._first_log_loss is None:
+            self._first_log_loss = self._log_losses[0]
+        values = self._loss_part()
+        if self.schema.kind == "full":
+            values += self._system_part(self._gradient.observe(statistics))
+        return np.clip(np.array(values, dtype=np.float32), *self.schema.bounds())
+
+    def _loss_part(self) -> list[float]:
+        if self.schema.kind == "authors":
+            return self._smoothed.window()
+        assert self._first_log_loss is not None
+        drops = [a - b for a, b in itertools.pairwise(self._log_losses)]
+        missing = self.schema.history - 1 - len(drops)
+        return [0.0] * missing + drops + [self._first_log_loss - self._log_losses[-1]]
+
+    def _system_part(self, statistics: IntervalStatistics) -> list[float]:
+        fixed = self._times.fixed_seconds
+        by_width = self._times.seconds_per_bit, self._times.slope_deviation
+        return [
+            *(_log_ratio(32 * seconds, fixed, 20.0 / math.log2(10)) * math.log2(10) for seconds in by_width),
+            _log_ratio(fixed, 1.0, 6.0),
+            self._times.coding_seconds / fixed if fixed > 0 else 0.0,
+            _ratio(statistics.gradient_noise, statistics.mean_norm_sq, _MOST_NOISE),
+            _clip(statistics.update_exponent, 0.0, 1.0),
+            *(_log(statistics.efficiency(bits), _LEAST_LOG_EFFICIENCY) for bits in self.schema.widths),
+            math.log2(statistics.bits) / 5,
+            self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as plain types."""
+        return {
+            "elapsed_seconds": self.elapsed_seconds,
+            "first_log_loss": self._first_log_loss,
+            "log_losses": list(self._log_losses),
+            "smoothed": list(self._smoothed.values),
+            "times": self._times.state_dict(),
+            "gradient": self._gradient.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        check_keys(state, self.state_dict(), "the observer")
+        self.elapsed_seconds = float(state["elapsed_seconds"])
+        self._first_log_loss = state["first_log_loss"]
+        self._log_losses = list(state["log_losses"])
+        self._smoothed.values = list(state["smoothed"])
+        self._times.load_state_dict(state["times"])
+        self._gradient.load_state_dict(state["gradient"])
+
+
+def log_loss(loss: float) -> float:
+    """ln(loss), the loss held in [1e-6, 1e6]; NaN counts as the largest."""
+    return math.log(_clip(loss, *_LOSS_RANGE))
+
+
+def _log_ratio(numerator: float, denominator: float, limit: float) -> float:
+    """log10(numerator / denominator) within ±limit; 0/0 is 0, a NaN in either counts as the highest ratio."""
+    if math.isnan(numerator) or math.isnan(denominator):
+        return limit
+    if numerator <= 0 or denominator <= 0:
+        return limit * ((numerator > 0) - (denominator > 0))
+    return _clip(math.log10(numerator) - math.log10(denominator), -limit, limit)
+
+
+def _ratio(numerator: float, denominator: float, limit: float) -> float:
+    """numerator / denominator within 0 and limit; 0/0 is 0, a NaN in either counts as the highest ratio."""
+    if math.isnan(numerator) or math.isnan(denominator):
+        return limit
+    if denominator <= 0:
+        return limit * (numerator > 0)
+    return _clip(numerator / denominator, 0.0, limit)
+
+
+def _log(efficiency: float, low: float) -> float:
+    """ln(efficiency) of at least ``low``, which also stands for NaN."""
+    return _clip(math.log(efficiency), low, 0.0) if efficiency > 0 else low
+
+
+def _clip(value: float, low: float, high: float, nan: float | None = None) -> float:
+    if math.isnan(value):
+        return high if nan is None else nan
+    return min(max(value, low), high)
+
+
+def _loss_bounds(schema: ObservationSchema) -> list[tuple[float, float]]:
+    if schema.kind == "authors":
+        return [(-_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)] * schema.history
+    return [(-5.0, 5.0)] * (schema.history - 1) + [(-10.0, 10.0)]

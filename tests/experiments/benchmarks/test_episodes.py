@@ -1,0 +1,59 @@
+"""The benchmark of what there is to learn, on episodes that are given and on short real ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
+
+
+@pytest.fixture
+def episodes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import episodes
+
+    return episodes
+
+
+def test_differences_are_of_the_same_episodes(episodes: Any) -> None:
+    of_rule = [episodes.Episode(seed, episodes.RULE, 50.0, float(seed), 1.0, 10) for seed in range(4)]
+    other = [episodes.Episode(seed, "1 bits", 50.0, seed + 0.5, 1.0, 10) for seed in range(1, 6)]
+    difference = episodes.beside_rule([*of_rule, *other], "1 bits")
+    assert difference == (0.5, 0.5, 0.5)
+    assert episodes.beside_rule(of_rule, "1 bits") is None
+
+
+def test_the_best_width_is_chosen_on_other_episodes(episodes: Any) -> None:
+    """Of two widths, each of which is better in one half by chance, that of the other half is taken."""
+    played = [
+        episodes.Episode(seed, f"{bits} bits", 50.0, 1.0 if seed % 2 == bits % 2 else 0.0, bits, 10)
+        for seed in range(6)
+        for bits in (1, 2)
+    ]
+    best = episodes.with_best_widths(played)[len(played) :]
+    assert [episode.seed for episode in sorted(best)] == list(range(6))
+    assert {episode.episode_return for episode in best} == {0.0}
+    assert {episode.player for episode in best} == {episodes.BEST}
+
+
+def test_everyone_plays_the_same_episodes(
+    episodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        episodes, "with_clock", lambda given: {**given, "budget_seconds": None, "max_steps": 2}
+    )
+    file = tmp_path / "episodes.json"
+    options = ["--widths", "1", "--episodes", "2", "--first-seed", "70", "--json", str(file)]
+    monkeypatch.setattr("sys.argv", ["episodes.py", *options])
+    episodes.main()
+    played = json.loads(file.read_text())["episodes"]
+    assert [episode["player"] for episode in played] == ["1 bits", episodes.RULE, "policy default"] * 2
+    assert [episode["seed"] for episode in played] == [70] * 3 + [71] * 3
+    assert len({episode["link_mbit_per_s"] for episode in played}) == 2
+    assert {episode["iterations"] for episode in played} == {22}
+    assert [episode["mean_bits"] for episode in played[::3]] == [1.0, 1.0]
+    table = capsys.readouterr().out
+    assert f"| {episodes.RULE} |" in table
+    assert "Mbit/s (" in table

@@ -1,0 +1,118 @@
+"""What the benchmarks of kernels, of the environment and of the wire write, from figures that are given."""
+
+import contextlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mqgrad.experiments.netlab.lab import NetLab
+
+BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def run(script: Any, monkeypatch: pytest.MonkeyPatch, file: Path, *arguments: str) -> dict[str, Any]:
+    """The file that the script writes."""
+    monkeypatch.setattr(sys, "argv", [script.__name__, "--json", str(file), *arguments])
+    script.main()
+    return json.loads(file.read_text())
+
+
+def test_every_call_of_every_program_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import kernel_speed
+
+    seconds = {"copy": [1.0, 2.0, 4.0], "read": [0.5, 1.0, 1.0], "encode 2": [0.25, 4.0, 1.0]}
+    printed = {"instruction_set": "AVX2", "bytes": 2 * 10**9, "seconds": seconds}
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntest $1 = 3 || exit 1\necho '{json.dumps(printed)}'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(kernel_speed.instruction_sets, "build", lambda *_: {"best": program, "AVX2": program})
+    monkeypatch.setattr(kernel_speed, "compiler_version", lambda: "g++ 12")
+    report = run(kernel_speed, monkeypatch, tmp_path / "speed.json", "--calls", "2", "--rounds", "3")
+    assert [row["call"] for row in report["figures"]] == [0] * 6 + [1] * 6
+    assert report["figures"][2] == {
+        "instruction_set": "AVX2",
+        "kernel": "encode 2",
+        "call": 0,
+        "best_gb_per_s": 8.0,
+        "best_to_copy": 4.0,
+        "best_to_read": 2.0,
+        "median_gb_per_s": 2.0,
+        "median_to_copy": 4.0,
+        "median_to_read": 1.0,
+    }
+    assert {"machine", "versions", "revision", "date", "compiler", "others_cores", "rounds"} <= set(report)
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.split(maxsplit=3) == [
+        "AVX2",
+        "encode",
+        "2",
+        "8.0–8.0 GB/s, 4.00–4.00 of memmove, 2.00–2.00 of reading",
+    ]
+
+
+def test_every_pair_of_blocks_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import env_overhead
+
+    pairs = [env_overhead.Pair(0.010, 0.010 * ratio) for ratio in (1.02, 0.99, 1.01, 1.0, 1.03)]
+    monkeypatch.setattr(env_overhead, "Distributed", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(env_overhead, "measure", lambda _: pairs)
+    monkeypatch.setattr(env_overhead, "own_share", lambda _: 0.0046)
+    report = run(env_overhead, monkeypatch, tmp_path / "overhead.json")
+    assert report["pairs"] == [pair._asdict() for pair in pairs]
+    assert report["own_share"] == 0.0046
+    assert report["figures"] == pytest.approx(
+        {
+            "bare_seconds": 0.010,
+            "env_seconds": 0.0101,
+            "ratio": 1.01,
+            "ratio_low": 0.99,
+            "ratio_high": 1.03,
+        }
+    )
+    assert {"machine", "versions", "revision", "date", "others_cores", "workload"} <= set(report)
+    printed = capsys.readouterr().out
+    assert "ratio: median 1.010, 95 % interval 0.990 to 1.030" in printed
+    assert "outside of the cluster: 0.46% of a step" in printed
+    assert printed.endswith("PASS: below 5% on top\n")
+
+
+@pytest.mark.parametrize(("options", "tcp"), [([], "cubic"), (["--tcp", "reno"], "reno")])
+def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
+    options: list[str], tcp: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import wire
+
+    labs = []
+
+    def run_on_lab(lab: NetLab, command: list[str], logs: Path, **_: object) -> types.SimpleNamespace:
+        labs.append(lab)
+        Path(command[2]).write_text(json.dumps([{"bits": 4}]))
+        return types.SimpleNamespace(status=0)
+
+    file = tmp_path / "wire.json"
+    monkeypatch.setattr(wire, "run_on_new_lab", run_on_lab)
+    monkeypatch.setattr(sys, "argv", ["wire.py", str(file), "--rates=10mbit,1gbit", *options])
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit, match="0"):
+        wire.main()
+    report = json.loads(file.read_text())
+    assert [(lab.congestion_control, lab.link.rate_mbit_per_s) for lab in labs] == [
+        (tcp, 10.0),
+        (tcp, 1000.0),
+    ]
+    assert report["tcp"] == tcp
+    assert set(report["machine"]) == {"cpu", "cpu_family", "cpu_model", "cores", "kernel"}
+    assert report["figures"] == [{"bits": 4}] * 2

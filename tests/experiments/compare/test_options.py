@@ -1,0 +1,108 @@
+"""The options of `mqgrad compare`, and the grids that it has by name."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mqgrad.compressors import compressor_names
+from mqgrad.controllers import controller_names
+from mqgrad.experiments.compare.grids import GRIDS
+from mqgrad.experiments.compare.options import (
+    data_root_settings,
+    make_config,
+    oracle_as_fixed_widths,
+    parse_budgets,
+    parse_workload_settings,
+    split_list,
+    systems_on,
+    with_defaults,
+)
+from mqgrad.experiments.sweep.config import SweepConfig
+from mqgrad.experiments.sweep.grid import System
+from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
+
+
+def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
+    defaults = with_defaults({}, "quick")
+    assert "goodput" in defaults["controllers"]
+    given = with_defaults({"compressors": ["qsgd"], "iterations": 5}, "workloads")
+    assert (given["controllers"], given["compressors"], given["iterations"]) == ((), ["qsgd"], 5)
+    assert given["methods"] == ()
+    assert given["optimizers"] == ("adam",)
+    assert with_defaults({"workloads": ["logreg"]}, "workloads")["optimizers"] == ("own",)
+    assert "budget_seconds" not in given
+    with pytest.raises(ValueError, match=r"unknown grid 'all'; known: quick, links"):
+        with_defaults({}, "all")
+
+
+def grid_config(grid: str) -> SweepConfig:
+    chosen = with_defaults({}, grid)
+    return make_config(chosen, list(chosen["settings"]), None, Console())
+
+
+def test_the_grids_have_every_system_of_the_registries() -> None:
+    systems = []
+    for grid in GRIDS:
+        config = grid_config(grid)
+        config.check_names()
+        systems += [System.parse(name) for name in config.systems]
+    assert {(each.controller or "").partition(":")[0] for each in systems} >= set(controller_names())
+    assert {each.compressor.partition(":")[0] for each in systems} == set(compressor_names())
+    assert {each.method.partition(":")[0] for each in systems} == {DEFAULT_METHOD, *method_names()}
+
+
+LINKS = {"100mbit", "1gbit", "100mbit/1gbit@0.75s", "none"}
+
+
+def test_the_grids_have_every_system_on_every_link() -> None:
+    links: dict[str, set[str]] = {}
+    for grid in GRIDS:
+        config = grid_config(grid)
+        for name in config.systems:
+            each = System.parse(name)
+            names = (each.controller, each.compressor, each.method)
+            for known in {(name or "").partition(":")[0] for name in names}:
+                links.setdefault(known, set()).update(config.links)
+    assert {name: missing for name, seen in links.items() if (missing := LINKS - seen)} == {}
+
+
+def test_the_oracle_stands_for_the_fixed_widths_it_is_the_best_of() -> None:
+    named = ["fixed:32", "oracle:widths=4+32", "goodput", "fp16"]
+    assert oracle_as_fixed_widths(named) == ("fixed:32", "fixed:4", "goodput", "fp16")
+    assert oracle_as_fixed_widths(["goodput"]) == ("goodput",)
+    whole = oracle_as_fixed_widths(["oracle"])
+    assert whole == tuple(f"fixed:{bits}" for bits in (*range(1, 9), 16, 32))
+    with pytest.raises(ValueError, match="in hindsight only"):
+        System.parse("oracle on qsgd").check(None, hosts=2)
+
+
+def test_what_an_emulated_link_cannot_pace_is_left_out_with_a_notice() -> None:
+    console, systems = Console(record=True, width=200), ("fixed:4", "plain-ddp:hook=powersgd,rank=4")
+    assert systems_on(["none", "100mbit"], systems, console) == systems
+    assert systems_on(["emulated:100mbit"], systems, console) == ("fixed:4",)
+    assert "powersgd,rank=4" in console.export_text()
+
+
+def test_a_data_root_goes_to_the_workloads_that_read_one() -> None:
+    names = ["digits-mlp", "cifar10-cnn", "bytes-gpt"]
+    items = data_root_settings(Path("/data"), names)
+    settings = parse_workload_settings([*items, "bytes-gpt:data_root="], names)
+    assert settings == {"cifar10-cnn": {"data_root": "/data"}, "bytes-gpt": {"data_root": ""}}
+    assert data_root_settings(None, names) == []
+
+
+def test_the_options_of_the_command_are_read() -> None:
+    assert split_list("fixed:1,interval=5 every 16,period_rule=adacomm:2,goodput") == [
+        "fixed:1,interval=5 every 16,period_rule=adacomm:2",
+        "goodput",
+    ]
+    assert split_list("fixed:2, linear-ramp:start=2,end=8,a/b=c.mqg") == [
+        "fixed:2",
+        "linear-ramp:start=2,end=8",
+        "a/b=c.mqg",
+    ]
+    assert parse_budgets("6", ["a", "b"]) == {"a": 6.0, "b": 6.0}
+    assert parse_budgets("a=6,b=1.5", ["a", "b"]) == {"a": 6.0, "b": 1.5}
+    settings = parse_workload_settings(["a:width=64", "batch_size=8"], ["a", "b"])
+    assert settings == {"a": {"width": 64, "batch_size": 8}, "b": {"batch_size": 8}}

@@ -1,0 +1,153 @@
+"""Shaped hosts in network namespaces: what they reach and how fast, and where they cannot be."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from labs import needs_lab, python
+
+from mqgrad.experiments.netlab import iproute
+from mqgrad.experiments.netlab.lab import NetLab, list_labs
+from mqgrad.experiments.netlab.link import LinkShape, RateChange, parse_link_rates
+from mqgrad.experiments.netlab.run import LabResult, run_lab, run_on_new_lab
+
+# Rank 1 sends the byte counts in its arguments, each after a pause; rank 0 prints the seconds that each took.
+TRANSFER = """
+import os, socket, sys, time
+if os.environ["RANK"] == "0":
+    server = socket.create_server(("", 4000))
+    connection, _ = server.accept()
+    for size in map(int, sys.argv[1:]):
+        while size:
+            size -= len(connection.recv(min(size, 1 << 20)))
+        connection.sendall(b"x")
+else:
+    for attempt in range(200):
+        try:
+            connection = socket.create_connection((os.environ["MASTER_ADDR"], 4000), timeout=20)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    for size in map(int, sys.argv[1:]):
+        time.sleep(0.1)
+        start = time.perf_counter()
+        connection.sendall(bytes(size))
+        connection.recv(1)
+        print(time.perf_counter() - start)
+"""
+
+
+def transfer(lab: NetLab, logs: Path, *sizes: int) -> tuple[list[float], LabResult]:
+    """Seconds that messages of these bytes took from host 1 to host 0."""
+    result = run_lab(lab, python(TRANSFER, *sizes), logs, timeout_seconds=30)
+    assert result.outcome == "ok"
+    return [float(line) for line in (logs / "rank1.stdout.log").read_text().split()], result
+
+
+def queues(lab: NetLab) -> str:
+    """What the kernel says of the queues at both ends of every link."""
+    namespaces = [lab._namespace(host) for host in (*range(lab.hosts), "hub")]
+    return "".join(iproute.run_tool("tc", "-n", each, "qdisc", "show") for each in namespaces)
+
+
+@needs_lab
+def test_hosts_reach_each_other_and_nothing_else() -> None:
+    probe = """
+import socket, sys
+for address in sys.argv[1:]:
+    try:
+        socket.create_connection((address, 9), timeout=0.5)
+    except ConnectionRefusedError:
+        print("there")
+    except OSError:
+        print("no way")
+"""
+    outside = "192.0.2.1"
+    with NetLab(3) as lab:
+        process = lab.popen(
+            1, python(probe, *map(lab.address, range(3)), lab.address(3), outside), stdout=subprocess.PIPE
+        )
+        output, _ = process.communicate(timeout=20)
+        assert output.decode().splitlines() == ["there"] * 3 + ["no way"] * 2
+    assert lab.name not in list_labs()
+
+
+@needs_lab
+def test_links_carry_their_rate_and_count_what_they_carry(tmp_path: Path) -> None:
+    with NetLab(2, LinkShape(rate_mbit_per_s=100)) as lab:
+        sizes = [12_000_000, 200_000, 200_000, 200_000]
+        (long, *short), result = transfer(lab, tmp_path, *sizes)
+        assert long > 0.9  # 0.96 s of payload; a busy machine may be late, never early
+        assert min(short) > 0.010  # 16 ms without the burst: a short message does not slip through in it
+        assert result.hosts[0].rx_bytes == pytest.approx(sum(sizes), rel=0.06)
+        assert result.hosts[1].tx_bytes == pytest.approx(sum(sizes), rel=0.06)
+        assert result.hosts[1].rx_bytes < sum(sizes) / 20
+
+        lab.set_rate(20)
+        ((slow,), _) = transfer(lab, tmp_path, 2_000_000)
+        assert slow > 0.7
+        lab.set_rate(None)
+        assert "tbf" not in queues(lab)
+
+
+@needs_lab
+def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
+    with NetLab(2, LinkShape(rate_mbit_per_s=None)) as lab:
+        assert "tbf" not in queues(lab)
+        result = run_lab(
+            lab,
+            python(TRANSFER, *[100_000] * 10, 1_000_000),
+            tmp_path,
+            schedule=[RateChange(0.1, 10.0)],
+            timeout_seconds=30,
+        )
+        assert queues(lab).count("rate 10Mbit") == 4
+    seconds = [float(line) for line in (tmp_path / "rank1.stdout.log").read_text().split()]
+    assert seconds[-1] > 0.6  # 0.8 s at 10 Mbit/s
+    ((change),) = result.rate_changes
+    assert change.rate_mbit_per_s == 10.0
+    assert change.seconds >= 0.1
+
+
+@needs_lab
+def test_a_link_switches_in_turn(tmp_path: Path) -> None:
+    changes = parse_link_rates("100mbit/10mbit@0.5s").changes()
+    result = run_on_new_lab(NetLab(2), ["sleep", "1.8"], tmp_path, schedule=changes, timeout_seconds=30)
+    rates = [change.rate_mbit_per_s for change in result.rate_changes]
+    assert rates[:2] == [10.0, 100.0]
+    for number, change in enumerate(result.rate_changes, start=1):
+        assert change.seconds >= 0.5 * number  # late on a busy machine, never early
+
+
+@needs_lab
+def test_two_labs_at_once_do_not_meet(tmp_path: Path) -> None:
+    with NetLab(2, LinkShape(rate_mbit_per_s=50)) as one, NetLab(2, LinkShape(rate_mbit_per_s=None)) as two:
+        with pytest.raises(iproute.NetLabError, match="is running"), NetLab(2, name=one.name):
+            pass
+        transfer(two, tmp_path, 1_000_000)
+        assert one.counters()[0].rx_bytes < 10_000
+        transfer(one, tmp_path, 1_000_000)
+        assert one.counters()[0].rx_bytes > 900_000
+
+
+def test_without_root_or_tools_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(iproute.NetLabError, match=r"needs root.*--link-mbit-per-s"), NetLab(2):
+        pass
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(iproute.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(iproute.NetLabError, match=r"iproute2.*--link-mbit-per-s"), NetLab(2):
+        pass
+
+
+@pytest.mark.parametrize("name", ["all", "", "a.b", "../x", "x" * 33])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no name of a lab"):
+        NetLab(2, name=name)
+
+
+@pytest.mark.parametrize("hosts", [0, 65])
+def test_impossible_numbers_of_hosts_are_refused(hosts: int) -> None:
+    with pytest.raises(ValueError, match="1 to 64"):
+        NetLab(hosts)

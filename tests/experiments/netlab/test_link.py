@@ -1,0 +1,72 @@
+"""How rates of links and their schedules are written, and which are refused."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from mqgrad.experiments.netlab.link import (
+    LinkRates,
+    LinkShape,
+    RateChange,
+    parse_link_rate,
+    parse_link_rates,
+    parse_schedule,
+)
+
+
+def test_rates_and_schedules_are_read() -> None:
+    assert [parse_link_rate(text) for text in ("500kbit", "100mbit", "2.5gbit", "none")] == [
+        0.5,
+        100.0,
+        2500.0,
+        None,
+    ]
+    switching = parse_link_rates("100mbit/none@2.5s")
+    assert switching == LinkRates((100.0, None), 2.5)
+    assert list(itertools.islice(switching.changes(), 3)) == [
+        RateChange(2.5, None),
+        RateChange(5.0, 100.0),
+        RateChange(7.5, None),
+    ]
+    assert list(parse_link_rates("1gbit").changes()) == []
+    assert parse_schedule("0:1gbit,30:none") == [RateChange(0.0, 1000.0), RateChange(30.0, None)]
+
+
+@pytest.mark.parametrize("text", ["100", "100mbps", "-1mbit", "", "fast"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        parse_link_rate(text)
+
+
+@pytest.mark.parametrize("text", ["1gbit", "0:1gbit,0:2gbit", "5:1gbit,1:2gbit", "x:1gbit", "0:1gbit,"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"schedule|SECONDS:RATE"):
+        parse_schedule(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1gbit@10s", "1gbit/100mbit", "1gbit/100mbit@10", "1gbit/fast@10s", "1gbit/2gbit@0s"]
+)
+def test_what_is_no_switching_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"as in 100mbit/1gbit@10s|not a rate|cannot switch"):
+        parse_link_rates(text)
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        ({"rate_mbit_per_s": 0.0}, "too low"),
+        ({"rate_mbit_per_s": math.nan}, "rate_mbit_per_s must be a finite number .* not nan"),
+        ({"rate_mbit_per_s": math.inf}, "rate_mbit_per_s must be a finite number .* not inf"),
+        ({"burst_kib": 0}, "no packet"),
+        ({"burst_kib": math.nan}, "burst_kib must be a finite number .* not nan"),
+        ({"latency_ms": 0.0}, "latency_ms must be a finite number above 0, not 0"),
+        ({"latency_ms": math.nan}, "latency_ms must be a finite number above 0, not nan"),
+        ({"latency_ms": math.inf}, "latency_ms must be a finite number above 0, not inf"),
+    ],
+)
+def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LinkShape(**link)

@@ -1,0 +1,294 @@
+"""The runs of a comparison: its folder, runs that fail, and sweeps that are stopped and go on."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from comparison import small_config
+from fake_server import fake_program, run_fake
+from labs import needs_lab
+from rich.console import Console
+
+from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
+from mqgrad.experiments.compare.progress import run_sweep
+from mqgrad.experiments.netlab.lab import list_labs
+from mqgrad.experiments.reports.pages import write_report
+from mqgrad.experiments.sweep.config import SweepConfig
+from mqgrad.experiments.sweep.sweep import load_config, load_results, open_sweep
+
+MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
+
+
+def controllers(calls: Path) -> list[str]:
+    return [line.split()[1] for line in calls.read_text().splitlines()]
+
+
+def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
+    systems = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5", "fixed:4")
+    config = small_config(systems=systems, seeds=(1,), time_limit_seconds=4.0)
+    results = {result.system: result for result in run_fake(tmp_path, config)}
+    processes = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
+    # new ones after each run that failed, twice where the one before was still open
+    assert len(set(processes)) == 5
+    assert processes[5] == processes[6]
+    assert {name: result.outcome for name, result in results.items()} == {
+        "fixed:32": "finished",
+        "fixed:1": "crashed",
+        "fixed:2": "timed out",
+        "fixed:3": "crashed",
+        "fixed:5": "diverged",
+        "fixed:4": "finished",
+    }
+    assert "exit status 1 before the run was over: error: out of luck" in results["fixed:1"].reason
+    assert results["fixed:1"].retried == results["fixed:1"].reason
+    assert "4 s" in results["fixed:2"].reason
+    assert results["fixed:2"].retried == ""
+    assert "exit status 0" in results["fixed:3"].reason
+    assert results["fixed:5"].losses == [2.0, 1.0, None]
+    assert results["fixed:32"].wire_bytes == 2.0**21
+    assert results["fixed:32"].mean_bits == 4.0
+    kept = {folder.name.split("-")[4] for folder in (tmp_path / "out" / "logs").iterdir()}
+    assert kept == {"fixed_1", "fixed_2", "fixed_3"}
+    report = write_report(tmp_path / "out").markdown.read_text()
+    assert "out of luck" in report
+    assert "never (0/1)" in report
+
+
+def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:7", "fixed:32"), seeds=(1,))
+    before, after = run_fake(tmp_path, config)
+    assert (before.outcome, before.retried) == ("finished", "")
+    assert (after.outcome, after.reason) == ("finished", "")
+    assert "that run cannot be closed" in after.retried
+    (kept,) = (tmp_path / "out" / "logs").iterdir()
+    assert "that run cannot be closed" in "".join(log.read_text() for log in kept.glob("*stderr*"))
+
+
+def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
+    program, calls = fake_program(tmp_path)
+    with open_sweep(tmp_path / "out", config, program=program) as sweep:
+        sweep.run()
+        sweep.run()
+        assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1"]
+        first = load_results(tmp_path / "out")[1]
+        sweep.run(retry_failed=True)
+    assert controllers(calls) == ["fixed:32", "fixed:1", "fixed:1", "fixed:1"]
+    _, again = load_results(tmp_path / "out")
+    assert again.retried == first.retried != ""
+    assert len(list((tmp_path / "out" / "logs").iterdir())) == 3
+
+
+def test_a_line_cut_short_is_run_again(tmp_path: Path) -> None:
+    config = small_config(seeds=(1,))
+    complete = run_fake(tmp_path, config)
+    path = tmp_path / "out" / "results.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert len(load_results(tmp_path / "out")) == 1
+    again = run_fake(tmp_path, config)
+    assert [result.cell for result in again] == [result.cell for result in complete]
+    path.write_text("{}\n" + path.read_text())
+    with pytest.raises(ValueError, match="line 1"):
+        load_results(tmp_path / "out")
+
+
+def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    other = small_config(seeds=(1,), iterations=20)
+    with (
+        pytest.raises(ValueError, match=r"iterations: 15 there, 20 here"),
+        open_sweep(tmp_path / "out", other),
+    ):
+        pass
+    assert load_config(tmp_path / "out") == small_config(seeds=(1,))
+    fields = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {"revision", "versions", "machine"} <= set(fields)
+    assert {"cpu", "cpu_family", "cpu_model", "cores", "kernel", "tcp"} == set(fields["machine"])
+    assert "lab" not in fields
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "there"),
+    [
+        ("machine", "cpu", "another processor"),
+        ("machine", "cpu_family", "another family"),
+        ("machine", "cpu_model", "another model"),
+        ("machine", "cores", 96),
+        ("versions", "torch", "2.10.0"),
+        ("versions", "numpy", None),
+        ("versions", "codec", "reference"),
+    ],
+)
+def test_a_folder_of_another_machine_or_other_versions_is_not_continued(
+    part: str, name: str, there: str | int | None, tmp_path: Path
+) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    path = tmp_path / "out" / "config.json"
+    fields = json.loads(path.read_text())
+    here, fields[part][name] = fields[part][name], there
+    path.write_text(json.dumps(fields))
+    with pytest.raises(
+        ValueError, match=re.escape(f"({name}: {there} there, {here} here); continue it where")
+    ):
+        run_fake(tmp_path, small_config(seeds=(1,)))
+
+
+def test_a_kernel_of_another_release_keeps_nothing_from_going_on(tmp_path: Path) -> None:
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    path = tmp_path / "out" / "config.json"
+    fields = json.loads(path.read_text())
+    fields["machine"]["kernel"] = fields["versions"]["python"] = "another"
+    path.write_text(json.dumps(fields))
+    assert len(run_fake(tmp_path, small_config(seeds=(1,)))) == 2
+
+
+def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=2.0)
+    run_fake(tmp_path, config)
+    more = dataclasses.replace(config, time_limit_seconds=3.0)
+    _, again = run_fake(tmp_path, more, retry_failed=True)
+    assert again.reason == "time limit of 3 s"
+
+
+@pytest.mark.parametrize(
+    ("links", "others"), [(("100mbit", "none"), False), (("100mbit", "emulated:100mbit"), True)]
+)
+def test_a_sweep_in_a_lab_tells_the_congestion_control_of_its_hosts(
+    links: tuple[str, ...], others: bool, tmp_path: Path
+) -> None:
+    with open_sweep(tmp_path, small_config(links=links)):
+        pass
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert fields["lab"] == {"tcp": "cubic"}
+    assert ("tcp" in fields["machine"]) == others
+    report = write_report(tmp_path)
+    assert '"tcp": "cubic"' in report.markdown.read_text()
+    assert "&quot;tcp&quot;: &quot;cubic&quot;" in report.html.read_text()
+
+
+def saved_before_labs_had_their_own(folder: Path, config: SweepConfig, tcp: str | None) -> None:
+    """A sweep's folder as it was written when hosts of a lab had the machine's congestion control."""
+    with open_sweep(folder, config):
+        pass
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("lab", None)
+    fields["machine"]["tcp"] = tcp
+    (folder / "config.json").write_text(json.dumps(fields))
+
+
+@pytest.mark.parametrize("tcp", ["bbr", None])
+def test_runs_with_another_congestion_control_are_not_mixed_with_those_of_labs_now(
+    tcp: str | None, tmp_path: Path
+) -> None:
+    config = small_config(links=("emulated:100mbit", "100mbit"), seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "out", config, tcp)
+    with pytest.raises(ValueError, match=rf"control {tcp or 'unknown'}, .*cubic.*another --output"):
+        run_fake(tmp_path, config)
+    assert load_results(tmp_path / "out") == []
+
+
+def test_sweeps_without_a_lab_and_finished_ones_go_on_whatever_they_had(tmp_path: Path) -> None:
+    config = small_config(seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "out", config, "bbr")
+    rows = run_fake(tmp_path, config)
+    assert len(rows) == 2
+    config = small_config(links=("100mbit",), seeds=(1,))
+    saved_before_labs_had_their_own(tmp_path / "other", config, "bbr")
+    lines = [json.dumps(dataclasses.asdict(dataclasses.replace(row, link="100mbit"))) for row in rows]
+    (tmp_path / "other" / "results.jsonl").write_text("\n".join(lines) + "\n")
+    with open_sweep(tmp_path / "other", config, program=["false"]) as sweep:
+        sweep.run()
+
+
+def test_a_folder_in_which_a_process_is_at_work_is_refused(tmp_path: Path) -> None:
+    with (
+        only_process_in(tmp_path),
+        pytest.raises(ValueError, match=f"process {os.getpid()} is at work in"),
+        open_sweep(tmp_path, small_config()),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]  # nothing was written
+    with (
+        open_sweep(tmp_path, small_config()),
+        pytest.raises(ValueError, match="is at work in"),
+        only_process_in(tmp_path),
+    ):
+        pass
+
+
+def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> None:
+    program, calls = fake_program(tmp_path)
+    config = small_config(systems=("fixed:32", "fixed:6", "fixed:4"), seeds=(1,))
+    with open_sweep(tmp_path / "out", config, program=program) as sweep:
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run()
+        assert controllers(calls) == ["fixed:32", "fixed:6"]
+        assert [cell.system for cell in sweep.pending()] == ["fixed:6", "fixed:4"]
+    assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
+
+
+@pytest.mark.parametrize(("system", "code"), [("fixed:6", None), ("fixed:8", 143)])
+def test_a_sweep_that_is_asked_to_end_ends_as_by_the_signal_and_with_a_report(
+    system: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _ = fake_program(tmp_path)
+    monkeypatch.setattr("mqgrad.experiments.sweep.sweep.default_program", lambda: program)
+    config = small_config(systems=("fixed:32", system), seeds=(1,))
+    console = Console(record=True, width=200)
+    with pytest.raises(KeyboardInterrupt if code is None else SystemExit) as stopped:
+        run_sweep(tmp_path / "out", config, False, console)
+    assert getattr(stopped.value, "code", None) == code
+    assert "the same command goes on: 1 runs are left" in console.export_text()
+    assert "UNFINISHED: 1 of 2 runs are missing" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.timeout(200)
+def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    grid = ["--workloads", "digits-mlp", "--controllers", "fixed:32", "--links", "emulated:100mbit"]
+    size = ["--seeds", "1", "--hosts", "2", "--iterations", "10", "--set", "digits-mlp:width=16"]
+    command = [MQGRAD, "compare", "--output", str(out), *grid, *size]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    rows = {row.system: row for row in load_results(out)}
+    assert set(rows) == {"fixed:32", "plain-ddp"}
+    for row in rows.values():
+        assert (row.outcome, row.iterations) == ("finished", [5, 10]), row.reason
+    assert "EMULATED" in (out / "report.md").read_text()
+    page = (out / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "http" not in page
+    assert str(tmp_path) not in page
+    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert "2 of them done" in again.stdout
+
+
+@needs_lab
+def test_a_real_sweep_on_shaped_hosts_counts_what_they_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is sent before training is noticed is not counted.
+    monkeypatch.setattr("mqgrad.experiments.sweep.cell._POLL_SECONDS", 0.002)
+    sizes = {"links": ("10mbit",), "iterations": 10, "settings": {"digits-mlp": {"width": 192}}}
+    config = small_config(systems=("fixed:8", "plain-ddp"), seeds=(1,), **sizes)
+    before = list_labs()
+    run_sweep(tmp_path, config, False, Console())
+    assert list_labs() == before
+    for row in load_results(tmp_path):
+        assert (row.outcome, row.retried, row.iterations) == ("finished", "", [5, 10]), row.reason
+        assert len(row.interface_bytes) == config.hosts
+        assert min(row.interface_bytes) >= row.wire_bytes > 0
+    assert "links shaped in the kernel" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")
+def test_without_root_every_link_is_emulated_and_says_so(tmp_path: Path) -> None:
+    command = [MQGRAD, "compare", "--output", str(tmp_path), "--grid", "quick", "--controllers", "magic"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "emulated in the transport" in done.stdout

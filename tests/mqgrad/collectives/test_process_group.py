@@ -1,0 +1,97 @@
+"""Gathers: everyone's bytes in the order of the ranks, counted alike."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+
+WORLD_SIZE = 3
+by_either = pytest.mark.parametrize("by_collectives", [False, True])
+
+
+def new_transport(by_collectives: bool) -> ProcessGroupTransport:
+    """By messages, as on the CPU, or by the backend's collectives, as on a GPU."""
+    transport = ProcessGroupTransport(dist.group.WORLD)
+    if by_collectives:
+        transport._messages = None
+    return transport
+
+
+def payload_of(rank: int, numel: int) -> torch.Tensor:
+    return torch.arange(numel).mul(rank + 1).add(rank).to(torch.uint8)
+
+
+@by_either
+@pytest.mark.parametrize("numel", [0, 1, 40, 2**17])
+def test_rows_are_in_the_order_of_the_ranks(numel: int, by_collectives: bool) -> None:
+    def rank_main(rank: int) -> tuple[bool, float]:
+        transport = new_transport(by_collectives)
+        rows = transport.all_gather(payload_of(rank, numel))
+        expected = [payload_of(r, numel) for r in range(WORLD_SIZE)]
+        return torch.equal(rows, torch.stack(expected)), transport.wire_bytes
+
+    assert run_ranks(rank_main, WORLD_SIZE) == [(True, numel * (WORLD_SIZE - 1))] * WORLD_SIZE
+
+
+@by_either
+@pytest.mark.parametrize("numel", [0, 1, 2**17])
+@pytest.mark.parametrize("step", [0, 5])
+def test_payloads_of_several_lengths_come_as_they_are(numel: int, step: int, by_collectives: bool) -> None:
+    lengths = [numel + r * step for r in range(WORLD_SIZE)]
+
+    def rank_main(rank: int) -> tuple[bool, float]:
+        transport, own = new_transport(by_collectives), payload_of(rank, lengths[rank])
+        got = transport.post_all_gather(lengths, own)(own).wait()
+        expected = [payload_of(r, length) for r, length in enumerate(lengths)]
+        return torch.equal(got, torch.cat(expected)), transport.wire_bytes
+
+    sent = [length * (WORLD_SIZE - 1) for length in lengths]
+    assert run_ranks(rank_main, WORLD_SIZE) == [(True, each) for each in sent]
+
+
+@by_either
+@pytest.mark.parametrize("lengths", [[4, 4, 4], [0, 5, 2**17]])
+def test_everyone_gets_its_part_of_everyones_payloads(lengths: list[int], by_collectives: bool) -> None:
+    def rank_main(rank: int) -> tuple[bool, float]:
+        transport, payloads = new_transport(by_collectives), payload_of(rank, sum(lengths))
+        got = transport.post_all_to_all(lengths, payloads)(payloads).wait()
+        expected = [payload_of(r, sum(lengths)).split(lengths)[rank] for r in range(WORLD_SIZE)]
+        return torch.equal(got, torch.stack(expected)), transport.wire_bytes
+
+    assert run_ranks(rank_main, WORLD_SIZE) == [(True, sum(lengths) - own) for own in lengths]
+
+
+def test_groups_of_some_ranks_do_not_meet() -> None:
+    """Each makes its own without the others, who would otherwise take it for theirs."""
+
+    def rank_main(rank: int) -> list[list[int]]:
+        pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        transport = ProcessGroupTransport(own_group(pairs[rank // 2], 10.0))
+        rows = transport.all_gather(torch.tensor([rank]))
+        transport.close()
+        return rows.tolist()
+
+    assert run_ranks(rank_main, 4) == [[[0], [1]]] * 2 + [[[2], [3]]] * 2
+
+
+@pytest.mark.parametrize(
+    ("collective", "named"), [("all_reduce_", "an all-reduce"), ("broadcast_", "a broadcast")]
+)
+def test_an_error_of_a_collective_says_who_waited_in_what_and_what_to_do(collective: str, named: str) -> None:
+    def rank_main(rank: int) -> str:
+        transport = ProcessGroupTransport(own_group(None, 2.0))
+        dist.barrier()
+        told = ""
+        if rank == 1:
+            with pytest.raises(RuntimeError) as raised:
+                getattr(transport, collective)(torch.ones(3))
+            told = str(raised.value)
+        dist.barrier()
+        return told
+
+    told = run_ranks(rank_main, 2)[1]
+    assert f"rank 1 of 2 waited in vain for another one in {named}" in told
+    assert "its own log says why" in told
+    assert "timeout_seconds" in told

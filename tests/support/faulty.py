@@ -1,0 +1,69 @@
+"""A small workload that misbehaves on one rank at one iteration; workers import it by name."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from mqgrad.trainers.workloads.schedules import warmup_constant
+from mqgrad.trainers.workloads.workload import Batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Faulty:
+    """Linear regression of noise, so that workers start without a data library."""
+
+    fault: str = ""
+    """``raise``, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build`` to raise while the model is built."""
+    rank: int = 1
+    iteration: int = 5
+    width: int = 8
+
+    @property
+    def name(self) -> str:
+        return "faulty"
+
+    def build_model(self) -> nn.Module:
+        if self.fault == "build":
+            raise ArithmeticError("this model cannot be built")
+        return nn.Linear(self.width, 100)
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def build_scheduler(self, optimizer: torch.optim.Optimizer) -> LRScheduler:
+        return warmup_constant(optimizer, 1)
+
+    def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(seed * world_size + rank)
+        iteration = 0
+        while True:
+            if rank == self.rank and iteration == self.iteration:
+                self._misbehave()
+            yield torch.randn(4, self.width, generator=generator), torch.randn(4, 100, generator=generator)
+            iteration += 1
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        inputs, targets = batch
+        return (model(inputs) - targets).square().mean()
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        return {"loss": 0.0}
+
+    def _misbehave(self) -> None:
+        if self.fault == "raise":
+            raise ArithmeticError("the data of this rank is broken")
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt
+        if self.fault == "hang":
+            time.sleep(600)
+        if self.fault == "exit":
+            os._exit(7)
+
+
+def not_a_workload() -> object:
+    return object()

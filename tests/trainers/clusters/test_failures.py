@@ -1,0 +1,148 @@
+"""What goes wrong is noticed in bounded time, named, and leaves no process behind."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import faulty
+import pytest
+
+from mqgrad.trainers import Distributed, WorkerError
+from mqgrad.trainers.clusters.local_ranks import WorkerProcess
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def assert_gone(pids: list[int], within_seconds: float) -> None:
+    deadline = time.monotonic() + within_seconds
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+def faulty_cluster(timeout_seconds: float = 60.0, **settings: object) -> Distributed:
+    cluster = Distributed("faulty:Faulty", settings, timeout_seconds=timeout_seconds)
+    cluster.reset(seed=0)
+    return cluster
+
+
+def test_a_killed_worker_is_named_and_the_cluster_restarts() -> None:
+    with faulty_cluster() as cluster:
+        first = cluster.run(3, bits=4)
+        pids = cluster.worker_pids
+        os.kill(pids[1], signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(WorkerError, match=r"rank 1 was killed by SIGKILL.*restart\(\)") as caught:
+            cluster.run(100, bits=4)
+        assert time.monotonic() - start < 10
+        assert caught.value.rank == 1
+        assert_gone(pids, 1)
+        with pytest.raises(RuntimeError, match=r"restart\(\)"):
+            cluster.run(1, bits=4)
+        cluster.restart()
+        cluster.reset(seed=0)
+        assert cluster.run(3, bits=4).losses == first.losses
+        pids = cluster.worker_pids
+    assert_gone(pids, 0)
+    cluster.close()  # a second time
+
+
+def test_an_exception_arrives_with_its_traceback() -> None:
+    with faulty_cluster(fault="raise") as cluster:
+        with pytest.raises(WorkerError, match="rank 1 raised an exception") as caught:
+            cluster.run(10, bits=4)
+        assert "ArithmeticError: the data of this rank is broken" in str(caught.value)
+        assert "faulty.py" in caught.value.details
+
+
+def test_an_exit_is_named_with_its_code() -> None:
+    with (
+        faulty_cluster(fault="exit", rank=0) as cluster,
+        pytest.raises(WorkerError, match="rank 0 exited with code 7"),
+    ):
+        cluster.run(10, bits=4)
+
+
+def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
+    with faulty_cluster(fault="hang", timeout_seconds=5) as cluster:
+        start = time.monotonic()
+        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 5 s") as caught:
+            cluster.run(10, bits=4)
+        assert 4 < time.monotonic() - start < 10
+        assert "_misbehave" in caught.value.details
+
+
+def test_a_worker_that_cannot_start_is_explained() -> None:
+    with pytest.raises(WorkerError, match="rank 0 raised") as caught:
+        Distributed("faulty:Faulty", {"fault": "build"}, num_workers=1)
+    assert "ArithmeticError: this model cannot be built" in caught.value.details
+
+
+def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "mqgrad" / "trainers" / "worker.py"
+    stand_in.parent.mkdir(parents=True)
+    for package in stand_in.parents[:2]:
+        (package / "__init__.py").touch()
+    stand_in.write_text("import os, signal\nos._exit(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = WorkerProcess(0)
+    assert worker.process.wait(30) == 0, worker.log_tail()
+    worker.channel.close()
+    worker.log.close()
+
+
+def test_the_error_pickles() -> None:
+    error = pickle.loads(pickle.dumps(WorkerError(1, "died", "Traceback")))
+    assert (error.rank, str(error)) == (1, "rank 1 died\n--- rank 1 ---\nTraceback")
+
+
+DRIVER = """
+from mqgrad.trainers import Distributed
+cluster = Distributed("faulty:Faulty", {settings}, num_workers=1)
+cluster.reset(seed=0)
+print(*cluster.worker_pids, flush=True)
+{action}
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "action", "signum"),
+    [
+        ({}, "input()", signal.SIGKILL),
+        ({"fault": "hang", "rank": 0}, "cluster.run(10, bits=4)", signal.SIGKILL),
+        ({}, "cluster.run(1_000_000, bits=4)", signal.SIGINT),
+        ({}, "", None),
+    ],
+    ids=["killed idle", "killed while a worker hangs", "Ctrl-C", "never closed"],
+)
+def test_no_worker_outlives_its_driver(settings: dict, action: str, signum: int | None) -> None:
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER.format(settings=settings, action=action)],
+        env={**os.environ, "PYTHONPATH": str(Path(faulty.__file__).parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(pids) == 1
+        if signum is not None:
+            time.sleep(1)
+            driver.send_signal(signum)
+        driver.wait(20)
+    assert_gone(pids, 5)

@@ -1,0 +1,244 @@
+"""Training methods that are not DDP with a hook, on real ranks."""
+
+import math
+import time
+
+import pytest
+
+from mqgrad.trainers import Distributed, LinkEmulation
+from mqgrad.trainers.clusters.cluster import Cluster
+from mqgrad.trainers.clusters.errors import ReplicaMismatchError
+from mqgrad.trainers.methods import has_width, make_method, method_names
+
+POWERSGD = "plain-ddp:hook=powersgd,rank=2"
+OTHERS = [*(name for name in method_names() if name != "ddp"), "plain-ddp:hook=fp16", POWERSGD]
+
+
+def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float]:
+    cluster.reset(seed=5, method=method)
+    return list(cluster.run(iterations).losses)
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_learns(cluster: Distributed, method: str) -> None:
+    cluster.reset(seed=0, method=method.replace("backup-workers", "backup-workers:mean_delay_ms=1"))
+    before = cluster.evaluate()["loss"]
+    statistics = cluster.run(80)
+    assert len(statistics.losses) == 80
+    assert (statistics.wire_bytes > 0) == (method != "no-sync")
+    assert cluster.evaluate()["loss"] < before - 0.5
+
+
+@pytest.mark.parametrize("method", ["local-sgd:period=4", "slowmo:period=4"])
+def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed, method: str) -> None:
+    cluster.reset(seed=0, method=method)
+    cluster.run(3)
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
+    cluster.run(1)
+    cluster.verify_replicas()
+
+
+def test_without_communication_a_slow_link_costs_nothing_and_replicas_part(cluster: Distributed) -> None:
+    cluster.reset(seed=0, method="no-sync", link=LinkEmulation(mbit_per_s=1e-3))
+    alone = cluster.run(3)
+    assert (alone.wire_bytes, alone.wire_seconds) == (0, 0)
+    with pytest.raises(ValueError, match="nothing is averaged"):
+        cluster.verify_replicas()
+
+
+@pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
+def test_plain_ddp_takes_the_steps_of_our_hook_at_32_bits(
+    cluster: Distributed, link: LinkEmulation | None
+) -> None:
+    cluster.reset(seed=5, link=link)
+    ours = cluster.run(6, bits=32)
+    cluster.reset(seed=5, link=link, method="plain-ddp")
+    plain = cluster.run(6)
+    assert plain.losses == ours.losses
+    assert ours.wire_bytes - 200 < plain.wire_bytes < ours.wire_bytes
+    cluster.verify_replicas()
+
+
+@pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
+def test_pytorchs_fp16_hook_sends_half_and_steps_almost_the_same(
+    cluster: Distributed, link: LinkEmulation | None
+) -> None:
+    cluster.reset(seed=5, method="plain-ddp")
+    full = cluster.run(6)
+    exact = cluster.verify_replicas()
+    cluster.reset(seed=5, link=link, method="plain-ddp:hook=fp16")
+    half = cluster.run(6)
+    assert cluster.verify_replicas() != exact
+    assert half.losses == pytest.approx(full.losses, rel=1e-3)
+    assert half.wire_bytes == full.wire_bytes / 2
+    assert (half.bits, full.bits) == (16, 32)
+    if link is not None:
+        assert half.wire_seconds >= 8 * half.wire_bytes / 400e6
+
+
+def test_pytorchs_powersgd_sends_everything_twice_and_then_two_thin_matrices(cluster: Distributed) -> None:
+    cluster.reset(seed=5, method="plain-ddp")
+    dense = cluster.run(2)
+    cluster.reset(seed=5, method=POWERSGD)
+    start = cluster.run(2)
+    assert start.losses == pytest.approx(dense.losses, rel=1e-6)
+    assert start.wire_bytes == dense.wire_bytes
+    cluster.verify_replicas()
+    hidden, output = 2 * (64 + 64) + 64, 2 * (64 + 10) + 10  # elements of P, Q and the bias
+    for iterations in (1, 5):
+        assert cluster.run(iterations).wire_bytes == 4 * (3 * hidden + output)
+        cluster.verify_replicas()
+
+
+def test_post_local_sgd_is_ddp_at_first_and_local_sgd_then(cluster: Distributed) -> None:
+    """As PyTorch has it, parameters are averaged after the first local iteration and every ``period`` from there."""
+    cluster.reset(seed=5)
+    ddp = cluster.run(6, bits=32)
+    cluster.reset(seed=5, method="post-local-sgd:warmup=6,period=3")
+    start = cluster.run(6)
+    assert start.losses == pytest.approx(ddp.losses, rel=1e-3)
+    # A gradient and a vector of parameters are as large; DDP's own ranks send their agreement, too.
+    assert ddp.wire_bytes - 200 < start.wire_bytes < ddp.wire_bytes
+    cluster.verify_replicas()
+    cluster.run(1)
+    cluster.verify_replicas()
+    apart = cluster.run(2)
+    assert apart.wire_bytes == 0
+    with pytest.raises(ReplicaMismatchError):
+        cluster.verify_replicas()
+    met = cluster.run(1)
+    cluster.verify_replicas()
+    assert met.wire_bytes == pytest.approx(start.wire_bytes)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("ddp", [1, 3, 4, 6]),
+        ("plain-ddp", [1, 3, 4, 6]),
+        ("ddp:period=3", [3, 6, 9, 12]),
+        ("ddp:period=4,period_rule=adacomm:1e-6", [4, 8, 10, 12]),
+        ("slowmo:period=3", [3, 6, 9, 12]),
+        ("overlap-local-sgd:period=3", [3, 6, 9, 12]),
+        ("post-local-sgd:warmup=2,period=3", [1, 3, 6, 9]),
+    ],
+)
+def test_a_run_may_go_on_to_the_next_exchange(cluster: Distributed, method: str, expected: list[int]) -> None:
+    """One iteration, two, one, two, and on. AdaComm halves its period of 4 after two rounds."""
+    cluster.reset(seed=5, method=method, controller="fixed:4,interval=2" if has_width(method) else None)
+    assert [cluster.run(count, to_exchange=True).iteration for count in (1, 2, 1, 2)] == expected
+    if not method.startswith("overlap"):
+        cluster.verify_replicas()
+
+
+def test_averaging_every_iteration_is_synchronous_sgd() -> None:
+    """Averaging parameters after plain SGD steps equals averaging gradients."""
+    with Distributed("logreg", {"batch_size": 32}, num_workers=2) as cluster:
+        local = losses_of(cluster, "local-sgd:period=1")
+        cluster.reset(seed=5)
+        ddp = list(cluster.run(16, bits=32).losses)
+    assert local == pytest.approx(ddp, rel=1e-3)
+
+
+def test_slowmo_without_momentum_is_local_sgd(cluster: Distributed) -> None:
+    slow = losses_of(cluster, "slowmo:period=4,beta=0,alpha=1")
+    assert slow == pytest.approx(losses_of(cluster, "local-sgd:period=4"), rel=1e-3)
+    assert losses_of(cluster, "slowmo:period=4,beta=0.7") != pytest.approx(slow, rel=1e-3)
+
+
+def test_overlap_pulls_replicas_to_an_anchor_that_lags(cluster: Distributed) -> None:
+    """The first pull is to the initial weights: with a = 1 the replicas begin anew, all alike."""
+    cluster.reset(seed=0, method="overlap-local-sgd:period=4,pull=1")
+    start = cluster.verify_replicas()
+    cluster.run(4)
+    assert cluster.verify_replicas() == start
+
+
+def test_an_average_does_not_travel_while_the_clock_stands_still(cluster: Distributed) -> None:
+    link = LinkEmulation(mbit_per_s=1, latency_ms=0)
+    cluster.reset(seed=0, method="overlap-local-sgd:period=2", link=link)
+    first = cluster.run(2)
+    assert first.wire_bytes == 0  # held back until the next interval
+    time.sleep(0.4)
+    second = cluster.run(2)
+    assert second.wire_bytes > 0
+    assert second.seconds >= 8 * 2 * second.wire_bytes / 1e6  # bytes are a mean over two iterations
+
+
+def test_backup_workers_without_backups_is_ddp(cluster: Distributed) -> None:
+    backup = losses_of(cluster, "backup-workers:backups=0,mean_delay_ms=0")
+    cluster.reset(seed=5)
+    assert backup == pytest.approx(list(cluster.run(16, bits=32).losses), rel=1e-3)
+    dropped = losses_of(cluster, "backup-workers:backups=1,mean_delay_ms=1")
+    assert dropped != pytest.approx(backup, rel=1e-3)
+    cluster.verify_replicas()
+
+
+def test_fewer_averages_are_fewer_bytes_and_the_link_is_paced(cluster: Distributed) -> None:
+    link = LinkEmulation(mbit_per_s=20, latency_ms=0)
+    cluster.reset(seed=0, method="post-local-sgd:warmup=2", link=link)
+    synchronous = cluster.run(2)
+    assert synchronous.wire_seconds >= 0.98 * 8 * synchronous.wire_bytes / 20e6
+    assert synchronous.compute_seconds < synchronous.step_seconds - 0.5 * synchronous.wire_seconds
+    wire = {}
+    for period in (2, 8):
+        cluster.reset(seed=0, method=f"local-sgd:period={period}", link=link)
+        wire[period] = cluster.run(16)
+    assert wire[2].wire_bytes == pytest.approx(4 * wire[8].wire_bytes)
+    # 8 bits a byte at 20 Mbit/s: an emulated link takes at least that long, but for the microseconds in which the
+    # caller is between starting and waiting.
+    assert wire[2].wire_seconds >= 0.98 * 8 * wire[2].wire_bytes / 20e6
+    assert math.isclose(wire[2].bits, 32)
+
+
+def test_mistakes_are_named(cluster: Distributed) -> None:
+    with pytest.raises(ValueError, match=r"unknown method 'local'; known: .*slowmo"):
+        cluster.reset(seed=0, method="local")
+    with pytest.raises(ValueError, match="unknown argument 'tau'; known: period"):
+        make_method("local-sgd:tau=4")
+    with pytest.raises(ValueError, match=r"unknown hook 'bf16'; known: none, fp16, powersgd"):
+        make_method("plain-ddp:hook=bf16")
+    with pytest.raises(ValueError, match=r"needs a rank, such as hook=powersgd,rank=4"):
+        make_method("plain-ddp:hook=powersgd")
+    with pytest.raises(ValueError, match=r"hook 'fp16' with rank 4: .* no other hook has one"):
+        make_method("plain-ddp:hook=fp16,rank=4")
+    with pytest.raises(ValueError, match="rank must be an integer of at least 1, not 0"):
+        make_method("plain-ddp:hook=powersgd,rank=0")
+    with pytest.raises(ValueError, match="a period rule decides where a controller does"):
+        cluster.reset(seed=0, method="ddp:period_rule=adacomm")
+    with pytest.raises(ValueError, match="unknown period rule 'fast'; known: adacomm, delay-ratio"):
+        make_method("ddp:period_rule=fast")
+    with pytest.raises(ValueError, match="has no width for a controller"):
+        cluster.reset(seed=0, method="slowmo", controller="fixed:4")
+    cluster.reset(seed=0, method="slowmo")
+    with pytest.raises(ValueError, match="leave bits out"):
+        cluster.run(2, bits=4)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+@pytest.mark.parametrize(
+    "setting", ["backup-workers:mean_delay_ms", "slowmo:beta", "slowmo:alpha", "overlap-local-sgd:pull"]
+)
+def test_settings_that_are_no_finite_number_are_named(setting: str, value: str) -> None:
+    name = setting.partition(":")[2]
+    with pytest.raises(
+        ValueError, match=f"'{setting}={value}': {name} must be a finite number .* not {value}"
+    ):
+        make_method(f"{setting}={value}")
+
+
+def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Distributed) -> None:
+    with pytest.raises(ValueError, match="2 backups leave none of 2 ranks: give at most 1"):
+        cluster.reset(seed=0, method="backup-workers:backups=2")
+    cluster.reset(seed=0, method="backup-workers:backups=1,mean_delay_ms=0")
+    assert cluster.run(1).iteration == 1
+
+
+def test_powersgd_of_pytorch_is_refused_on_an_emulated_link() -> None:
+    link = LinkEmulation(mbit_per_s=100)
+    with (
+        Distributed("digits-mlp", num_workers=2) as cluster,
+        pytest.raises(ValueError, match=r"cannot be paced .* take a link that the kernel shapes"),
+    ):
+        cluster.reset(seed=0, method=POWERSGD, link=link)

@@ -1,0 +1,71 @@
+"""What an environment, a benchmark or a command drives: W ranks that train one model together."""
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.controllers.base import Controller
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.widths import Width
+
+from ..link import LinkEmulation
+from ..methods import DEFAULT_METHOD
+from ..workloads.workload import Workload
+
+ControllerSpec: TypeAlias = str | Controller
+"""As ``mqgrad.controllers.make_controller`` takes it (``"fixed:4"``, a policy file), or an object that pickles."""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """W ranks. One run lasts from a ``reset`` to the next."""
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def workload(self) -> Workload: ...
+
+    def reset(
+        self,
+        seed: int,
+        *,
+        link: LinkEmulation | None = None,
+        controller: ControllerSpec | None = None,
+        compressor: str = DEFAULT_COMPRESSOR,
+        method: str = DEFAULT_METHOD,
+    ) -> None:
+        """Begin a run: a fresh model, optimizer and data order.
+
+        Args:
+            seed: of initial weights, data order and stochastic rounding.
+            link: emulated network of this run; the cluster's own if None.
+            controller: decides the width; if None, the caller of :meth:`run` does.
+            compressor: how gradients travel, as ``mqgrad.make_compressor`` takes it.
+            method: how the replicas train together, as :func:`mqgrad.trainers.methods.make_method` takes it; all but
+                ``ddp`` send fp32 and have neither width nor controller.
+        """
+        ...
+
+    def run(
+        self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False
+    ) -> IntervalStatistics:
+        """Train for some iterations.
+
+        Args:
+            iterations: how many.
+            bits: width from the first of them on; None when a controller decides.
+            to_exchange: whether to go on until one ends with an exchange between the replicas, where the method does
+                not exchange in all of them.
+
+        Returns:
+            Statistics of these iterations. A loss that is not finite is reported like any other.
+        """
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the current model; takes no training time."""
+        ...
+
+    def close(self) -> None:
+        """Release processes. May be called twice."""
+        ...

@@ -1,0 +1,273 @@
+"""The cluster of real ``torch.distributed`` processes."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from mqgrad.compatibility import check_compatible
+from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
+from mqgrad.controllers import make_controller
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.widths import Width, check_width
+
+from ..link import LinkEmulation
+from ..methods import DDP, DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
+from ..methods.interval import combine
+from ..settings import check_positive, check_positive_ints
+from ..workloads.smooth import compressor_for
+from ..workloads.workload import Workload, make_workload, workload_reference
+from .clock import ModelClock
+from .cluster import ControllerSpec
+from .errors import ReplicaMismatchError
+from .local_ranks import LocalRanks
+from .method_checks import check_method
+from .torchrun_ranks import TorchrunRanks
+
+
+class Ranks(Protocol):
+    """The processes behind a cluster."""
+
+    world_size: int
+
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
+        """Call a method of every rank's ``TrainingSession``; return the results by rank."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Distributed:
+    """W processes train one model over ``torch.distributed``: local ones started here, or those of a torchrun job.
+
+    Local workers live from construction to :meth:`close`, through any number of resets.
+
+    Args:
+        workload: name of a registered workload, or ``"package.module:factory"`` of your own.
+        workload_settings: its settings, see the workload's class.
+        num_workers: ranks, one process with one compute thread each.
+        link: *emulated* slow network that paces the transport; None leaves loopback as it is.
+        clock: ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the link
+            only supplies the clock's rate.
+        timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
+
+    Raises:
+        ValueError: an unknown workload or an invalid setting.
+        WorkerError: a worker could not start.
+    """
+
+    def __init__(
+        self,
+        workload: str = "digits-cnn",
+        workload_settings: dict[str, Any] | None = None,
+        *,
+        num_workers: int = 2,
+        link: LinkEmulation | None = None,
+        clock: ModelClock | Literal["measured"] | None = "measured",
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        check_positive_ints(num_workers=num_workers)
+        settings = workload_settings or {}
+        reference = workload_reference(workload)
+        self._configure(make_workload(workload, **settings), link, clock, timeout_seconds)
+        self._start: Callable[[], Ranks] | None = lambda: LocalRanks(
+            reference, settings, num_workers, timeout_seconds
+        )
+        self._ranks: Ranks = self._start()
+
+    @classmethod
+    def from_torchrun(
+        cls,
+        workload: str | Workload = "digits-cnn",
+        workload_settings: dict[str, Any] | None = None,
+        *,
+        link: LinkEmulation | None = None,
+        clock: ModelClock | Literal["measured"] | None = "measured",
+        timeout_seconds: float = 60.0,
+    ) -> "Distributed":
+        """Use the ranks of the torchrun job that runs this script. Every rank calls it; then rank 0 drives, and the
+        others call :meth:`serve`.
+
+        Raises:
+            RuntimeError: not a torchrun job, or its port is in use.
+            WorkerError: a rank could not start.
+        """
+        if isinstance(workload, str):
+            workload = make_workload(workload, **(workload_settings or {}))
+        cluster = cls.__new__(cls)
+        cluster._configure(workload, link, clock, timeout_seconds)
+        cluster._start = None
+        cluster._ranks = TorchrunRanks(workload, timeout_seconds)
+        return cluster
+
+    def _configure(
+        self,
+        workload: Workload,
+        link: LinkEmulation | None,
+        clock: ModelClock | Literal["measured"] | None,
+        timeout_seconds: float,
+    ) -> None:
+        check_positive(timeout_seconds=timeout_seconds)
+        if clock not in (None, "measured") and not isinstance(clock, ModelClock):
+            raise ValueError(f"clock must be 'measured' or a ModelClock, not {clock!r}")
+        self._workload = workload
+        self._link = link
+        self._clock = clock if isinstance(clock, ModelClock) else None
+        self._run_clock: ModelClock | None = None
+        self._caller_decides: bool | None = None
+        self._replicas_diverge = False
+
+    @property
+    def workload(self) -> Workload:
+        """The workload; its name and settings are what the workers train."""
+        return self._workload
+
+    @property
+    def clock(self) -> ModelClock | None:
+        """The clock that models the seconds; None where they are measured."""
+        return self._clock
+
+    @property
+    def link(self) -> LinkEmulation | None:
+        """The emulated link of runs that do not bring their own."""
+        return self._link
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._ranks.world_size
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of local workers by rank; empty under torchrun."""
+        return self._ranks.pids if isinstance(self._ranks, LocalRanks) else []
+
+    def reset(
+        self,
+        seed: int,
+        *,
+        link: LinkEmulation | None = None,
+        controller: ControllerSpec | None = None,
+        compressor: str = DEFAULT_COMPRESSOR,
+        method: str = DEFAULT_METHOD,
+    ) -> None:
+        """Begin a run; see :class:`mqgrad.trainers.clusters.cluster.Cluster`.
+
+        Raises:
+            ValueError: an unknown controller or compressor, or one that does not go with the other; a method that the
+                link cannot pace, or that leaves no rank. The run before goes on then.
+            WorkerError: a rank died, hung or raised.
+        """
+        # Mistakes are found here, where they cost no worker, and the run before goes on.
+        code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
+        check_compatible(make_controller(controller) if isinstance(controller, str) else controller, code)
+        link = link or self._link
+        check_method(
+            method, way, world_size=self.world_size, controller=controller, clock=self._clock, link=link
+        )
+        self._ranks.call(
+            "reset",
+            seed=seed,
+            link=None if self._clock else link,
+            controller=controller,
+            compressor=compressor,
+            method=method,
+        )
+        self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
+        self._period = way.period if isinstance(way, DDP) else 1
+        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
+        self._caller_decides = controller is None and has_width(method)
+
+    def run(
+        self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False
+    ) -> IntervalStatistics:
+        """Train; see :class:`mqgrad.trainers.clusters.cluster.Cluster`.
+
+        Where the caller decides and iterations come in rounds (``ddp:period=8``), statistics are those of rounds.
+        With a controller, gradient figures are those it saw last, 0 before its first decision, and ``bits`` is the
+        width of the last iteration: run ``controller.interval`` iterations at a time for one width per call.
+
+        Raises:
+            ValueError: an unknown width, or both or neither of a width and a controller; a part of a round.
+            RuntimeError: there was no reset.
+            WorkerError: a rank died, hung or raised.
+        """
+        check_positive_ints(iterations=iterations)
+        self._check_reset("run()")
+        if bits is None and self._caller_decides:
+            raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")
+        if bits is not None and not self._caller_decides:
+            raise ValueError(
+                f"bits={bits!r}, but the controller or method given to reset() decides: leave bits out"
+            )
+        if bits is not None:
+            check_width(bits)
+            self._check_rounds(iterations)
+        intervals: list[RankInterval] = self._ranks.call(
+            "run", iterations=iterations, bits=bits, to_exchange=to_exchange
+        )
+        statistics = combine(intervals)
+        return self._run_clock.apply(statistics) if self._run_clock else statistics
+
+    def _check_reset(self, call: str) -> None:
+        if self._caller_decides is None:
+            raise RuntimeError(f"call reset(seed) before {call}")
+
+    def _check_rounds(self, iterations: int) -> None:
+        if iterations % self._period:
+            raise ValueError(f"{iterations} iterations are no whole number of rounds of {self._period}")
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the current model; takes no training time.
+
+        Raises:
+            RuntimeError: there was no reset.
+            WorkerError: a rank died, hung or raised.
+        """
+        self._check_reset("evaluate()")
+        return self._ranks.call("evaluate")[0]
+
+    def verify_replicas(self) -> str:
+        """Return the hash of the parameters, which all ranks must share.
+
+        Raises:
+            ReplicaMismatchError: they do not.
+            RuntimeError: there was no reset.
+            ValueError: the run's compressor is ``none``, or its method ``no-sync``, under which replicas diverge.
+        """
+        self._check_reset("verify_replicas()")
+        if self._replicas_diverge:
+            raise ValueError("nothing is averaged in this run: its replicas diverge and cannot be verified")
+        fingerprints: list[str] = self._ranks.call("fingerprint")
+        others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
+        if others:
+            raise ReplicaMismatchError(f"parameters of ranks {others} differ from rank 0's: {fingerprints}")
+        return fingerprints[0]
+
+    def restart(self) -> None:
+        """Start new workers after a failure; a :meth:`reset` must follow.
+
+        Raises:
+            RuntimeError: under torchrun, where the job has to be started again.
+        """
+        if self._start is None:
+            raise RuntimeError(
+                "the ranks of a torchrun job cannot be restarted from inside it: start it again"
+            )
+        self.close()
+        self._ranks = self._start()
+
+    def serve(self) -> None:
+        """On ranks other than 0 of a torchrun job: obey rank 0 until it closes the cluster."""
+        if not isinstance(self._ranks, TorchrunRanks):
+            raise RuntimeError("serve() is for the ranks of a torchrun job; local workers need no call")
+        self._ranks.serve()
+
+    def close(self) -> None:
+        """Stop the workers; bounded, and may be called twice. Happens by itself when the process ends."""
+        self._caller_decides = None
+        self._ranks.close()
+
+    def __enter__(self) -> "Distributed":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,222 @@
+"""Worker processes on this machine, and what the driver does with them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import LONGER, WorkerError
+from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup, send
+
+_CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
+_GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
+_LOG_TAIL_BYTES = 4000
+_REMEDY = "the cluster is down; call restart() and then reset() to go on"
+
+
+class LocalRanks:
+    """One process per rank, started as plain subprocesses.
+
+    Not ``multiprocessing``: its children may not have children in Stable-Baselines3's daemonic environments, and
+    it needs a ``__main__`` guard in people's scripts.
+
+    Args:
+        workload: ``"package.module:factory"``, importable with this process's ``sys.path``.
+        timeout_seconds: longest that a single iteration, reset or evaluation may take.
+
+    Raises:
+        WorkerError: a rank could not start.
+    """
+
+    def __init__(
+        self, workload: str, workload_settings: dict[str, Any], world_size: int, timeout_seconds: float
+    ) -> None:
+        self.world_size = world_size
+        self._timeout_seconds = timeout_seconds
+        self._folder = tempfile.mkdtemp(prefix="mqgrad-")
+        self._workers: list[WorkerProcess] = []
+        # Also runs at exit; not in a process forked from this one, whose workers these are not.
+        self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._folder, os.getpid())
+        try:
+            for rank in range(world_size):
+                self._workers.append(WorkerProcess(rank))
+            for worker in self._workers:
+                setup = WorkerSetup(
+                    rank=worker.rank,
+                    world_size=world_size,
+                    workload=workload,
+                    workload_settings=workload_settings,
+                    rendezvous_file=os.path.join(self._folder, "rendezvous"),
+                    timeout_seconds=timeout_seconds,
+                )
+                send(worker.channel, setup)
+            self._collect(max(START_SECONDS, timeout_seconds))
+        except BaseException:
+            self._kill()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by rank."""
+        return [worker.process.pid for worker in self._workers]
+
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
+        """Call a method of every rank's ``TrainingSession``; return what it returned, by rank.
+
+        Raises:
+            WorkerError: a rank died, hung or raised; all of them have been stopped.
+        """
+        if not self._finalizer.alive:
+            raise RuntimeError(_REMEDY)
+        try:
+            for worker in self._workers:
+                worker.try_send(Command(method, arguments))
+            return self._collect(self._timeout_seconds)
+        except BaseException:  # Ctrl-C too: an answer left in a channel would be taken for the next one
+            self._kill()
+            raise
+
+    def close(self) -> None:
+        """Stop all workers, by force if they do not exit soon. May be called twice."""
+        self._finalizer()
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+        self.close()
+
+    def _collect(self, timeout_seconds: float) -> list[Any]:
+        """Wait for one reply per rank, for as long as some rank makes progress within the timeout."""
+        replies: dict[int, Any] = {}
+        positions = {worker.rank: (0, 0) for worker in self._workers}
+        deadline = time.monotonic() + timeout_seconds
+        while len(replies) < self.world_size:
+            waiting = {w.channel: w for w in self._workers if w.rank not in replies}
+            for channel in wait(list(waiting), timeout=max(deadline - time.monotonic(), 0.0)):
+                worker = waiting[channel]  # type: ignore[index]
+                message = worker.receive()
+                if message is None or isinstance(message, Failure):
+                    raise self._explain(worker, message)
+                if isinstance(message, Heartbeat) and message.position == positions[worker.rank]:
+                    continue
+                if isinstance(message, Heartbeat):
+                    positions[worker.rank] = message.position
+                else:
+                    replies[worker.rank] = message.value
+                deadline = time.monotonic() + timeout_seconds
+            if time.monotonic() >= deadline:
+                late = [w for w in self._workers if w.rank not in replies]
+                raise _explain_hang(min(late, key=lambda w: positions[w.rank]), timeout_seconds)
+        return [replies[rank] for rank in range(self.world_size)]
+
+    def _explain(self, first: "WorkerProcess", message: Failure | None) -> WorkerError:
+        """Find the rank that failed first: whoever loses its peer fails too, and may be heard earlier."""
+        failures = {first.rank: message}
+        deadline = time.monotonic() + _GRACE_SECONDS
+        others = {w.channel: w for w in self._workers if w is not first}
+        while others and (ready := wait(list(others), timeout=max(deadline - time.monotonic(), 0.0))):
+            for channel in ready:
+                heard = others[channel].receive()  # type: ignore[index]
+                if heard is None or isinstance(heard, Failure):
+                    worker = others.pop(channel)  # type: ignore[call-overload]
+                    failures[worker.rank] = heard
+        for rank, failure in failures.items():
+            if failure is None:
+                worker = self._workers[rank]
+                return WorkerError(rank, f"{worker.describe_exit()}; {_REMEDY}", worker.log_tail())
+        rank, failure = min(failures.items(), key=lambda item: item[1].order if item[1] else 0.0)
+        assert failure is not None
+        return WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
+
+
+class WorkerProcess:
+    """A worker and our end of its command channel."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Ctrl-C goes to
+            # the whole group, also while this one imports; the driver decides what it means.
+            code = (
+                "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+                f"import sys; sys.path[:] = {sys.path!r}; "
+                f"from mqgrad.trainers.clusters.worker import main; main({theirs.fileno()})"
+            )
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                env=_environment(),
+                pass_fds=[theirs.fileno()],
+            )
+        self.channel = Connection(ours.detach())
+
+    def try_send(self, message: Command) -> None:
+        """Send, unless the worker is gone: then reading will tell."""
+        with contextlib.suppress(OSError):
+            send(self.channel, message)
+
+    def receive(self) -> Reply | Failure | Heartbeat | None:
+        """The next message, None if the worker is gone."""
+        try:
+            return self.channel.recv()
+        except (EOFError, OSError):
+            return None
+
+    def describe_exit(self) -> str:
+        """How the process ended."""
+        try:
+            code = self.process.wait(_CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "closed its command channel"
+        if code < 0:
+            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+            return f"was killed by {signal.Signals(-code).name}{hint}"
+        return f"exited with code {code}"
+
+    def log_tail(self) -> str:
+        """The end of what it wrote to stdout and stderr."""
+        size = os.fstat(self.log.fileno()).st_size
+        tail = os.pread(self.log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0))
+        return tail.decode(errors="replace")
+
+
+def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
+    """The rank furthest behind is to blame: the others wait for it."""
+    worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
+    time.sleep(_GRACE_SECONDS)
+    reason = f"made no progress for {timeout_seconds:g} s: {LONGER}; {_REMEDY}"
+    return WorkerError(worker.rank, reason, worker.log_tail())
+
+
+def _environment() -> dict[str, str]:
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the ranks share one machine
+    return {**os.environ, **one_thread, "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+
+
+def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
+    if os.getpid() != owner:
+        return
+    for worker in workers:
+        worker.channel.close()  # an idle worker exits at the end of its channel
+    deadline = time.monotonic() + _CLOSE_SECONDS
+    for worker in workers:
+        try:
+            worker.process.wait(max(deadline - time.monotonic(), 0.0))
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+        worker.log.close()
+    Path(folder, "rendezvous").unlink(missing_ok=True)
+    Path(folder).rmdir()

@@ -1,0 +1,43 @@
+"""Whether a training method goes with the rest of a run, found out before a rank hears of it."""
+
+from ..link import LinkEmulation
+from ..methods import DDP, BackupWorkers, TrainingMethod, has_width
+from .clock import ModelClock
+from .cluster import ControllerSpec
+
+
+def check_method(
+    name: str,
+    method: TrainingMethod,
+    *,
+    world_size: int,
+    controller: ControllerSpec | None,
+    clock: ModelClock | None,
+    link: LinkEmulation | None,
+) -> None:
+    """Raises ValueError, naming the method and the remedy, if it has no width for the controller, lacks one that it
+    needs, has too few ranks, needs measured seconds, or cannot be paced on the link."""
+    if controller is not None and not has_width(name):
+        raise ValueError(f"method {name!r} sends fp32: it has no width for a controller to decide")
+    if isinstance(method, DDP):
+        _check_rounds(name, method, controller, clock)
+    if isinstance(method, BackupWorkers):
+        method.check_world_size(world_size)
+    if controller is not None and clock is not None:
+        raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
+    if link is not None and clock is None and not method.can_be_paced:
+        raise ValueError(
+            f"method {name!r} cannot be paced on an emulated link ({link}): take a link that the kernel shapes "
+            "(mqgrad netlab), or a compressor of ours"
+        )
+
+
+def _check_rounds(
+    name: str, method: DDP, controller: ControllerSpec | None, clock: ModelClock | None
+) -> None:
+    if method.is_local and clock is not None:
+        raise ValueError(
+            f"method {name!r} needs clock='measured': a model of seconds is of single iterations"
+        )
+    if method.period_rule and controller is None:
+        raise ValueError(f"method {name!r}: a period rule decides where a controller does: give one")

@@ -1,0 +1,209 @@
+"""The ranks of an existing torchrun job, driven by rank 0."""
+
+import atexit
+import contextlib
+import datetime
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from ..workloads.workload import Workload
+from .control_channel import ControlChannel
+from .errors import LONGER, WorkerError
+from .session import TrainingSession
+from .worker import START_SECONDS, Command, Failure, Reply
+
+_REMEDY = "the job cannot go on; start it again"
+_IDLE_SECONDS = 6 * 3600.0  # a served rank waits this long for the driver, which may be learning
+_GRACE_SECONDS = 2.0  # ranks whose wait for one that hangs ends at the same time answer within this
+
+_T = TypeVar("_T")
+
+
+class TorchrunRanks:
+    """One rank of a job in which rank 0 drives and the others serve.
+
+    Construct it on every rank. A command is:
+
+    1. Rank 0 tells it to all ranks (:class:`ControlChannel`).
+    2. Every rank carries it out. Where one hangs, the collectives of the others fail after ``timeout_seconds``.
+    3. All ranks exchange their answers, failures included. Ranks that work in step end a command within one iteration
+       of one another, so one that has not answered after another ``timeout_seconds`` hangs or is gone.
+
+    Raises:
+        RuntimeError: not started by torchrun, or its port is in use.
+        WorkerError: a rank could not start.
+    """
+
+    def __init__(self, workload: Workload, timeout_seconds: float) -> None:
+        timeout = datetime.timedelta(seconds=timeout_seconds)
+        if not dist.is_initialized():
+            _join(datetime.timedelta(seconds=START_SECONDS) + timeout)
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self._timeout_seconds = timeout_seconds
+        self._channel = ControlChannel()
+        self._group = dist.new_group(backend="gloo", timeout=timeout)
+        self._session = TrainingSession(workload, self._group, timeout_seconds)
+        self._is_open = True
+        atexit.register(self.close)
+        with self._ending_on_failure():
+            self._carry_out(Command("warm_up", {}))
+
+    def call(self, method: str, /, **arguments: Any) -> list[Any]:
+        """On rank 0: call a method of every rank's session; return what it returned, by rank.
+
+        Raises:
+            WorkerError: naming the rank that failed first, or that hangs.
+        """
+        if self.rank != 0:
+            raise RuntimeError(f"rank {self.rank} cannot drive: only rank 0 does, call serve() on the others")
+        if not self._is_open:
+            raise RuntimeError("the cluster is closed")
+        with self._ending_on_failure():
+            command = Command(method, arguments)
+            self._channel.tell(command, _IDLE_SECONDS)
+            return self._carry_out(command)
+
+    def serve(self) -> None:
+        """On the other ranks: obey rank 0 until it closes the cluster.
+
+        Ctrl-C and SIGTERM, which torchrun passes on to all ranks, are ignored meanwhile: what they mean is for rank 0
+        to decide, which may have to finish something first. A rank that does not end torchrun kills.
+
+        Raises:
+            WorkerError: a rank failed or hangs, or rank 0 is gone.
+        """
+        with _deaf_to_signals(), self._ending_on_failure():
+            while (command := self._channel.tell(None, _IDLE_SECONDS)) is not None:
+                self._carry_out(command)
+        self._end()
+
+    def close(self) -> None:
+        """Let the other ranks' ``serve`` return. May be called twice."""
+        if self._is_open and self.rank == 0:
+            with contextlib.suppress(RuntimeError):  # the others may be gone already
+                self._channel.tell(None, _IDLE_SECONDS)
+        self._end()
+
+    def _end(self) -> None:
+        """Also joins the threads of the process groups, which must not outlive the interpreter."""
+        if self._is_open:
+            self._is_open = False
+            self._channel.leave(_GRACE_SECONDS)
+            self._session.close()
+            dist.destroy_process_group(self._group)
+            del self._session, self._group
+
+    @contextlib.contextmanager
+    def _ending_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self._end()
+            if isinstance(error, WorkerError):
+                raise
+            reason = f"lost the connection to the job, which torchrun explains; {_REMEDY}"
+            raise WorkerError(self.rank, reason, str(error)) from error
+
+    def _carry_out(self, command: Command) -> list[Any]:
+        """Carry out a command and exchange the answers, so that every rank knows when one has failed."""
+        answer: Reply | Failure
+        try:
+            answer = Reply(getattr(self._session, command.method)(**command.arguments))
+        except Exception:
+            answer = self._failure(traceback.format_exc())
+        except BaseException as interruption:
+            # Ctrl-C on rank 0: the others hear of it, and it waits for none of them.
+            self._channel.answer(self._failure(type(interruption).__name__))
+            raise
+        return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
+
+    def _failure(self, reason: str) -> Failure:
+        failure = Failure(reason, self._channel.next_number("failures"))
+        with contextlib.suppress(Exception):
+            self._session.close()  # closes its connections: ranks that wait for this one fail at once
+        return failure
+
+    def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
+        for rank in range(self.world_size):  # one that hangs made the others fail
+            if rank not in answers:
+                seconds = f"{self._timeout_seconds:g} s"
+                raise WorkerError(rank, f"hangs or is gone: no answer for {seconds}: {LONGER}; {_REMEDY}")
+        failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
+        if failures:
+            rank, failure = min(failures.items(), key=lambda item: item[1].order)
+            raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
+        return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
+
+
+@contextlib.contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM; only the main thread may, elsewhere nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:
+    """What ``read`` returns on rank 0, on every rank of a torchrun job: the others may lack the files that it reads.
+
+    Raises:
+        Exception: on rank 0, whatever ``read`` raises.
+        WorkerError: on the others, that it raised or took longer than the timeout.
+    """
+    if not dist.is_initialized():
+        _join(datetime.timedelta(seconds=START_SECONDS + timeout_seconds))
+    channel = ControlChannel()
+    error, outcome = _attempt(read) if channel.rank == 0 else (None, None)
+    try:
+        outcome = channel.tell(outcome, timeout_seconds)
+    except RuntimeError as lost:
+        raise WorkerError(0, f"said nothing for {timeout_seconds:g} s; {_REMEDY}", str(lost)) from lost
+    channel.leave(_GRACE_SECONDS)
+    if error is not None:
+        raise error
+    if isinstance(outcome, Failure):
+        raise WorkerError(0, f"could not begin; {_REMEDY}", outcome.traceback)
+    value: _T = outcome.value
+    return value
+
+
+def _attempt(read: Callable[[], object]) -> tuple[Exception | None, Reply | Failure]:
+    try:
+        return None, Reply(read())
+    except Exception as error:
+        return error, Failure(f"{type(error).__name__}: {error}", order=0)
+
+
+def check_torchrun() -> None:
+    """Raise ``RuntimeError``, naming what is missing, unless this process has the environment of a torchrun job."""
+    missing = [v for v in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if v not in os.environ]
+    if missing:
+        raise RuntimeError(
+            f"not a torchrun job: {', '.join(missing)} not set; start the script with torchrun, or a command of "
+            "mqgrad without TORCHELASTIC_RUN_ID in its environment"
+        )
+
+
+def _join(timeout: datetime.timedelta) -> None:
+    check_torchrun()
+    try:
+        dist.init_process_group("gloo", timeout=timeout)
+    except dist.DistNetworkError as error:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise RuntimeError(
+            f"rank {os.environ['RANK']} cannot meet the others at {where} ({error}); "
+            "if that port is in use, choose another one with --master-port"
+        ) from error

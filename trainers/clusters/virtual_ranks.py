@@ -1,0 +1,220 @@
+"""A run of W ranks in one process."""
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import mqgrad
+from mqgrad.compatibility import check_compatible
+from mqgrad.controllers import make_controller
+from mqgrad.controllers.base import Controller
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.widths import Width
+
+from ..methods.interval import CompressedInterval, combine
+from ..workloads.smooth import compressor_for
+from ..workloads.workload import Batch, Workload
+from .clock import ModelClock, ModelledTime
+from .cluster import ControllerSpec
+from .in_process import Exchange, InProcessTransport
+
+_BUCKET_BYTES = 25 * 2**20  # DDP's default
+
+
+class SimulatedRun:
+    """One model and its optimizer, which the ranks share: their replicas would be identical."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        exchange: Exchange,
+        clock: ModelClock,
+        seed: int,
+        controller: ControllerSpec | None,
+        compressor: str,
+    ) -> None:
+        self._workload = workload
+        self._clock = clock
+        self._caller_decides = controller is None
+        torch.manual_seed(seed)
+        self.model = workload.build_model()
+        self._optimizer: Optimizer = workload.build_optimizer(self.model)
+        self._scheduler: LRScheduler = workload.build_scheduler(self._optimizer)
+        self._ready: list[torch.Tensor] = []
+        """Parameters in the order in which the first backward is done with them."""
+        self._hooks = [p.register_post_accumulate_grad_hook(self._ready.append) for p in self._parameters()]
+        self.ranks = [
+            self._make_rank(rank, exchange, seed, controller, compressor)
+            for rank in range(exchange.world_size)
+        ]
+        self._group([self._parameters()])  # DDP begins with all of them in one bucket
+
+    def _make_rank(
+        self, rank: int, exchange: Exchange, seed: int, controller: ControllerSpec | None, compressor: str
+    ) -> "VirtualRank":
+        own_controller = None if controller is None else _own(controller)
+        own_compressor = compressor_for(self._workload, compressor, exchange.world_size)
+        check_compatible(own_controller, own_compressor)
+        compression = mqgrad.CompressionState(
+            None if own_controller is None else ModelledTime(own_controller, self._clock),
+            transport=InProcessTransport(exchange, rank),
+            compressor=own_compressor,
+            seed=seed,
+        )
+        batches = self._workload.batches(rank, exchange.world_size, seed)
+        torch.manual_seed(seed * exchange.world_size + rank)
+        return VirtualRank(compression, batches)
+
+    def train(self, iterations: int, bits: Width | None) -> IntervalStatistics:
+        """Train for some iterations; ``bits`` is None when a controller decides."""
+        if (bits is None) == self._caller_decides:
+            raise ValueError(
+                f"bits={bits!r}: give a width to run(), or a controller to reset(), and not both"
+            )
+        for rank in self.ranks:
+            rank.interval.begin(iterations, bits)
+        for _ in range(iterations):
+            self._train_step()
+        return self._clock.apply(combine([rank.interval.end() for rank in self.ranks]))
+
+    def close(self) -> None:
+        """Stop the ranks' communication threads."""
+        for rank in self.ranks:
+            rank.compression.close()
+
+    def _train_step(self) -> None:
+        """One iteration of all ranks.
+
+        1. Each rank in turn computes its loss and gradient. As DDP would, every one begins with rank 0's buffers.
+        2. The ranks' communication threads average the gradients through their compressors.
+        3. One step of the optimizer, with the mean that all ranks hold alike.
+        """
+        # 1.
+        buffers = _copy_buffers(self.model)
+        kept: list[torch.Tensor] = []
+        losses = []
+        for rank in self.ranks:
+            _restore_buffers(self.model, buffers)
+            losses.append(self._backward(rank))
+            kept = kept or _copy_buffers(self.model)
+        _restore_buffers(self.model, kept)
+        # 2.
+        futures = [rank.reduce(bucket) for rank in self.ranks for bucket in rank.buckets]
+        for future in futures:
+            future.wait()
+        # 3.
+        self.ranks[0].give_gradients()
+        self._optimizer.step()
+        self._scheduler.step()
+        for rank, loss in zip(self.ranks, losses, strict=True):
+            rank.interval.step(loss)
+        if self._hooks:
+            self._regroup()
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def _group(self, groups: list[list[torch.Tensor]]) -> None:
+        for rank in self.ranks:
+            rank.buckets = [VirtualBucket(i, i == len(groups) - 1, group) for i, group in enumerate(groups)]
+
+    def _regroup(self) -> None:
+        """After its first iteration DDP groups parameters by the order in which rank 0's gradients were ready."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        ready = self._ready[: len(self._parameters())]
+        limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, _BUCKET_BYTES]
+        groups, _ = dist._compute_bucket_assignment_by_size(ready, limits)
+        self._group([[ready[i] for i in group] for group in groups])
+
+    def _backward(self, rank: "VirtualRank") -> torch.Tensor:
+        with rank.random_numbers():
+            batch = next(rank.batches)
+            self._optimizer.zero_grad()
+            loss = self._workload.loss(self.model, batch)
+            loss.backward()
+        rank.take_gradients()
+        return loss.detach()
+
+
+class VirtualRank:
+    """What is a rank's own: its data, its random numbers, its gradient and its end of the collectives."""
+
+    def __init__(self, compression: mqgrad.CompressionState, batches: Iterator[Batch]) -> None:
+        self.compression = compression
+        self.interval = CompressedInterval(compression)
+        self.batches = batches
+        self._random_state = torch.get_rng_state()
+        self.buckets: list[VirtualBucket] = []
+
+    @contextlib.contextmanager
+    def random_numbers(self) -> Iterator[None]:
+        """Torch's default generator is this rank's within the block."""
+        torch.set_rng_state(self._random_state)
+        yield
+        self._random_state = torch.get_rng_state()
+
+    def take_gradients(self) -> None:
+        """Copy the model's gradients into the buckets."""
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                assert parameter.grad is not None, "a parameter took no part in the loss"
+                view.copy_(parameter.grad)
+
+    def reduce(self, bucket: "VirtualBucket") -> torch.futures.Future[torch.Tensor]:
+        """Hand a bucket to the compression hook; DDP's own class cannot be constructed."""
+        return self.compression.reduce_bucket(cast(dist.GradBucket, bucket))
+
+    def give_gradients(self) -> None:
+        """Copy the buckets into the model's gradients."""
+        for bucket in self.buckets:
+            for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(view)
+
+
+class VirtualBucket:
+    """What the compression hook uses of DDP's ``GradBucket``."""
+
+    def __init__(self, index: int, is_last: bool, parameters: list[torch.Tensor]) -> None:
+        self._index, self._is_last, self._parameters = index, is_last, parameters
+        self._buffer = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
+        parts = self._buffer.split([p.numel() for p in parameters])
+        self._gradients = [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def parameters(self) -> list[torch.Tensor]:
+        return self._parameters
+
+    def gradients(self) -> list[torch.Tensor]:
+        return self._gradients
+
+
+def _own(controller: ControllerSpec) -> Controller:
+    """A controller of one rank's own."""
+    return make_controller(controller) if isinstance(controller, str) else copy.deepcopy(controller)
+
+
+def _copy_buffers(model: nn.Module) -> list[torch.Tensor]:
+    return [buffer.clone() for buffer in model.buffers()]
+
+
+def _restore_buffers(model: nn.Module, values: list[torch.Tensor]) -> None:
+    for buffer, value in zip(model.buffers(), values, strict=True):
+        buffer.copy_(value)

@@ -1,0 +1,149 @@
+"""The process of one local rank: obeys the driver's commands until the channel closes."""
+
+import dataclasses
+import datetime
+import faulthandler
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..workloads.workload import make_workload
+from .session import TrainingSession
+
+HEARTBEAT_SECONDS = 0.25
+START_SECONDS = 120.0  # importing torch and reading data takes this long on a busy machine, at most
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSetup:
+    """First message to a worker."""
+
+    rank: int
+    world_size: int
+    workload: str
+    """``"package.module:factory"``"""
+    workload_settings: dict[str, Any]
+    rendezvous_file: str
+    timeout_seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """Call a method of the rank's session. An empty one asks for nothing but the reply."""
+
+    method: str
+    arguments: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply:
+    """What the method returned."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """The method raised. The rank is of no further use."""
+
+    traceback: str
+    order: float
+    """Smaller if earlier: what one rank raises first makes the others fail too. On one machine, the time."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Where a busy rank has got to; see ``TrainingSession.position``."""
+
+    position: tuple[int, int]
+
+
+def main(channel_fd: int) -> None:
+    """Entry point of a worker process.
+
+    Args:
+        channel_fd: inherited file descriptor of the command channel.
+    """
+    faulthandler.register(signal.SIGUSR1)  # by which the driver asks a rank that hangs where it is
+    worker = Worker(Connection(channel_fd))
+    threading.Thread(target=worker.watch, args=(os.getppid(),), daemon=True).start()
+    try:
+        worker.serve()
+    except EOFError:  # the driver has closed the channel, or died
+        pass
+    except BaseException:
+        worker.send(Failure(traceback.format_exc(), time.time()))
+    os._exit(0)  # without teardown: it could wait for ranks that are gone
+
+
+class Worker:
+    """A rank's end of the command channel."""
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+        self._sending = threading.Lock()
+        self._session: TrainingSession | None = None
+        self._busy = True
+
+    def serve(self) -> None:
+        """Set up, then obey commands. Raises EOFError at the end of the channel."""
+        session = self._session = open_session(self._channel.recv())
+        self.send(Reply(None))
+        while True:
+            command: Command = self._channel.recv()
+            self._busy = True
+            self.send(Reply(getattr(session, command.method)(**command.arguments)))
+
+    def send(self, message: Reply | Failure) -> None:
+        """Answer the driver; nothing follows until its next command."""
+        with self._sending:
+            self._busy = False
+            self._send(message)
+
+    def watch(self, parent: int) -> None:
+        """Report progress while busy, and end the process when the driver is gone even if the rank hangs."""
+        while os.getppid() == parent:
+            time.sleep(HEARTBEAT_SECONDS)
+            with self._sending:
+                if self._busy and self._session is not None:
+                    self._send(Heartbeat(self._session.position))
+        os._exit(1)
+
+    def _send(self, message: Reply | Failure | Heartbeat) -> None:
+        try:
+            send(self._channel, message)
+        except OSError:  # the driver is gone
+            os._exit(1)
+
+
+def send(channel: Connection, message: object) -> None:
+    """Send by plain pickle: the connection's own would share the memory of tensors between the processes."""
+    channel.send_bytes(pickle.dumps(message))
+
+
+def open_session(setup: WorkerSetup) -> TrainingSession:
+    """Join the other ranks and get ready to train."""
+    torch.set_num_threads(1)  # the ranks share one machine
+    workload = make_workload(setup.workload, **setup.workload_settings)
+    # Longer than the driver waits: it must hear of the rank that hangs, not from those that wait for it.
+    timeout_seconds = START_SECONDS + setup.timeout_seconds
+    store = dist.FileStore(setup.rendezvous_file, setup.world_size)
+    dist.init_process_group(
+        "gloo",
+        store=store,
+        rank=setup.rank,
+        world_size=setup.world_size,
+        timeout=datetime.timedelta(seconds=timeout_seconds),
+    )
+    assert dist.group.WORLD is not None
+    session = TrainingSession(workload, dist.group.WORLD, timeout_seconds)
+    session.warm_up()
+    return session

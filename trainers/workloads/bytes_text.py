@@ -1,0 +1,185 @@
+"""The bytes of the Python standard library's sources, for models that predict the next one."""
+
+import dataclasses
+import functools
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..settings import check_not_negative, check_paths, check_positive, check_positive_ints
+from .optimizers import check_optimizer, draw_optimizer, make_optimizer
+from .schedules import warmup_inverse_sqrt
+from .sharding import shuffled_indices
+from .workload import Batch
+
+_HELD_OUT_EVERY = 10  # every tenth file is held out
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BytesText:
+    """Predict the next byte; everything but the model. Subclasses give ``name`` and ``build_model``.
+
+    Raises:
+        ValueError: an invalid setting, or a ``data_root`` without enough matching files.
+    """
+
+    learning_rates: ClassVar[Mapping[str, float]] = {"adam": 2e-3, "sgd": 0.1}
+    """By optimizer."""
+
+    batch_size: int = 8
+    """Sequences per rank and iteration."""
+    context: int = 64
+    """Bytes per sequence."""
+    width: int = 128
+    """Size of the embedding and of the hidden layers."""
+    num_layers: int = 4
+    optimizer: str = "adam"
+    """One of ``trainers.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
+    learning_rate: float | None = None
+    """None takes that of ``learning_rates``."""
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 0.01
+    warmup_iterations: int = 100
+    data_root: str = ""
+    """Folder to read text from; the running Python's standard library when empty."""
+    file_pattern: str = "*.py"
+    """Files to read below ``data_root``."""
+    max_bytes: int = 4 * 2**20
+    """Training data is cut off here."""
+    evaluation_bytes: int = 16 * 2**10
+    """How much of the held-out files an evaluation reads."""
+
+    def __post_init__(self) -> None:
+        check_positive_ints(
+            batch_size=self.batch_size,
+            context=self.context,
+            width=self.width,
+            num_layers=self.num_layers,
+            max_bytes=self.max_bytes,
+            evaluation_bytes=self.evaluation_bytes,
+        )
+        check_optimizer(self.optimizer)
+        if self.learning_rate is not None:
+            check_positive(learning_rate=self.learning_rate)
+        check_not_negative(
+            momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
+        )
+        check_paths(data_root=self.data_root, file_pattern=self.file_pattern)
+        list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        name = draw_optimizer(self.optimizer)
+        return make_optimizer(
+            name,
+            model.parameters(),
+            learning_rate=self.learning_rate or self.learning_rates[name],
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return warmup_inverse_sqrt(optimizer, self.warmup_iterations)
+
+    def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
+        """Bytes and the bytes that follow them, both int64 [batch_size, context]."""
+        windows = self._windows(self._load().train)
+        order = shuffled_indices(
+            len(windows), batch_size=self.batch_size, rank=rank, world_size=world_size, seed=seed
+        )
+        return (_inputs_and_targets(windows[i]) for i in order)
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross-entropy in nats per byte."""
+        tokens, targets = batch
+        return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` (nats per byte) and ``accuracy`` on held-out files."""
+        loss, correct, count = 0.0, 0, 0
+        model.eval()
+        with torch.no_grad():
+            for chunk in self._evaluation_windows().split(64):
+                tokens, targets = _inputs_and_targets(chunk)
+                logits = model(tokens)
+                loss += F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum").item()
+                correct += int((logits.argmax(dim=-1) == targets).sum())
+                count += targets.numel()
+        model.train()
+        return {"loss": loss / count, "accuracy": correct / count}
+
+    def _windows(self, data: torch.Tensor) -> torch.Tensor:
+        """Consecutive windows, uint8 [N, context + 1]; neighbours share one byte, a target and then an input."""
+        if len(data) <= self.context:
+            raise ValueError(f"context {self.context} is longer than the {len(data)} bytes of data there are")
+        return data.unfold(0, self.context + 1, self.context)
+
+    def _evaluation_windows(self) -> torch.Tensor:
+        """``evaluation_bytes`` worth of held-out windows, spread evenly over the held-out files."""
+        windows = self._windows(self._load().held_out)
+        wanted = min(max(self.evaluation_bytes // self.context, 1), len(windows))
+        return windows[torch.linspace(0, len(windows) - 1, wanted).long()]
+
+    def _load(self) -> "BytesData":
+        return load_bytes(self.data_root, self.file_pattern, self.max_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class BytesData:
+    """Text as uint8 [bytes]."""
+
+    train: torch.Tensor
+    held_out: torch.Tensor
+
+
+@functools.cache
+def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
+    """Matching files below ``data_root`` in sorted order, other people's packages and test suites left out.
+
+    Raises:
+        ValueError: fewer than two files: one to train on and one to hold out.
+    """
+    root = Path(data_root or sysconfig.get_path("stdlib"))
+    files = sorted(
+        p for p in root.rglob(file_pattern) if p.is_file() and not _is_skipped(p.relative_to(root))
+    )
+    if len(files) < 2:
+        raise ValueError(
+            f"data_root {str(root)!r} has {len(files)} files matching {file_pattern!r}, at least 2 are needed: "
+            "set data_root to a folder of text and file_pattern to its names"
+        )
+    return tuple(files)
+
+
+@functools.cache
+def load_bytes(data_root: str, file_pattern: str, max_bytes: int) -> BytesData:
+    """Read files in order until there are ``max_bytes`` of training data, holding out every tenth file."""
+    train, held_out = bytearray(), bytearray()
+    for index, file in enumerate(list_files(data_root, file_pattern)):
+        part = train if index % _HELD_OUT_EVERY else held_out
+        part += file.read_bytes()
+        if len(train) >= max_bytes:
+            break
+    return BytesData(train=_as_tensor(train[:max_bytes]), held_out=_as_tensor(held_out))
+
+
+def _is_skipped(path: Path) -> bool:
+    return not _SKIPPED_FOLDERS.isdisjoint(path.parts)
+
+
+def _as_tensor(text: bytearray) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(text, dtype=np.uint8))
+
+
+def _inputs_and_targets(windows: torch.Tensor) -> Batch:
+    windows = windows.long()
+    return windows[:, :-1], windows[:, 1:]

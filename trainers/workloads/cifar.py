@@ -1,0 +1,183 @@
+"""``cifar10-cnn``, ``cifar10-resnet18`` and ``cifar100-resnet34``: CIFAR's images, from ``data_root``."""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..settings import check_not_negative, check_positive, check_positive_ints
+from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
+from .convnets import MQGradCNN, ResNet
+from .data_files import find_folder
+from .schedules import warmup_constant
+from .sharding import batch_indices, check_dirichlet_alpha
+from .workload import Batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CIFAR(abc.ABC):
+    """Settings and everything but the model. Subclasses give ``name``, ``build_model`` and the constants.
+
+    Training images are cropped at random and mirrored; channels are standardised.
+
+    Raises:
+        ValueError: an invalid setting, or a ``data_root`` without the files.
+    """
+
+    archive: ClassVar[Archive] = CIFAR10
+    crop: ClassVar[int] = 32
+    """Height and width of what the model sees."""
+    padding: ClassVar[int] = 4
+    """Black pixels around a training image before it is cropped."""
+
+    data_root: str = ""
+    """Folder that holds the unpacked archive, or that archive's own folder."""
+    batch_size: int = 32
+    """Images per rank and iteration."""
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warmup_iterations: int = 100
+    evaluation_images: int = 1000
+    """How many images of the test set an evaluation looks at; 10,000 for all of them."""
+    dirichlet_alpha: float | None = None
+    """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
+    ``trainers.sharding.dirichlet_partition``."""
+
+    def __post_init__(self) -> None:
+        check_positive_ints(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
+        check_positive(learning_rate=self.learning_rate)
+        check_not_negative(
+            momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
+        )
+        check_dirichlet_alpha(self.dirichlet_alpha)
+        self._folder()  # fails here, before any worker has started
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Name in tables and logs."""
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        return SGD(
+            model.parameters(), lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
+
+    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        return warmup_constant(optimizer, self.warmup_iterations)
+
+    def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
+        """Images float32 [batch_size, 3, crop, crop], labels int64 [batch_size]."""
+        data = self._load()
+        images, labels = data.train
+        order = batch_indices(
+            labels,
+            batch_size=self.batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=seed,
+            dirichlet_alpha=self.dirichlet_alpha,
+        )
+        generator = torch.Generator().manual_seed(seed * world_size + rank)
+        return (
+            (data.standardise(_augment(images[i], self.crop, self.padding, generator)), labels[i])
+            for i in order
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        images, labels = batch
+        return F.cross_entropy(model(images), labels)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` (nats) and ``accuracy`` on the centres of test images."""
+        data = self._load()
+        images, labels = (part[: self.evaluation_images] for part in data.test)
+        edge = (32 - self.crop) // 2
+        centres = images[:, :, edge : edge + self.crop, edge : edge + self.crop]
+        model.eval()
+        with torch.no_grad():
+            logits = torch.cat([model(data.standardise(part)) for part in centres.split(100)])
+        model.train()
+        accuracy = (logits.argmax(dim=1) == labels).float().mean()
+        return {"loss": F.cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}
+
+    def _folder(self) -> Path:
+        files = (*self.archive.train_files, self.archive.test_file)
+        return find_folder(self.name, self.data_root, self.archive.folder, files, self.archive.source)
+
+    def _load(self) -> CIFARData:
+        return load_cifar(self._folder(), self.archive)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CIFAR10CNN(CIFAR):
+    """MQGrad's model and optimizer (Cui et al., ICTIR 2018): plain SGD on 28 × 28 crops, L2 on two layers."""
+
+    crop: ClassVar[int] = 28
+    padding: ClassVar[int] = 0
+
+    learning_rate: float = 0.2
+    momentum: float = 0.0
+    weight_decay: float = 0.00175
+    """L2 regularisation of the weights of the two hidden fully connected layers."""
+    warmup_iterations: int = 0
+
+    @property
+    def name(self) -> str:
+        return "cifar10-cnn"
+
+    def build_model(self) -> nn.Module:
+        return MQGradCNN()
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        weights = {"hidden1.weight", "hidden2.weight"}
+        regularised = [p for name, p in model.named_parameters() if name in weights]
+        others = [p for name, p in model.named_parameters() if name not in weights]
+        groups: list[dict[str, Any]] = [{"params": regularised}, {"params": others, "weight_decay": 0.0}]
+        return SGD(groups, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CIFAR10ResNet18(CIFAR):
+    """11.2 million parameters."""
+
+    @property
+    def name(self) -> str:
+        return "cifar10-resnet18"
+
+    def build_model(self) -> nn.Module:
+        return ResNet((2, 2, 2, 2), classes=10)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CIFAR100ResNet34(CIFAR):
+    """21.3 million parameters."""
+
+    archive: ClassVar[Archive] = CIFAR100
+
+    @property
+    def name(self) -> str:
+        return "cifar100-resnet34"
+
+    def build_model(self) -> nn.Module:
+        return ResNet((3, 4, 6, 3), classes=100)
+
+
+def _augment(images: torch.Tensor, size: int, padding: int, generator: torch.Generator) -> torch.Tensor:
+    """Cut a square of ``size`` out of each padded image, uint8 [N, 3, H, W], and mirror half of them."""
+    count = len(images)
+    padded = F.pad(images, (padding, padding, padding, padding))
+    down, right = torch.randint(0, padded.shape[-1] - size + 1, (2, count, 1), generator=generator)
+    mirrored = torch.randint(0, 2, (count, 1), generator=generator) == 1
+    rows = torch.arange(size) + down  # [N, size], as are the columns
+    columns = torch.arange(size) + right
+    columns = torch.where(mirrored, columns.flip(1), columns)
+    image, channel = torch.arange(count).view(-1, 1, 1, 1), torch.arange(3).view(1, -1, 1, 1)
+    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
