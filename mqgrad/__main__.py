@@ -8,7 +8,7 @@ def main() -> None:
     try:
         from mqgrad.experiments.cli import main as command_line
     except ModuleNotFoundError as error:
-        sys.exit(f"the mqgrad command needs {error.name}: pip install 'mqgrad[train]'")
+        sys.exit(f"the mqgrad command needs {error.name}: in a checkout, pip install --no-build-isolation '.[train]'")
     command_line()
 
 
