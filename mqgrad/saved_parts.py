@@ -10,7 +10,7 @@ from .layout import LayoutTable
 from .local_rounds import LocalRounds
 from .measurements import Measurements
 
-FORMAT_VERSION = 8
+FORMAT_VERSION = 9
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 

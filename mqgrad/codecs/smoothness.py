@@ -41,7 +41,7 @@ class SmoothQuantizer:
     inverse_root: torch.Tensor = dataclasses.field(init=False)
     """L^{+1/2} [d, d], the pseudoinverse."""
     steps: torch.Tensor = dataclasses.field(init=False)
-    """h [d]."""
+    """h [d]; infinite where the function does not depend on the element, of which nothing is sent."""
     bound: float = dataclasses.field(init=False)
     """E‖L^{1/2}(C(w) − w)‖² ≤ bound·‖w‖²: tr(L)/β with varying steps."""
 
@@ -68,7 +68,7 @@ class SmoothQuantizer:
     @property
     def omega(self) -> float:
         """E‖C(w) − w‖² ≤ ω·‖w‖²: the largest ‖h‖ of a block."""
-        return max(float(part.norm()) for part in self.steps.tensor_split(self.blocks))
+        return max(float(part[part.isfinite()].norm()) for part in self.steps.tensor_split(self.blocks))
 
     @property
     def payload_bytes(self) -> int:
@@ -89,7 +89,8 @@ class SmoothQuantizer:
         """L^{1/2}·C(w), float64 [d]; NaN if v was not finite."""
         norms = payload[: 4 * self.blocks].clone().view(torch.float32)
         levels = _unpack(payload[4 * self.blocks : self.payload_bytes], self._widths) - self._highest
-        return self.root @ (levels * self._grid(norms))
+        values = torch.where(self.steps.isfinite(), levels * self._grid(norms), 0.0)
+        return self.root @ values
 
     def expected_error(self, v: torch.Tensor) -> float:
         """E‖L^{1/2}(C(w) − w)‖² for w = L^{+1/2}·v, exactly."""
@@ -128,8 +129,10 @@ def _weight(diagonal: torch.Tensor, rule: str) -> torch.Tensor:
 
 
 def _steps(diagonal: torch.Tensor, budget: float, rule: str) -> torch.Tensor:
+    if not budget:  # the function depends on none of them
+        return torch.full_like(diagonal, torch.inf)
     if rule == "varying":
-        return (diagonal.sum() / diagonal).sqrt() / budget
+        return torch.where(diagonal > 0, (diagonal.sum() / diagonal).sqrt() / budget, torch.inf)
     return torch.full_like(diagonal, len(diagonal) ** 0.5 / budget)
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import random
-from typing import Any
 
 import torch
 from torch import nn
@@ -104,15 +103,6 @@ class MQGradAuthors(WidthRule):
         if self.weights:
             nn.utils.vector_to_parameters(torch.tensor(self.weights), network.parameters())
         return network
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        WidthRule.check_state(self, state)
-        self.check_choice("saved width", state["kept"])
-        expected = sum(parameter.numel() for parameter in self._network().parameters())
-        if len(state["weights"]) not in (0, expected):
-            raise ValueError(
-                f"the saved network has {len(state['weights'])} weights, and widths {self.widths} need {expected}"
-            )
 
 
 def _states(smoothed: SmoothedLosses) -> torch.Tensor:

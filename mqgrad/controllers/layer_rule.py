@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..statistics.interval import IntervalStatistics, ParameterStatistics
 from ..widths import Width
@@ -34,11 +34,6 @@ class LayerRule(Rule):
         ):
             self.layer_bits = self.choose(parameters)
         return list(self.layer_bits) or self.bits
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        super(LayerRule, self).check_state(state)  # slots make a new class, which super() alone does not find
-        for bits in state["layer_bits"]:
-            self.check_choice("saved width", bits)
 
 
 def ewma_each(old: list[float], new: list[float], keep: float) -> list[float]:

@@ -70,7 +70,7 @@ class Rule(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers of the run, as plain types."""
-        return {name: _saved(getattr(self, name)) for name in self._state_names()}
+        return {"widths": self.widths, **{name: _saved(getattr(self, name)) for name in self._state_names()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned.
@@ -79,18 +79,19 @@ class Rule(abc.ABC):
             ValueError: it was saved by another rule, or with other widths.
         """
         names = self._state_names()
-        check_keys(state, names, type(self).__name__)
-        self.check_state(state)
+        owner = type(self).__name__
+        check_keys(state, ["widths", *names], owner)
+        if tuple(state["widths"]) != self.widths:
+            raise ValueError(
+                f"the state of {owner} was saved with widths {tuple(state['widths'])}, "
+                f"and its widths are {self.widths}"
+            )
         for name in names:
             part = getattr(self, name)
             if isinstance(part, Stateful):
                 part.load_state_dict(state[name])
             else:
                 setattr(self, name, copy.copy(state[name]))
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise ``ValueError`` unless all saved widths are among ``widths``."""
-        self.check_choice("saved width", state["bits"])
 
     def _state_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if not field.init]

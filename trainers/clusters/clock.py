@@ -72,10 +72,13 @@ class ModelledTime:
         return self._controller.initial_bits
 
     def decide(self, statistics: IntervalStatistics) -> Width | Sequence[Width]:
-        return self._controller.decide(self._clock.apply(statistics))
+        bits = self._controller.decide(self._clock.apply(statistics))
+        self.interval = self._controller.interval  # which it may have changed
+        return bits
 
     def state_dict(self) -> dict[str, Any]:
         return self._controller.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._controller.load_state_dict(state)
+        self.interval = self._controller.interval

@@ -1,8 +1,10 @@
 """What an environment, a benchmark or a command drives: W ranks that train one model together."""
 
+import copy
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.controllers import make_controller
 from mqgrad.controllers.base import Controller
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
@@ -13,6 +15,15 @@ from ..workloads.workload import Workload
 
 ControllerSpec: TypeAlias = str | Controller
 """As ``mqgrad.controllers.make_controller`` takes it (``"fixed:4"``, a policy file), or an object that pickles."""
+
+
+def own_controller(spec: ControllerSpec | None) -> Controller | None:
+    """A controller of one rank's own, for one run: it remembers both.
+
+    Raises:
+        ValueError: an unknown one.
+    """
+    return make_controller(spec) if isinstance(spec, str) else copy.deepcopy(spec)
 
 
 @runtime_checkable

@@ -41,13 +41,14 @@ class ControlChannel:
         Raises:
             RuntimeError: nothing came in time, or the store is gone.
         """
-        self._told += 1
-        key = f"told/{self._told}"
+        key = f"told/{self._told + 1}"
         if self.rank == 0:
-            self._put(key, message)
-            return message
-        self._wait([key], timeout_seconds)
-        return pickle.loads(self._store.get(key))
+            self._put(key, message)  # before it is counted: what does not pickle has not been told
+        else:
+            self._wait([key], timeout_seconds)
+            message = pickle.loads(self._store.get(key))
+        self._told += 1
+        return message
 
     def gather(self, answer: Any, timeout_seconds: float) -> dict[int, Any]:
         """Give an answer and return those of all ranks that have given one in time, by rank.

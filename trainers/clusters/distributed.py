@@ -5,7 +5,6 @@ from typing import Any, Literal, Protocol
 
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
-from mqgrad.controllers import make_controller
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width, check_width
 
@@ -16,7 +15,7 @@ from ..settings import check_positive, check_positive_ints
 from ..workloads.smooth import compressor_for
 from ..workloads.workload import Workload, make_workload, workload_reference
 from .clock import ModelClock
-from .cluster import ControllerSpec
+from .cluster import ControllerSpec, own_controller
 from .errors import ReplicaMismatchError
 from .local_ranks import LocalRanks
 from .method_checks import check_method
@@ -45,8 +44,8 @@ class Distributed:
         workload_settings: its settings, see the workload's class.
         num_workers: ranks, one process with one compute thread each.
         link: *emulated* slow network that paces the transport; None leaves loopback as it is.
-        clock: ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the link
-            only supplies the clock's rate.
+        clock: None or ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the
+            link only supplies the clock's rate.
         timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
 
     Raises:
@@ -153,16 +152,18 @@ class Distributed:
 
         Raises:
             ValueError: an unknown controller or compressor, or one that does not go with the other; a method that the
-                link cannot pace, or that leaves no rank. The run before goes on then.
+                link cannot pace, or that leaves no rank; a modelled clock on a link of several rates. The run before
+                goes on then.
             WorkerError: a rank died, hung or raised.
         """
         # Mistakes are found here, where they cost no worker, and the run before goes on.
         code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
-        check_compatible(make_controller(controller) if isinstance(controller, str) else controller, code)
+        check_compatible(own_controller(controller), code)
         link = link or self._link
         check_method(
             method, way, world_size=self.world_size, controller=controller, clock=self._clock, link=link
         )
+        run_clock = self._clock.on_link(link) if self._clock and link else self._clock
         self._ranks.call(
             "reset",
             seed=seed,
@@ -171,7 +172,7 @@ class Distributed:
             compressor=compressor,
             method=method,
         )
-        self._run_clock = self._clock.on_link(link) if self._clock and link else self._clock
+        self._run_clock = run_clock
         self._period = way.period if isinstance(way, DDP) else 1
         self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
         self._caller_decides = controller is None and has_width(method)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import LONGER, WorkerError
-from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup, send
+from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup
 
 _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 _GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
@@ -57,7 +58,7 @@ class LocalRanks:
                     rendezvous_file=os.path.join(self._folder, "rendezvous"),
                     timeout_seconds=timeout_seconds,
                 )
-                send(worker.channel, setup)
+                worker.try_send(pickle.dumps(setup))
             self._collect(max(START_SECONDS, timeout_seconds))
         except BaseException:
             self._kill()
@@ -76,9 +77,10 @@ class LocalRanks:
         """
         if not self._finalizer.alive:
             raise RuntimeError(_REMEDY)
+        command = pickle.dumps(Command(method, arguments))  # what does not pickle costs no worker
         try:
             for worker in self._workers:
-                worker.try_send(Command(method, arguments))
+                worker.try_send(command)
             return self._collect(self._timeout_seconds)
         except BaseException:  # Ctrl-C too: an answer left in a channel would be taken for the next one
             self._kill()
@@ -162,10 +164,10 @@ class WorkerProcess:
             )
         self.channel = Connection(ours.detach())
 
-    def try_send(self, message: Command) -> None:
+    def try_send(self, pickled: bytes) -> None:
         """Send, unless the worker is gone: then reading will tell."""
         with contextlib.suppress(OSError):
-            send(self.channel, message)
+            self.channel.send_bytes(pickled)
 
     def receive(self) -> Reply | Failure | Heartbeat | None:
         """The next message, None if the worker is gone."""

@@ -12,14 +12,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.controllers import make_controller
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation
 from ..methods import DEFAULT_METHOD, RankInterval, Setup, TrainingMethod, make_method
 from ..workloads.smooth import compressor_for
 from ..workloads.workload import Batch, Workload
-from .cluster import ControllerSpec
+from .cluster import ControllerSpec, own_controller
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,8 +69,10 @@ class TrainingSession:
         self.close()
         torch.manual_seed(seed)  # the same initial weights on every rank
         model = self.workload.build_model()
-        self._meet_others()
         optimizer = self.workload.build_optimizer(model)
+        scheduler = self.workload.build_scheduler(optimizer)
+        batches = self.workload.batches(self.rank, self.world_size, seed)
+        self._meet_others()
         run_method = make_method(method)
         setup = Setup(
             model=model,
@@ -79,7 +80,7 @@ class TrainingSession:
             group=self._group,
             seed=seed,
             link=link,
-            controller=make_controller(controller) if isinstance(controller, str) else controller,
+            controller=own_controller(controller),
             compressor=compressor_for(self.workload, compressor, self.world_size),
             timeout_seconds=self._timeout_seconds,
         )
@@ -87,8 +88,8 @@ class TrainingSession:
             model=model,
             module=run_method.start(setup),
             optimizer=optimizer,
-            scheduler=self.workload.build_scheduler(optimizer),
-            batches=self.workload.batches(self.rank, self.world_size, seed),
+            scheduler=scheduler,
+            batches=batches,
             method=run_method,
             link=link,
         )
@@ -115,7 +116,7 @@ class TrainingSession:
         """Hash of all parameters' bytes."""
         digest = hashlib.blake2b(digest_size=16)
         for parameter in self._model.parameters():
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
     def warm_up(self) -> None:

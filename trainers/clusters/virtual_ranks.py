@@ -1,7 +1,6 @@
 """A run of W ranks in one process."""
 
 import contextlib
-import copy
 from collections.abc import Iterator
 from typing import cast
 
@@ -13,8 +12,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
 from mqgrad.compatibility import check_compatible
-from mqgrad.controllers import make_controller
-from mqgrad.controllers.base import Controller
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -22,7 +19,7 @@ from ..methods.interval import CompressedInterval, combine
 from ..workloads.smooth import compressor_for
 from ..workloads.workload import Batch, Workload
 from .clock import ModelClock, ModelledTime
-from .cluster import ControllerSpec
+from .cluster import ControllerSpec, own_controller
 from .in_process import Exchange, InProcessTransport
 
 _BUCKET_BYTES = 25 * 2**20  # DDP's default
@@ -59,16 +56,16 @@ class SimulatedRun:
     def _make_rank(
         self, rank: int, exchange: Exchange, seed: int, controller: ControllerSpec | None, compressor: str
     ) -> "VirtualRank":
-        own_controller = None if controller is None else _own(controller)
+        decides = own_controller(controller)
         own_compressor = compressor_for(self._workload, compressor, exchange.world_size)
-        check_compatible(own_controller, own_compressor)
+        check_compatible(decides, own_compressor)
+        batches = self._workload.batches(rank, exchange.world_size, seed)
         compression = mqgrad.CompressionState(
-            None if own_controller is None else ModelledTime(own_controller, self._clock),
+            None if decides is None else ModelledTime(decides, self._clock),
             transport=InProcessTransport(exchange, rank),
             compressor=own_compressor,
             seed=seed,
         )
-        batches = self._workload.batches(rank, exchange.world_size, seed)
         torch.manual_seed(seed * exchange.world_size + rank)
         return VirtualRank(compression, batches)
 
@@ -204,11 +201,6 @@ class VirtualBucket:
 
     def gradients(self) -> list[torch.Tensor]:
         return self._gradients
-
-
-def _own(controller: ControllerSpec) -> Controller:
-    """A controller of one rank's own."""
-    return make_controller(controller) if isinstance(controller, str) else copy.deepcopy(controller)
 
 
 def _copy_buffers(model: nn.Module) -> list[torch.Tensor]:

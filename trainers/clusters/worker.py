@@ -37,7 +37,7 @@ class WorkerSetup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Command:
-    """Call a method of the rank's session. An empty one asks for nothing but the reply."""
+    """Call a method of the rank's session."""
 
     method: str
     arguments: dict[str, Any]
@@ -119,14 +119,9 @@ class Worker:
 
     def _send(self, message: Reply | Failure | Heartbeat) -> None:
         try:
-            send(self._channel, message)
+            self._channel.send_bytes(pickle.dumps(message))  # its own send() would share the memory of tensors
         except OSError:  # the driver is gone
             os._exit(1)
-
-
-def send(channel: Connection, message: object) -> None:
-    """Send by plain pickle: the connection's own would share the memory of tensors between the processes."""
-    channel.send_bytes(pickle.dumps(message))
 
 
 def open_session(setup: WorkerSetup) -> TrainingSession:

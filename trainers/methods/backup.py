@@ -60,15 +60,15 @@ class BackupWorkers(LocalSGD):
         self._count(loss, waited)
 
     def _average_gradients(self) -> None:
-        delays = self._delays()
-        first = delays.sort().values[: len(delays) - self.backups]
-        time.sleep(float(first[-1]))
+        delays, ranks = self._delays().sort(stable=True)
+        count = len(ranks) - self.backups
+        time.sleep(float(delays[count - 1]))
         parameters = [p for p in self._setup.model.parameters() if p.grad is not None]
         flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
-        if delays[self._transport.rank] > first[-1]:
+        if self._transport.rank in ranks[count:].tolist():
             flat.zero_()
         self._transport.all_reduce_(flat)
-        flat.div_(len(first))
+        flat.div_(count)
         parts = flat.split([p.numel() for p in parameters])
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)

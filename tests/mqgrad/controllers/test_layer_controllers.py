@@ -151,8 +151,8 @@ def test_a_restored_rule_continues_identically(spec: str) -> None:
     before = [first.decide(interval) for interval in run[:5]]
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert before + [second.decide(interval) for interval in run[5:]] == expected
-    with pytest.raises(ValueError, match="saved width: bit width 9"):
-        second.load_state_dict(first.state_dict() | {"layer_bits": [4, 9]})
+    with pytest.raises(ValueError, match=r"was saved with widths \(4, 9\)"):
+        second.load_state_dict(first.state_dict() | {"widths": (4, 9)})
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])

@@ -235,6 +235,14 @@ def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Dist
     assert cluster.run(1).iteration == 1
 
 
+def test_one_gradient_of_two_counts_where_one_is_a_backup_and_nobody_is_late() -> None:
+    with Distributed("digits-mlp", {"width": 16}, num_workers=2) as pair:
+        pair.reset(seed=0, method="backup-workers:backups=1,mean_delay_ms=0")
+        norm_of_one = pair.run(5).losses
+        pair.reset(seed=0, method="backup-workers:backups=0,mean_delay_ms=0")
+        assert norm_of_one != pair.run(5).losses
+
+
 def test_powersgd_of_pytorch_is_refused_on_an_emulated_link() -> None:
     link = LinkEmulation(mbit_per_s=100)
     with (
