@@ -17,8 +17,8 @@ from .compressors import (
     make_compressor,
 )
 from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
+from .controllers.period_rules import AdaComm, DelayRatio, PeriodRule
 from .hook import compression_hook
-from .period_rules import AdaComm, DelayRatio, PeriodRule
 from .policies.policy import FrozenPolicy, PolicyFileError, load_policy
 from .state import CompressionState
 from .statistics.interval import IntervalStatistics

@@ -8,7 +8,9 @@ def main() -> None:
     try:
         from mqgrad.experiments.cli import main as command_line
     except ModuleNotFoundError as error:
-        sys.exit(f"the mqgrad command needs {error.name}: in a checkout, pip install --no-build-isolation '.[train]'")
+        sys.exit(
+            f"the mqgrad command needs {error.name}: in a checkout, pip install --no-build-isolation '.[train]'"
+        )
     command_line()
 
 

@@ -8,7 +8,7 @@ from .agreement import Decision
 from .compatibility import check_compatible
 from .compressors.base import Compressor
 from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
-from .period_rules import PeriodRule
+from .controllers.period_rules import PeriodRule
 from .statistics.interval import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from .compressors.base import BucketWork
+from .controllers.period_rules import PeriodRule
 from .layout import Layout, LayoutTable
-from .period_rules import PeriodRule
 from .saved_state import check_keys
 
 Average = Callable[[BucketWork, bool, int], torch.futures.Future[torch.Tensor]]

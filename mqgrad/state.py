@@ -15,6 +15,7 @@ from .collectives.transport import Transport
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from .compressors.base import BucketWork
 from .controllers.base import Controller
+from .controllers.period_rules import PeriodRule
 from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
@@ -23,7 +24,6 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
-from .period_rules import PeriodRule
 from .saved_parts import SavedParts
 from .saved_state import check_run
 from .statistics.interval import IntervalStatistics

@@ -13,18 +13,18 @@ from ..codecs.quantization_noise import Coding
 from ..codecs.vector_codec import VectorCodec
 from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
-from ..feedback import ErrorFeedback, FeedbackGain, Residual
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..seeding import stream_seed
-from ..shard_feedback import ShardFeedback
 from ..widths import WIDTHS, Width, Widths
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
+from .feedback import ErrorFeedback, FeedbackGain, Residual
 from .gathered import Gathered
 from .gradient_vector import GradientVector
 from .push_pull import PushPull
 from .runs import Run
+from .shard_feedback import ShardFeedback
 from .topology import CodedTopologyName, Topology, check_topology, gathers, make_topology
 
 

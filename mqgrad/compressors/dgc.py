@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from ..feedback import ErrorFeedback
 from ..saved_state import check_keys
 from .base import BucketWork
+from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
 
 _WARMUP_STAGES = 4  # 75 %, 93.75 %, 98.4 % and 99.6 % sparse, then the final ratio

@@ -7,8 +7,8 @@ import warnings
 
 import torch
 
-from ..feedback import FeedbackGain
 from ..widths import Width
+from .feedback import FeedbackGain
 from .quantized import QSGD
 
 _log = logging.getLogger(__name__)

@@ -8,10 +8,10 @@ import torch
 
 from ..codecs.vector_codec import VectorCodec
 from ..collectives.wire_meter import Pending
-from ..feedback import FeedbackGain, Residual
 from ..layout import Layout
 from ..stopwatch import add_seconds
 from .base import Step
+from .feedback import FeedbackGain, Residual
 from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk

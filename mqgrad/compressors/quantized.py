@@ -18,9 +18,9 @@ import functools
 from ..codecs.codec import Codec, Rounding
 from ..codecs.quantization_noise import ROTATED_NOISE
 from ..codecs.vector_codec import VectorCodec
-from ..feedback import FeedbackGain
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
+from .feedback import FeedbackGain
 from .rotated import FewBitsRotated, rotated_coefficients
 from .topology import CodedTopologyName
 

@@ -11,9 +11,9 @@ from mqgrad.cuda_ext import Vector
 from ..codecs.codec import Codec
 from ..codecs.quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
 from ..codecs.vector_codec import CodecByWidth, VectorCodec
-from ..feedback import FeedbackGain
 from ..widths import Width
 from .coded import CodedMean
+from .feedback import FeedbackGain
 
 ROTATED_WIDTHS = tuple(ROTATED_GAMMA)
 SMALLEST_BLOCK = 64

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from ..collectives.transport import Transport
-from ..feedback import ErrorFeedback
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, Stateless, Step
+from .feedback import ErrorFeedback
 from .sparsified import check_ratio, num_largest
 
 

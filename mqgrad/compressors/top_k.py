@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from ..feedback import ErrorFeedback
 from ..saved_state import check_keys
 from .base import BucketWork
+from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from mqgrad.compressors import compressor_names, make_compressor
 from mqgrad.controllers import controller_names
+from mqgrad.controllers.period_rules import period_rule_names
 from mqgrad.experiments.oracle import oracle_trials, run_oracle
 from mqgrad.experiments.runs import RunRecord, default_controller, run_training
-from mqgrad.period_rules import period_rule_names
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
+from mqgrad.controllers.period_rules import PeriodRule, make_period_rule
 from mqgrad.local_rounds import check_rounds
-from mqgrad.period_rules import PeriodRule, make_period_rule
 from mqgrad.widths import Width
 
 from .base import RankInterval, Setup
@@ -32,7 +32,7 @@ class DDP:
     slow_momentum: float = 0.0
     variance_reduced: bool = False
     period_rule: str = ""
-    """Chooses the period from then on, as :func:`mqgrad.period_rules.make_period_rule` takes it."""
+    """Chooses the period from then on, as :func:`mqgrad.controllers.period_rules.make_period_rule` takes it."""
     _setup: Setup = dataclasses.field(init=False, repr=False)
     _ddp: DistributedDataParallel = dataclasses.field(init=False, repr=False)
     _unsynchronized: contextlib.ExitStack = dataclasses.field(

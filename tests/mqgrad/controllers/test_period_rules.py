@@ -16,8 +16,8 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.controllers.base import Controller
+from mqgrad.controllers.period_rules import DelayRatio, PeriodRule, make_period_rule, period_rule_names
 from mqgrad.decisions import Decisions
-from mqgrad.period_rules import DelayRatio, PeriodRule, make_period_rule, period_rule_names
 from mqgrad.statistics.interval import IntervalStatistics
 
 

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from .layout import Layout
-from .saved_state import check_keys
-from .widths import Width
+from ..layout import Layout
+from ..saved_state import check_keys
+from ..widths import Width
 
 T = TypeVar("T")
 

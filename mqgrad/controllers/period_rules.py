@@ -4,9 +4,9 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
-from .saved_state import check_keys
-from .spec import build
-from .statistics.interval import IntervalStatistics
+from ..saved_state import check_keys
+from ..spec import build
+from ..statistics.interval import IntervalStatistics
 
 
 @runtime_checkable

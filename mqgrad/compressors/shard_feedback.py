@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from ..layout import Layout
 from .feedback import Residual, without
-from .layout import Layout
 
 
 class _Piece(NamedTuple):

@@ -8,7 +8,7 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.codecs.codec import Codec
-from mqgrad.feedback import FeedbackGain
+from mqgrad.compressors.feedback import FeedbackGain
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
