@@ -13,7 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from tqdm import tqdm
 
-from mqgrad.policies.observation import log_loss
+from mqgrad.statistics.losses import log_loss
 from mqgrad.widths import format_width
 
 from .wrappers import TimePrice

@@ -3,8 +3,8 @@
 from typing import Protocol
 
 from mqgrad.controllers.sarsa import slope_reward
-from mqgrad.policies.observation import SmoothedLosses, log_loss
 from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.statistics.losses import SmoothedLosses, log_loss
 
 from .settings import BitWidthSettings
 

@@ -24,22 +24,23 @@ class Costs:
 
     def add(self, other: "Costs") -> None:
         """Add another's seconds and bytes."""
-        for name in _NAMES:
+        for name in COSTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def double_seconds(self) -> None:
         """Count an iteration that was not timed as another one like that which was."""
-        for name in _NAMES:
+        for name in COSTS:
             if name.endswith("_seconds"):
                 setattr(self, name, 2 * getattr(self, name))
 
     def clear(self) -> None:
         """Back to zero."""
-        for name in _NAMES:
+        for name in COSTS:
             setattr(self, name, 0.0)
 
 
-_NAMES = tuple(field.name for field in dataclasses.fields(Costs))  # asking for them takes longer than adding
+COSTS = tuple(field.name for field in dataclasses.fields(Costs))  # asking for them takes longer than adding
+"""Their names."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -52,7 +53,7 @@ class Totals(Costs):
 
     def since(self, before: "Totals") -> Costs:
         """Costs between an earlier copy of the totals and now."""
-        return Costs(**{name: getattr(self, name) - getattr(before, name) for name in _NAMES})
+        return Costs(**{name: getattr(self, name) - getattr(before, name) for name in COSTS})
 
     @property
     def mean_bits(self) -> float:

@@ -1,7 +1,7 @@
 """The text form of a configuration: ``name:key=value,key=value``."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, get_origin
 
 from .widths import Width, parse_width
@@ -57,6 +57,27 @@ def build(cls: type[T], arguments: str, **defaults: Any) -> T:
         if name not in values and not has_default:
             raise ValueError(f"argument {name!r} is missing")
     return cls(**values)
+
+
+def build_named(what: str, known: Mapping[str, type[Any]], spec: str, **defaults: Any) -> Any:
+    """Construct one of some dataclasses from ``name`` or ``name:key=value,key=value``.
+
+    Args:
+        what: they are, for errors.
+        defaults: as of :func:`build`.
+
+    Raises:
+        ValueError: for an unknown name, listing the known ones; as :func:`build`.
+    """
+    name, _, arguments = spec.partition(":")
+    if name not in known:
+        raise ValueError(
+            f"unknown {what} {spec!r}; known: {', '.join(known)} (as name, or name:argument=value,…)"
+        )
+    try:
+        return build(known[name], arguments, **defaults)
+    except ValueError as error:
+        raise ValueError(f"{what} {spec!r}: {error}") from None
 
 
 def _split(item: str, fields: dict[str, dataclasses.Field[Any]]) -> tuple[str, str]:

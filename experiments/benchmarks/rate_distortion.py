@@ -23,8 +23,8 @@ from rate_plot import plot
 
 from mqgrad import cuda_ext
 from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.rotation import ROTATED_WIDTHS, RotationCodec
 from mqgrad.compressors.gradient_vector import GradientVector
-from mqgrad.compressors.rotated import ROTATED_WIDTHS, RotationCodec
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench.peers import find_peers
 from mqgrad.experiments.provenance import provenance

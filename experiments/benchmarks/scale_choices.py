@@ -23,7 +23,7 @@ from rate_distortion import Code, measure, send_coded, sent_as
 
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.quantization_noise import ROTATED_NOISE
-from mqgrad.compressors.rotated import FewBitsRotated, RotationCodec
+from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
 from mqgrad.experiments.provenance import provenance
 
 BUCKET_SIZE = 512  # the default

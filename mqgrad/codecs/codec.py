@@ -1,7 +1,7 @@
 """Gradients to bytes and back at any width, behind one small object."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -138,35 +138,14 @@ class Codec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
+        feedback: dict[str, Any] = {"residual": residual, "alpha": alpha, "beta": beta, "out": out}
         if check_width(bits) == 16:
-            return cuda_ext.reduce_encode_bfloat16(
-                payloads, numel, residual=residual, alpha=alpha, beta=beta, out=out
-            )
-        if not 1 <= bits <= 8:
-            return VectorCodec.encode_mean(
-                self,
-                payloads,
-                numel,
-                bits,
-                residual,
-                alpha=alpha,
-                beta=beta,
-                seed=seed,
-                bucket_ids=bucket_ids,
-                out=out,
-            )
-        return cuda_ext.reduce_encode(
-            payloads,
-            numel,
-            int(bits),
-            self.bucket_size,
-            self.rounding == "stochastic",
-            seed,
-            bucket_ids,
-            residual=residual,
-            alpha=alpha,
-            beta=beta,
-            out=out,
+            return cuda_ext.reduce_encode_bfloat16(payloads, numel, **feedback)
+        if 1 <= bits <= 8:
+            grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
+            return cuda_ext.reduce_encode(payloads, numel, *grid, seed, bucket_ids, **feedback)
+        return VectorCodec.encode_mean(
+            self, payloads, numel, bits, seed=seed, bucket_ids=bucket_ids, **feedback
         )
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:

@@ -1,7 +1,6 @@
 """What a codec of flat vectors is."""
 
 import abc
-from typing import Any
 
 import torch
 
@@ -100,55 +99,6 @@ class VectorCodec(abc.ABC):
         return self.encode_with_feedback(
             mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids, out=out
         )
-
-
-class CodecByWidth(VectorCodec):
-    """Another codec for every width."""
-
-    __slots__ = ()
-
-    @abc.abstractmethod
-    def at(self, bits: Width) -> VectorCodec:
-        """The codec of a width."""
-
-    def payload_bytes(self, numel: int, bits: Width) -> int:
-        return self.at(bits).payload_bytes(numel, bits)
-
-    def encode(self, x: Vector, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.at(bits).encode(x, bits, *args, **kwargs)
-
-    def encode_with_feedback(
-        self, x: Vector, residual: torch.Tensor, bits: Width, **kwargs: Any
-    ) -> torch.Tensor:
-        return self.at(bits).encode_with_feedback(x, residual, bits, **kwargs)
-
-    def encode_mean(
-        self,
-        payloads: torch.Tensor,
-        numel: int,
-        bits: Width,
-        residual: torch.Tensor | None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        return self.at(bits).encode_mean(payloads, numel, bits, residual, **kwargs)
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        return self.at(bits).decode(payload, numel, bits)
-
-    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_into_(out, payload, bits)
-
-    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_mean_into_(out, payloads, bits)
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_add_(accumulator, payload, bits)
-
-    def repeats_padding(self, bits: Width) -> bool:
-        return self.at(bits).repeats_padding(bits)
-
-    def is_contractive(self, bits: Width) -> bool:
-        return self.at(bits).is_contractive(bits)
 
 
 def placed(payload: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """What a compressor is: the way in which a bucket's gradients travel and are averaged."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -9,6 +9,7 @@ from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
+from ..saved_state import check_keys
 from ..widths import Width, Widths
 
 
@@ -126,8 +127,11 @@ class Compressor(Protocol):
         ...
 
 
-class Stateless:
-    """A compressor that remembers nothing, and takes no part in scale buckets."""
+class CompressorDefaults:
+    """What most compressors have in common that code without scale buckets."""
+
+    parts: ClassVar[tuple[str, ...]] = ()
+    """Fields that remember something of the run, with a state of their own."""
 
     @property
     def parameter_widths(self) -> tuple[Width, ...]:
@@ -159,7 +163,9 @@ class Stateless:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {name: getattr(self, name).state_dict() for name in self.parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        check_keys(state, self.parts, repr(self))
+        for name in self.parts:
+            getattr(self, name).load_state_dict(state[name])

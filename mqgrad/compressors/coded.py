@@ -27,6 +27,8 @@ from .runs import Run
 from .shard_feedback import ShardFeedback
 from .topology import CodedTopologyName, Topology, check_topology, gathers, make_topology
 
+_STATEFUL = ("push_feedback", "pull_feedback", "push_gain", "pull_gain")
+
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class CodedMean(abc.ABC):
@@ -44,9 +46,9 @@ class CodedMean(abc.ABC):
     """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
     (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
     it costs no more bytes than shards do, else shards."""
-    push_feedback: ErrorFeedback | None = dataclasses.field(init=False, repr=False, default=None)
+    push_feedback: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
     """State: of each rank's own gradient."""
-    pull_feedback: ShardFeedback | None = dataclasses.field(init=False, repr=False, default=None)
+    pull_feedback: ShardFeedback = dataclasses.field(init=False, repr=False, default_factory=ShardFeedback)
     """State: of the averaged shards that this rank owns. Empty with all-gather."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
@@ -55,8 +57,6 @@ class CodedMean(abc.ABC):
 
     def __post_init__(self) -> None:
         check_topology(self.topology, CodedTopologyName)
-        if self.error_feedback:
-            self.push_feedback, self.pull_feedback = ErrorFeedback(), ShardFeedback()
 
     @property
     @abc.abstractmethod
@@ -98,7 +98,7 @@ class CodedMean(abc.ABC):
 
     def _average_plain(self, work: BucketWork, transport: Transport) -> None:
         """A mean in full precision, after handing over whatever feedback a coded width has left behind."""
-        holds_backlog = self.push_feedback is not None and self.push_feedback.holds(work.layout)
+        holds_backlog = self.push_feedback.holds(work.layout)
         if holds_backlog:
             self._add_backlog(work, transport)
         buffer = work.buffer
@@ -119,8 +119,6 @@ class CodedMean(abc.ABC):
             gradient.add_(view.view_as(gradient))
 
     def _drop_backlog(self, work: BucketWork) -> None:
-        assert self.push_feedback is not None
-        assert self.pull_feedback is not None
         self.push_feedback.drop(work.layout)
         self.pull_feedback.drop(work.layout)
 
@@ -157,7 +155,7 @@ class CodedMean(abc.ABC):
     @property
     def num_residuals(self) -> int:
         """Parameters that have error feedback now; equal on all ranks."""
-        return len(self.push_feedback) if self.push_feedback is not None else 0
+        return len(self.push_feedback)
 
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         """Coded shard by shard, as on the way to their owners; see :meth:`Compressor.tried`."""
@@ -179,19 +177,15 @@ class CodedMean(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
-        parts = {name: getattr(self, name).state_dict() for name in self._stateful()}
+        parts = {name: getattr(self, name).state_dict() for name in _STATEFUL}
         return {**parts, "observed": self.observed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, [*self._stateful(), "observed"], repr(self))
-        for name in self._stateful():
+        check_keys(state, [*_STATEFUL, "observed"], repr(self))
+        for name in _STATEFUL:
             getattr(self, name).load_state_dict(state[name])
         self.observed = state["observed"]
-
-    def _stateful(self) -> list[str]:
-        names = ["push_feedback", "pull_feedback", "push_gain", "pull_gain"]
-        return [name for name in names if getattr(self, name) is not None]
 
     def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
         """Encode a run of the vector, through the same run of the residual where there is feedback."""
@@ -202,7 +196,7 @@ class CodedMean(abc.ABC):
     ) -> None:
         """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
         part, bits = run
-        if exchange.step.measure and self.learns_gain(bits):
+        if way.residual is not None and exchange.step.measure and self.learns_gain(bits):
             # the code's error is seen on the mean
             self._encode(self.codec.decode_mean(payloads, run.numel, bits), exchange, way, run, out)
             return
@@ -267,7 +261,7 @@ class CodedMean(abc.ABC):
 
     def _residuals(self, layout: Layout, transport: Transport) -> tuple[Residual | None, Residual | None]:
         """Of the own gradient, and of the means of the own shards, where there are any."""
-        if self.push_feedback is None or self.pull_feedback is None:
+        if not self.error_feedback:
             return None, None
         push = Residual(self.push_feedback.flat(layout), 0, layout.padding)
         if gathers(self.topology, transport.world_size):

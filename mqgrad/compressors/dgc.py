@@ -1,11 +1,10 @@
 """Deep Gradient Compression: top-k of a locally accumulated momentum."""
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
 import torch
 
-from ..saved_state import check_keys
 from .base import BucketWork
 from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
@@ -24,6 +23,7 @@ class DGC(Sparsified):
         ValueError: for a ratio outside 0..1, a momentum outside 0..1 or a negative number elsewhere.
     """
 
+    parts: ClassVar[tuple[str, ...]] = ("velocity", "accumulated")
     ratio: float = dataclasses.field(default=0.001, kw_only=False)
     """Share of each parameter's elements that a rank sends after the warm-up, at least one: 8 bytes each."""
     momentum: float = 0.9
@@ -70,11 +70,3 @@ class DGC(Sparsified):
             return gradient
         norm = torch.linalg.vector_norm(gradient)
         return gradient * (self.clip / world_size**0.5 / norm.clamp(min=1e-30)).clamp(max=1.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"velocity": self.velocity.state_dict(), "accumulated": self.accumulated.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, ["velocity", "accumulated"], repr(self))
-        self.velocity.load_state_dict(state["velocity"])
-        self.accumulated.load_state_dict(state["accumulated"])

@@ -10,7 +10,7 @@ from ..layout import Layout
 from ..saved_state import check_keys
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 from .dgc import DGC
 from .factor_search import DENSE, Energies, FactorSearch
 from .sparsified import Sparsified, average_elements, largest_indices, num_largest
@@ -18,7 +18,7 @@ from .top_k import TopK
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class GraVAC(FactorSearch, Stateless):
+class GraVAC(FactorSearch, CompressorDefaults):
     """GraVAC (Tyagi & Swany 2023) over the factors 1/ratio of a sparse compressor; see :class:`FactorSearch`.
 
     Gains are measured every iteration on what the rank has accumulated, feedback included. DDP hands out one bucket

@@ -9,12 +9,12 @@ from mqgrad import cuda_ext
 from ..codecs.quantization_noise import Coding
 from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 from .topology import Topology, TopologyName, join, make_topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class MinMax(Stateless):
+class MinMax(CompressorDefaults):
     """MQGrad as published (Cui et al., ICTIR 2018): deterministic midpoint quantizer, no error feedback.
 
     Coded are 2-D parameters of more than ``min_numel`` elements; all others are averaged in their own precision. The

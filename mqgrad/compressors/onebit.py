@@ -1,97 +1,10 @@
-"""1-bit SGD: signs, and what each sign means."""
+"""1-bit SGD."""
 
 import dataclasses
 
-import torch
-
-from mqgrad.cuda_ext import Vector, whole
-
-from ..codecs.bit_planes import pack, unpack
-from ..codecs.vector_codec import VectorCodec, placed
+from ..codecs.onebit import OneBitCodec
 from ..widths import Width
 from .coded import CodedMean
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class OneBitCodec(VectorCodec):
-    """Decodes an element to the mean of its bucket's negative elements or to that of the others, by its sign.
-
-    A payload is the two means of each of B buckets as float32 [2, B], then one bit an element, as uint8. A bucket
-    that is not finite decodes to NaN.
-    """
-
-    bucket_size: int
-    """A multiple of 8. Vectors are made of whole buckets."""
-
-    def payload_bytes(self, numel: int, bits: Width) -> int:
-        return 8 * (numel // self.bucket_size) + numel // 8
-
-    def encode(
-        self,
-        x: Vector,
-        bits: Width,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        *,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Code float [N] as uint8 [8·B + N/8]; deterministic, so seed and identities are not used."""
-        x_BL = whole(x).float().view(-1, self.bucket_size)
-        positive_BL = x_BL >= 0
-        count_B = positive_BL.sum(1)
-        sum_B = torch.where(positive_BL, x_BL, 0.0).sum(1)
-        means_2B = torch.stack(
-            [
-                (x_BL.sum(1) - sum_B) / (self.bucket_size - count_B).clamp(min=1),
-                sum_B / count_B.clamp(min=1),
-            ]
-        )
-        means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)
-        signs = pack(positive_BL.view(-1).to(torch.uint8), 1)
-        return placed(torch.cat([means_2B.view(-1).view(torch.uint8), signs]), out)
-
-    def encode_with_feedback(
-        self,
-        x: Vector,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Code v = x + α·h; h ← β·h + x − Q(v) in place, except in buckets that are not finite."""
-        x = whole(x).float()
-        payload = self.encode(torch.add(x, residual, alpha=alpha), bits, out=out)
-        update = beta * residual + x - self.decode(payload, x.numel(), bits)
-        residual.copy_(torch.where(update.isfinite(), update, residual))
-        return payload
-
-    def repeats_padding(self, bits: Width) -> bool:
-        """Zeros would move the means."""
-        return True
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        """Decode to float32 [numel].
-
-        Raises:
-            ValueError: the payload has the wrong length.
-        """
-        num_buckets = numel // self.bucket_size
-        if payload.numel() != self.payload_bytes(numel, bits):
-            raise ValueError(f"payload of {payload.numel()} bytes does not hold {numel} elements at 1 bit")
-        negative_B, positive_B = payload[: 8 * num_buckets].clone().view(torch.float32).view(2, -1)
-        is_positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).bool()
-        return torch.where(is_positive_BL, positive_B[:, None], negative_B[:, None]).view(-1)
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        accumulator.add_(self.decode(payload, accumulator.numel(), bits))
-
-    def is_contractive(self, bits: Width) -> bool:
-        """Always: what is left of x is its part orthogonal to the two indicator vectors of the signs."""
-        return True
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

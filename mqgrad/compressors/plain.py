@@ -6,11 +6,11 @@ import torch
 
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class FP16(Stateless):
+class FP16(CompressorDefaults):
     """PyTorch's ``fp16_compress_hook``: cast to float16, divide by W, all-reduce in float16, cast back.
 
     What exceeds 65504 overflows to infinity, and a sum of W terms is rounded to 11 bits at each addition.
@@ -29,7 +29,7 @@ class FP16(Stateless):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class NoCommunication(Stateless):
+class NoCommunication(CompressorDefaults):
     """Every rank keeps its own gradient: what an iteration takes when no gradient is sent.
 
     The one compressor that breaks the contract: replicas diverge, so losses after the first iteration belong to W

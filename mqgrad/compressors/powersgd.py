@@ -15,7 +15,7 @@ from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 
 
 class LowRank(NamedTuple):
@@ -31,7 +31,7 @@ class LowRank(NamedTuple):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class PowerSGD(Stateless):
+class PowerSGD(CompressorDefaults):
     """PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2), with error feedback.
 
     Every rank orthonormalizes the same sums itself, as PyTorch's hook does: ranks end with the same bytes where their

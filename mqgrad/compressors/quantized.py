@@ -17,11 +17,12 @@ import functools
 
 from ..codecs.codec import Codec, Rounding
 from ..codecs.quantization_noise import ROTATED_NOISE
+from ..codecs.rotation import FewBitsRotated
 from ..codecs.vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
 from .feedback import FeedbackGain
-from .rotated import FewBitsRotated, rotated_coefficients
+from .rotated import rotated_coefficients
 from .topology import CodedTopologyName
 
 

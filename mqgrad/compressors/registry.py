@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..spec import build
+from ..spec import build_named
 from .base import Compressor
 from .dgc import DGC
 from .ecq import ECQSGD
@@ -52,13 +52,5 @@ def make_compressor(spec: str = DEFAULT_COMPRESSOR) -> Compressor:
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value.
     """
-    name, _, arguments = spec.partition(":")
-    if name not in _COMPRESSORS:
-        raise ValueError(
-            f"unknown compressor {spec!r}; known: {', '.join(_COMPRESSORS)} (as name, or name:argument=value,…)"
-        )
-    try:
-        compressor: Compressor = build(_COMPRESSORS[name], arguments)
-    except ValueError as error:
-        raise ValueError(f"compressor {spec!r}: {error}") from None
+    compressor: Compressor = build_named("compressor", _COMPRESSORS, spec)
     return compressor

@@ -1,23 +1,22 @@
 """Sketched SGD: count sketches are summed by all-reduce, and the heavy hitters fetched in a second round."""
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
 import torch
 
 from ..collectives.transport import Transport
 from ..layout import Layout
-from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 from .feedback import ErrorFeedback
 from .sparsified import check_ratio, num_largest
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class SketchedSGD(Stateless):
+class SketchedSGD(CompressorDefaults):
     """Sketched SGD (Ivkin, Rothchild, Ullah, Braverman, Stoica and Arora, NeurIPS 2019), with one sketch a parameter.
 
     Momentum is applied here, before the sketch: give the optimizer none. The hash tables are kept in memory: 8 bytes
@@ -27,6 +26,7 @@ class SketchedSGD(Stateless):
         ValueError: for a number outside its range.
     """
 
+    parts: ClassVar[tuple[str, ...]] = ("velocity", "accumulated")
     ratio: float = dataclasses.field(default=0.01, kw_only=False)
     """Share of each parameter's elements that is applied in a step: the k heavy hitters."""
     sketch_ratio: float = 0.1
@@ -162,14 +162,6 @@ class SketchedSGD(Stateless):
                 view.copy_(total[at : at + view.numel()])
                 at += view.numel()
         return flat, torch.cat(applied)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"velocity": self.velocity.state_dict(), "accumulated": self.accumulated.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, ["velocity", "accumulated"], repr(self))
-        self.velocity.load_state_dict(state["velocity"])
-        self.accumulated.load_state_dict(state["accumulated"])
 
 
 class CountSketch:

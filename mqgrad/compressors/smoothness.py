@@ -11,11 +11,11 @@ from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Smoothness(Stateless):
+class Smoothness(CompressorDefaults):
     """DIANA+ and DCGD+ (Wang, Safaryan and Richtárik 2021) for a model of one parameter, such as ``logreg``.
 
     Rank i sends Δ_i = C_i(L_i^{+1/2}(∇f_i − h_i)); all compute the mean of h_i + L_i^{1/2}Δ_i. DIANA+ learns the

@@ -11,7 +11,7 @@ from ..collectives.transport import Transport
 from ..layout import Layout
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 
 
 class Accumulated(NamedTuple):
@@ -30,7 +30,7 @@ class Accumulated(NamedTuple):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class Sparsified(Stateless, abc.ABC):
+class Sparsified(CompressorDefaults, abc.ABC):
     """Averages the largest elements of what each rank has accumulated.
 
     Raises:

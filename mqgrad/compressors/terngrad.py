@@ -10,14 +10,14 @@ from ..costs import Costs
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from ..widths import Width
-from .base import BucketWork, Stateless, Step
+from .base import BucketWork, CompressorDefaults, Step
 from .topology import TopologyName, join, make_topology
 
 MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class TernGrad(Stateless):
+class TernGrad(CompressorDefaults):
     """TernGrad (Wen et al., NeurIPS 2017): unbiased up to clipping, no feedback.
 
     The sum of W ternary codes is sent back without loss in ceil(log2(2W + 1)) bits an element.

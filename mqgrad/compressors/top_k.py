@@ -1,9 +1,8 @@
 """Top-k: each rank's largest elements with their indices, and a memory of the others."""
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
-from ..saved_state import check_keys
 from .base import BucketWork
 from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
@@ -13,6 +12,7 @@ from .sparsified import Accumulated, Sparsified
 class TopK(Sparsified):
     """Sparsified SGD with memory (Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018)."""
 
+    parts: ClassVar[tuple[str, ...]] = ("memory",)
     error_feedback: bool = True
     """Keep what was not sent and add it to the next gradient: one fp32 copy of the model."""
     memory: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
@@ -30,10 +30,3 @@ class TopK(Sparsified):
         memory = self.memory.flat(work.layout)
         flat += memory
         return Accumulated(flat, ((flat, memory),))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"memory": self.memory.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, ["memory"], repr(self))
-        self.memory.load_state_dict(state["memory"])

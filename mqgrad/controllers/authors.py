@@ -7,9 +7,9 @@ import random
 import torch
 from torch import nn
 
-from ..policies.observation import SmoothedLosses
 from ..seeding import stream_seed
 from ..statistics.interval import IntervalStatistics
+from ..statistics.losses import SmoothedLosses
 from ..widths import Width
 from .rule import WidthRule, check_range
 from .sarsa import prefers_next, q_network, sarsa_step, slope_reward

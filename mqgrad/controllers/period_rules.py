@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 from ..saved_state import check_keys
-from ..spec import build
+from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
 
 
@@ -160,13 +160,5 @@ def make_period_rule(spec: str) -> PeriodRule:
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value.
     """
-    name, _, arguments = spec.partition(":")
-    if name not in _RULES:
-        raise ValueError(
-            f"unknown period rule {spec!r}; known: {', '.join(_RULES)} (as name, or name:argument)"
-        )
-    try:
-        rule: PeriodRule = build(_RULES[name], arguments)
-    except ValueError as error:
-        raise ValueError(f"period rule {spec!r}: {error}") from None
+    rule: PeriodRule = build_named("period rule", _RULES, spec)
     return rule

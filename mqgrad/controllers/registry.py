@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ..spec import build
+from ..policies.policy import load_policy
+from ..spec import build_named
 from .accordion import Accordion
 from .authors import MQGradAuthors
 from .base import Controller
@@ -53,17 +54,12 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value; an unusable policy file.
     """
-    name, _, arguments = spec.partition(":")
-    drawn = {} if seed is None else {"seed": seed}
+    name = spec.partition(":")[0]
     if name in _CONTROLLERS:
-        try:
-            controller: Controller = build(_CONTROLLERS[name], arguments, **drawn)
-        except ValueError as error:
-            raise ValueError(f"controller {spec!r}: {error}") from None
+        drawn = {} if seed is None else {"seed": seed}
+        controller: Controller = build_named("controller", _CONTROLLERS, spec, **drawn)
         return controller
     if spec.endswith(".mqg") or spec == "default":
-        from ..policies.policy import load_policy  # here, because the policy is itself a controller
-
         return load_policy(spec, budget_seconds=budget_seconds)
     if name == HINDSIGHT:
         raise ValueError(

@@ -7,7 +7,6 @@ vector it was trained on. Every entry is finite and inside :meth:`ObservationSch
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
+from ..statistics.losses import SMOOTHED_LIMIT, SmoothedLosses, held_within, log_loss
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
 from ..widths import Width, check_widths
@@ -22,11 +22,8 @@ from ..widths import Width, check_widths
 SCHEMA_VERSION = 5
 KINDS = ("full", "loss", "authors")
 
-_LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
-_SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
 _MOST_NOISE = 2.0  # relative to the mean gradient's squared norm, of which it is a part where S is positive
 _LEAST_LOG_EFFICIENCY = -8.0
-_KEEP = 0.9  # share of the old value in the authors' smoothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,26 +126,6 @@ class ObservationSchema:
         return cls(**document | {"widths": tuple(document["widths"])})
 
 
-class SmoothedLosses:
-    """The last ``length`` values of MQGrad's average of per-iteration losses, 0.9 old + 0.1 new."""
-
-    def __init__(self, length: int, values: Sequence[float] = ()) -> None:
-        self.values = list(values)
-        self._length = length
-
-    def extend(self, losses: Sequence[float]) -> None:
-        """Append one smoothed value per loss; the first loss of a run starts the average."""
-        for loss in losses:
-            loss = _clip(loss, -_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)
-            self.values.append(_KEEP * self.values[-1] + (1 - _KEEP) * loss if self.values else loss)
-        del self.values[: -self._length]
-
-    def window(self) -> list[float]:
-        """``length`` values; the oldest one stands for those before the run, and 0 before there is one."""
-        known = self.values or [0.0]
-        return [known[0]] * (self._length - len(known)) + known
-
-
 class Observer:
     """Turns the statistics of one interval after another into observations.
 
@@ -173,7 +150,7 @@ class Observer:
 
     def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
         """Take in one interval and return the observation after it, float32 [schema.size]."""
-        self.elapsed_seconds += _clip(statistics.seconds, 0.0, 1e9, nan=0.0)
+        self.elapsed_seconds += held_within(statistics.seconds, 0.0, 1e9, nan=0.0)
         self._smoothed.extend(statistics.losses)
         self._times.observe(statistics)
         self._log_losses = [*self._log_losses, log_loss(statistics.loss)][-self.schema.history :]
@@ -200,7 +177,7 @@ class Observer:
             _log_ratio(fixed, 1.0, 6.0),
             self._times.coding_seconds / fixed if fixed > 0 else 0.0,
             _ratio(statistics.gradient_noise, statistics.mean_norm_sq, _MOST_NOISE),
-            _clip(statistics.update_exponent, 0.0, 1.0),
+            held_within(statistics.update_exponent, 0.0, 1.0),
             *(_log(statistics.efficiency(bits), _LEAST_LOG_EFFICIENCY) for bits in self.schema.widths),
             math.log2(statistics.bits) / 5,
             self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,
@@ -228,18 +205,13 @@ class Observer:
         self._gradient.load_state_dict(state["gradient"])
 
 
-def log_loss(loss: float) -> float:
-    """ln(loss), the loss held in [1e-6, 1e6]; NaN counts as the largest."""
-    return math.log(_clip(loss, *_LOSS_RANGE))
-
-
 def _log_ratio(numerator: float, denominator: float, limit: float) -> float:
     """log10(numerator / denominator) within ±limit; 0/0 is 0, a NaN in either counts as the highest ratio."""
     if math.isnan(numerator) or math.isnan(denominator):
         return limit
     if numerator <= 0 or denominator <= 0:
         return limit * ((numerator > 0) - (denominator > 0))
-    return _clip(math.log10(numerator) - math.log10(denominator), -limit, limit)
+    return held_within(math.log10(numerator) - math.log10(denominator), -limit, limit)
 
 
 def _ratio(numerator: float, denominator: float, limit: float) -> float:
@@ -248,21 +220,15 @@ def _ratio(numerator: float, denominator: float, limit: float) -> float:
         return limit
     if denominator <= 0:
         return limit * (numerator > 0)
-    return _clip(numerator / denominator, 0.0, limit)
+    return held_within(numerator / denominator, 0.0, limit)
 
 
 def _log(efficiency: float, low: float) -> float:
     """ln(efficiency) of at least ``low``, which also stands for NaN."""
-    return _clip(math.log(efficiency), low, 0.0) if efficiency > 0 else low
-
-
-def _clip(value: float, low: float, high: float, nan: float | None = None) -> float:
-    if math.isnan(value):
-        return high if nan is None else nan
-    return min(max(value, low), high)
+    return held_within(math.log(efficiency), low, 0.0) if efficiency > 0 else low
 
 
 def _loss_bounds(schema: ObservationSchema) -> list[tuple[float, float]]:
     if schema.kind == "authors":
-        return [(-_SMOOTHED_LIMIT, _SMOOTHED_LIMIT)] * schema.history
+        return [(-SMOOTHED_LIMIT, SMOOTHED_LIMIT)] * schema.history
     return [(-5.0, 5.0)] * (schema.history - 1) + [(-10.0, 10.0)]

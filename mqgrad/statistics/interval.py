@@ -10,6 +10,7 @@ import torch
 from mqgrad.cuda_ext import SKETCH_SIZE
 
 from ..codecs.quantization_noise import Coding, quantization_noise
+from ..costs import COSTS
 from ..widths import Width
 from .efficiency import UNPAID, log_efficiency
 from .rank import SCALARS
@@ -206,6 +207,8 @@ class IntervalStatistics:
         means = dict(zip(SCALARS, scalars.mean(dim=0).tolist(), strict=True))
         losses = losses_WI.mean(dim=0).tolist()
         steps = max(len(losses), 1)
+        costs = {name: means[name] / steps for name in COSTS}
+        costs["step_seconds"] = float(step_seconds.max()) / steps
         signal = _signal(sketches_WS, means["local_norm_sq"])
         # Of squares, so that they can be compared with those of rounds of another length.
         scale = (last_period or period) ** 2
@@ -215,14 +218,7 @@ class IntervalStatistics:
             world_size=world_size,
             coding=coding,
             losses=tuple(losses),
-            step_seconds=float(step_seconds.max()) / steps,
-            compute_seconds=means["compute_seconds"] / steps,
-            encode_seconds=means["encode_seconds"] / steps,
-            wire_seconds=means["wire_seconds"] / steps,
-            fixed_wire_seconds=means["fixed_wire_seconds"] / steps,
-            decode_seconds=means["decode_seconds"] / steps,
-            decide_seconds=means["decide_seconds"] / steps,
-            wire_bytes=means["wire_bytes"] / steps,
+            **costs,
             waited_seconds=float((step_seconds - compute_seconds).min()) / steps,
             gradient_signal=signal / scale,
             gradient_noise=(means["local_norm_sq"] - signal) / world_size / scale if world_size > 1 else 0.0,

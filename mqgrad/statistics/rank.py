@@ -7,21 +7,9 @@ import torch
 
 from mqgrad.cuda_ext import SKETCH_SIZE
 
-from ..costs import Costs
+from ..costs import COSTS, Costs
 
-SCALARS = (
-    "step_seconds",
-    "compute_seconds",
-    "encode_seconds",
-    "wire_seconds",
-    "fixed_wire_seconds",
-    "decode_seconds",
-    "decide_seconds",
-    "wire_bytes",
-    "local_norm_sq",
-    "peak_energy",
-    "update_exponent",
-)
+SCALARS = (*COSTS, "local_norm_sq", "peak_energy", "update_exponent")
 """What ranks exchange beside losses and sketch, in this order."""
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from mqgrad import cuda_ext
 from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.codecs.vector_codec import VectorCodec
 from mqgrad.compressors.minmax import _decode as decode_blocks
-from mqgrad.compressors.rotated import RotationCodec
 from mqgrad.widths import Width
 
 NUMEL = 4000

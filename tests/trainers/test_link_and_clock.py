@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ranks import run_ranks
 
+import mqgrad
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers import LinkEmulation, ModelClock
+from mqgrad.trainers.clusters.clock import ModelledTime
 from mqgrad.trainers.clusters.session import TrainingSession
 from mqgrad.trainers.link import SwitchingEmulation, parse_emulation
 from mqgrad.trainers.workloads.workload import make_workload
@@ -74,6 +76,15 @@ def test_clock_replaces_every_second_and_nothing_else(nbytes: float, rate: float
 def test_clock_on_another_link_keeps_its_compute() -> None:
     clock = ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(LinkEmulation(mbit_per_s=5, latency_ms=2))
     assert clock == ModelClock(compute_seconds=0.01, mbit_per_s=5, latency_ms=2)
+
+
+def test_a_controller_under_a_clock_may_change_its_interval() -> None:
+    controller = mqgrad.FixedBits(4)
+    timed = ModelledTime(controller, ModelClock(compute_seconds=0.01, mbit_per_s=1))
+    assert timed.interval == controller.interval
+    controller.interval = 3
+    assert timed.decide(statistics(100.0)) == 4
+    assert timed.interval == 3
 
 
 def at(seconds: float, link: LinkEmulation, monkeypatch: pytest.MonkeyPatch) -> float:

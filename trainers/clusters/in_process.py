@@ -10,7 +10,7 @@ from mqgrad.collectives.transport import Start, Transport
 from mqgrad.collectives.wire_meter import Pending
 
 
-class Exchange:
+class MeetingPoint:
     """Where W virtual ranks, each on a thread of its own, meet and look at one another's tensors.
 
     Args:
@@ -45,14 +45,14 @@ class Exchange:
 
 
 class InProcessTransport(Transport):
-    """The collectives over an :class:`Exchange`, with the bytes counted that a process group would send.
+    """The collectives over a :class:`MeetingPoint`, with the bytes counted that a process group would send.
 
     Sums are taken in the order of the ranks.
     """
 
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        super().__init__(rank, exchange.world_size, torch.device("cpu"))
-        self._exchange = exchange
+    def __init__(self, meeting_point: MeetingPoint, rank: int) -> None:
+        super().__init__(rank, meeting_point.world_size, torch.device("cpu"))
+        self._meeting_point = meeting_point
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
         start, own, round_trip = sum(lengths[: self.rank]), lengths[self.rank], self.next_round_trip
@@ -104,7 +104,7 @@ class InProcessTransport(Transport):
         """Meet at once: between threads there is nothing to overlap with."""
         results: list[torch.Tensor] = []
         pending = self._start(
-            lambda: results.append(self._exchange.meet(self.rank, tensor, read)),
+            lambda: results.append(self._meeting_point.meet(self.rank, tensor, read)),
             results,
             wire_bytes,
             round_trip=round_trip,

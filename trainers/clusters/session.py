@@ -114,10 +114,7 @@ class TrainingSession:
 
     def fingerprint(self) -> str:
         """Hash of all parameters' bytes."""
-        digest = hashlib.blake2b(digest_size=16)
-        for parameter in self._model.parameters():
-            digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return fingerprint_of(self._model)
 
     def warm_up(self) -> None:
         """Pay first-time costs (lazy imports, kernel selection) here rather than in the first interval."""
@@ -155,3 +152,11 @@ class TrainingSession:
 
     def _meet_others(self) -> None:
         self.position = (self.position[0], 1)
+
+
+def fingerprint_of(model: nn.Module) -> str:
+    """Hash of all parameters' bytes, in their order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

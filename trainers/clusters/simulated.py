@@ -16,7 +16,7 @@ from ..settings import check_positive, check_positive_ints
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
 from .cluster import Cluster, ControllerSpec
-from .in_process import Exchange
+from .in_process import MeetingPoint
 from .virtual_ranks import SimulatedRun
 
 
@@ -85,9 +85,9 @@ class Simulated:
         self.close()
         link = link or self.link
         clock = self.clock.on_link(link) if link else self.clock
-        exchange = Exchange(self.world_size, self._timeout_seconds)
+        meeting_point = MeetingPoint(self.world_size, self._timeout_seconds)
         with _as_a_rank():
-            self._run = SimulatedRun(self.workload, exchange, clock, seed, controller, compressor)
+            self._run = SimulatedRun(self.workload, meeting_point, clock, seed, controller, compressor)
 
     def run(
         self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False

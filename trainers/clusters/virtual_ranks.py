@@ -20,7 +20,7 @@ from ..workloads.smooth import compressor_for
 from ..workloads.workload import Batch, Workload
 from .clock import ModelClock, ModelledTime
 from .cluster import ControllerSpec, own_controller
-from .in_process import Exchange, InProcessTransport
+from .in_process import InProcessTransport, MeetingPoint
 
 _BUCKET_BYTES = 25 * 2**20  # DDP's default
 
@@ -31,7 +31,7 @@ class SimulatedRun:
     def __init__(
         self,
         workload: Workload,
-        exchange: Exchange,
+        meeting_point: MeetingPoint,
         clock: ModelClock,
         seed: int,
         controller: ControllerSpec | None,
@@ -48,25 +48,30 @@ class SimulatedRun:
         """Parameters in the order in which the first backward is done with them."""
         self._hooks = [p.register_post_accumulate_grad_hook(self._ready.append) for p in self._parameters()]
         self.ranks = [
-            self._make_rank(rank, exchange, seed, controller, compressor)
-            for rank in range(exchange.world_size)
+            self._make_rank(rank, meeting_point, seed, controller, compressor)
+            for rank in range(meeting_point.world_size)
         ]
         self._group([self._parameters()])  # DDP begins with all of them in one bucket
 
     def _make_rank(
-        self, rank: int, exchange: Exchange, seed: int, controller: ControllerSpec | None, compressor: str
+        self,
+        rank: int,
+        meeting_point: MeetingPoint,
+        seed: int,
+        controller: ControllerSpec | None,
+        compressor: str,
     ) -> "VirtualRank":
         decides = own_controller(controller)
-        own_compressor = compressor_for(self._workload, compressor, exchange.world_size)
+        own_compressor = compressor_for(self._workload, compressor, meeting_point.world_size)
         check_compatible(decides, own_compressor)
-        batches = self._workload.batches(rank, exchange.world_size, seed)
+        batches = self._workload.batches(rank, meeting_point.world_size, seed)
         compression = mqgrad.CompressionState(
             None if decides is None else ModelledTime(decides, self._clock),
-            transport=InProcessTransport(exchange, rank),
+            transport=InProcessTransport(meeting_point, rank),
             compressor=own_compressor,
             seed=seed,
         )
-        torch.manual_seed(seed * exchange.world_size + rank)
+        torch.manual_seed(seed * meeting_point.world_size + rank)
         return VirtualRank(compression, batches)
 
     def train(self, iterations: int, bits: Width | None) -> IntervalStatistics:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mqgrad.spec import build
+from mqgrad.spec import build_named
 
 from .averaging import LocalSGD, NoSync, SlowMo
 from .backup import BackupWorkers
@@ -42,11 +42,5 @@ def make_method(spec: str = DEFAULT_METHOD) -> TrainingMethod:
     Raises:
         ValueError: for an unknown name or argument, listing the known ones; a wrong value.
     """
-    name, _, arguments = spec.partition(":")
-    if name not in _METHODS:
-        raise ValueError(f"unknown method {spec!r}; known: {', '.join(_METHODS)} (as name:argument=value,…)")
-    try:
-        method: TrainingMethod = build(_METHODS[name], arguments)
-    except ValueError as error:
-        raise ValueError(f"method {spec!r}: {error}") from None
+    method: TrainingMethod = build_named("method", _METHODS, spec)
     return method

@@ -20,6 +20,7 @@ from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..settings import check_positive, check_positive_ints
+from .classification import held_out_figures
 from .data_files import find_folder
 from .schedules import warmup_constant
 from .sharding import batch_indices, check_dirichlet_alpha
@@ -56,7 +57,7 @@ class AGNewsBiLSTM:
     """How many texts of the test file an evaluation reads; 7,600 for all of them."""
     dirichlet_alpha: float | None = None
     """Ranks see the topics unequally often, the more so the smaller this is; None deals texts out alike. See
-    ``trainers.sharding.dirichlet_partition``."""
+    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
         check_positive_ints(
@@ -103,12 +104,7 @@ class AGNewsBiLSTM:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` (nats) and ``accuracy`` on texts of the test file."""
         words, classes = (part[: self.evaluation_texts] for part in self._load().test)
-        model.eval()
-        with torch.no_grad():
-            logits = torch.cat([model(part.long()) for part in words.split(100)])
-        model.train()
-        accuracy = (logits.argmax(dim=1) == classes).float().mean()
-        return {"loss": F.cross_entropy(logits, classes).item(), "accuracy": accuracy.item()}
+        return held_out_figures(model, (part.long() for part in words.split(100)), classes)
 
     def _folder(self) -> Path:
         return find_folder(self.name, self.data_root, _FOLDER, _FILES, _SOURCE)

@@ -43,7 +43,7 @@ class BytesText:
     """Size of the embedding and of the hidden layers."""
     num_layers: int = 4
     optimizer: str = "adam"
-    """One of ``trainers.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
+    """One of ``trainers.workloads.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
     learning_rate: float | None = None
     """None takes that of ``learning_rates``."""
     momentum: float = 0.9

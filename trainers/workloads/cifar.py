@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ..settings import check_not_negative, check_positive, check_positive_ints
 from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
+from .classification import held_out_figures
 from .convnets import MQGradCNN, ResNet
 from .data_files import find_folder
 from .schedules import warmup_constant
@@ -49,7 +50,7 @@ class CIFAR(abc.ABC):
     """How many images of the test set an evaluation looks at; 10,000 for all of them."""
     dirichlet_alpha: float | None = None
     """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
-    ``trainers.sharding.dirichlet_partition``."""
+    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
         check_positive_ints(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
@@ -101,12 +102,7 @@ class CIFAR(abc.ABC):
         images, labels = (part[: self.evaluation_images] for part in data.test)
         edge = (32 - self.crop) // 2
         centres = images[:, :, edge : edge + self.crop, edge : edge + self.crop]
-        model.eval()
-        with torch.no_grad():
-            logits = torch.cat([model(data.standardise(part)) for part in centres.split(100)])
-        model.train()
-        accuracy = (logits.argmax(dim=1) == labels).float().mean()
-        return {"loss": F.cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}
+        return held_out_figures(model, map(data.standardise, centres.split(100)), labels)
 
     def _folder(self) -> Path:
         files = (*self.archive.train_files, self.archive.test_file)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..settings import check_not_negative, check_positive, check_positive_ints
+from .classification import held_out_figures
 from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_constant
 from .sharding import batch_indices, check_dirichlet_alpha
@@ -33,7 +34,7 @@ class Digits:
     batch_size: int = 32
     """Images per rank and iteration."""
     optimizer: str = "sgd"
-    """One of ``trainers.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
+    """One of ``trainers.workloads.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
     learning_rate: float | None = None
     """None takes 0.05 with SGD, 0.002 with Adam."""
     momentum: float = 0.9
@@ -46,7 +47,7 @@ class Digits:
     """Size of the layers; see the model."""
     dirichlet_alpha: float | None = None
     """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
-    ``trainers.sharding.dirichlet_partition``."""
+    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
         check_positive_ints(batch_size=self.batch_size, width=self.width)
@@ -95,12 +96,7 @@ class Digits:
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` (nats) and ``accuracy`` on the held-out images."""
         images, labels = load_digits().held_out
-        model.eval()
-        with torch.no_grad():
-            logits = model(images)
-        model.train()
-        accuracy = (logits.argmax(dim=1) == labels).float().mean()
-        return {"loss": F.cross_entropy(logits, labels).item(), "accuracy": accuracy.item()}
+        return held_out_figures(model, [images], labels)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,15 @@ import torch
 from layouts import layout_of
 
 from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.onebit import OneBitCodec
+from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
 from mqgrad.codecs.vector_codec import VectorCodec
 from mqgrad.collectives.transport import Start
 from mqgrad.collectives.wire_meter import Pending
 from mqgrad.compressors import make_compressor, runs
 from mqgrad.compressors.base import BucketWork, Step
-from mqgrad.compressors.onebit import OneBitCodec
-from mqgrad.compressors.rotated import FewBitsRotated, RotationCodec
 from mqgrad.costs import Costs
-from mqgrad.trainers.clusters.in_process import Exchange, InProcessTransport
+from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
 from mqgrad.widths import Width
 
 NUMELS = (7000, 37, 20_000, 512)
@@ -79,7 +79,7 @@ def _means(
     world_size: int = 3,
 ) -> list[torch.Tensor]:
     """On each rank the means of three iterations, [3, sum of NUMELS]."""
-    exchange = Exchange(world_size, timeout_seconds=60)
+    meeting_point = MeetingPoint(world_size, timeout_seconds=60)
 
     def rank_main(rank: int) -> torch.Tensor:
         compressor = make_compressor(spec)
@@ -90,7 +90,7 @@ def _means(
             generator = torch.Generator().manual_seed(world_size * iteration + rank)
             buffer = torch.randn(sum(NUMELS), generator=generator)
             work = BucketWork(buffer, list(buffer.split(list(NUMELS))), layout)
-            wire = transport(exchange, rank)
+            wire = transport(meeting_point, rank)
             compressor.average_(work, Step(wire, bits, iteration, 7, Costs(), True, parameter_bits))
             means.append(buffer)
         return torch.stack(means)

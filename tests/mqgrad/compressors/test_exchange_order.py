@@ -16,14 +16,14 @@ from mqgrad.collectives.transport import Start
 from mqgrad.compressors import make_compressor, runs
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
-from mqgrad.trainers.clusters.in_process import Exchange, InProcessTransport
+from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
 
 
 class LoggedTransport(InProcessTransport):
     """Writes down what is posted and what is started."""
 
-    def __init__(self, exchange: Exchange, rank: int) -> None:
-        super().__init__(exchange, rank)
+    def __init__(self, meeting_point: MeetingPoint, rank: int) -> None:
+        super().__init__(meeting_point, rank)
         self.log: list[str] = []
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
@@ -48,12 +48,12 @@ def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
 ) -> None:
     """The same order on both ranks, as NCCL demands; and two round trips, however many chunks there are."""
     monkeypatch.setattr(runs, "CHUNK_BYTES", 256)  # 512 elements at 4 bits
-    exchange = Exchange(2, timeout_seconds=60)
+    meeting_point = MeetingPoint(2, timeout_seconds=60)
 
     def rank_main(rank: int) -> tuple[list[str], int]:
         compressor, gradient = make_compressor("quantized:topology=sharded"), torch.ones(5 * 2 * 512)
         layout = layout_of([gradient], bucket_size=512, world_size=2)
-        transport = LoggedTransport(exchange, rank)
+        transport = LoggedTransport(meeting_point, rank)
         work = BucketWork(gradient, [gradient], layout)
         compressor.average_(work, Step(transport, 4, 0, 7, Costs(), False))
         return transport.log, transport.round_trips

@@ -10,7 +10,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.codecs import bit_planes
-from mqgrad.compressors.onebit import OneBitCodec
+from mqgrad.codecs.onebit import OneBitCodec
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 

@@ -15,7 +15,7 @@ from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.compressors.sketched_sgd import CountSketch
 from mqgrad.costs import Costs
 from mqgrad.layout import Layout
-from mqgrad.trainers.clusters.in_process import Exchange, InProcessTransport
+from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
 
 WIDTH = 1200
 
@@ -125,13 +125,13 @@ def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) 
     compressor = TopK(ratio=2 / 1024)
     memory = compressor.memory.flat(layout).fill_(0.25)
     gradient = torch.linspace(-1, 1, 1024)
-    exchange = Exchange(2, timeout_seconds=60)
-    step = Step(InProcessTransport(exchange, 0), 32, 0, 7, Costs(), measure=False)
+    meeting_point = MeetingPoint(2, timeout_seconds=60)
+    step = Step(InProcessTransport(meeting_point, 0), 32, 0, 7, Costs(), measure=False)
     hostile = torch.cat(
         [torch.ones(2).view(torch.uint8), torch.tensor([3, index], dtype=torch.int32).view(torch.uint8)]
     )
     with ThreadPoolExecutor(1) as threads:
-        peer = threads.submit(InProcessTransport(exchange, 1).all_gather, hostile)
+        peer = threads.submit(InProcessTransport(meeting_point, 1).all_gather, hostile)
         with pytest.raises(IndexError, match="out of range"):
             compressor.average_(BucketWork(gradient, [gradient], layout), step)
         peer.result()

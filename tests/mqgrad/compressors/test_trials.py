@@ -10,8 +10,8 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.compressors.base import BucketWork
-from mqgrad.compressors.rotated import RotationCodec
 
 
 def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervals import statistics
 
-from mqgrad.policies.observation import KINDS, ObservationSchema, Observer, SmoothedLosses, log_loss
+from mqgrad.policies.observation import KINDS, ObservationSchema, Observer
 from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.statistics.losses import SmoothedLosses, log_loss
 from mqgrad.statistics.step_times import StepTimes
 
 BASE = statistics(losses=(2.0,) * 5, peak_energy=600.0)

@@ -1,12 +1,17 @@
 """The cluster of real processes at work."""
 
 import multiprocessing
+import pickle
 import time
 
 import pytest
+import torch
 
+import mqgrad
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock
 from mqgrad.trainers.clusters.errors import ReplicaMismatchError
+from mqgrad.trainers.clusters.session import fingerprint_of
+from mqgrad.trainers.link import parse_emulation
 from mqgrad.widths import WIDTHS
 
 
@@ -182,6 +187,14 @@ def test_the_run_goes_on_after_a_refused_reset(cluster: Distributed, refused: di
     cluster.verify_replicas()
 
 
+def test_a_fingerprint_covers_parameters_of_every_shape() -> None:
+    model = torch.nn.Module()
+    model.scale = torch.nn.Parameter(torch.tensor(1.0))
+    before = fingerprint_of(model)
+    model.scale.data.add_(1.0)
+    assert fingerprint_of(model) != before
+
+
 def test_nothing_is_asked_of_ranks_before_a_reset() -> None:
     with Distributed("digits-mlp", {"width": 16}, num_workers=1) as cluster:
         with pytest.raises(RuntimeError, match=r"call reset\(seed\) before run\(\)"):
@@ -217,7 +230,20 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
             cluster.reset(seed=5, method="ddp:period=2", link=LinkEmulation(mbit_per_s=100))
         with pytest.raises(ValueError, match="use it with clock='measured'"):
             cluster.reset(seed=5, controller="fixed:4", link=LinkEmulation(mbit_per_s=100))
+        with pytest.raises(ValueError, match="a modelled clock knows one rate"):
+            cluster.reset(seed=5, link=parse_emulation("100/1000@10"))
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
+        assert cluster.run(1, bits=2).iteration == 9
+
+
+def test_a_controller_that_does_not_pickle_costs_no_worker(cluster: Distributed) -> None:
+    class OfThisFunction(mqgrad.FixedBits):
+        pass
+
+    cluster.reset(seed=0)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="OfThisFunction"):
+        cluster.reset(seed=0, controller=OfThisFunction(4))
+    assert cluster.run(2, bits=4).iteration == 2
 
 
 def _run_in_daemon(results: "multiprocessing.SimpleQueue[int]") -> None:

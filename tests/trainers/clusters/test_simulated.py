@@ -12,7 +12,7 @@ from scripted import Scripted
 import mqgrad
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock, Simulated, calibrate
-from mqgrad.trainers.clusters.in_process import Exchange, InProcessTransport
+from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
 from mqgrad.widths import Width
 
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)
@@ -187,11 +187,11 @@ def test_run_needs_a_reset_and_either_a_width_or_a_controller() -> None:
 
 
 def test_collectives_in_process() -> None:
-    exchange = Exchange(3, timeout_seconds=10)
+    meeting_point = MeetingPoint(3, timeout_seconds=10)
     results: dict[int, list[list]] = {}
 
     def work(rank: int) -> None:
-        transport = InProcessTransport(exchange, rank)
+        transport = InProcessTransport(meeting_point, rank)
         reduced, told = torch.tensor([1.0, rank]), torch.tensor([rank + 7])
         sent = torch.tensor([0, 1, 1, 2]) + 10 * rank  # two elements to rank 1
         transport.all_reduce_(reduced)
@@ -217,7 +217,7 @@ def test_collectives_in_process() -> None:
 
 
 def test_a_rank_that_does_not_come_is_waited_for_within_bounds() -> None:
-    transport = InProcessTransport(Exchange(2, timeout_seconds=0.05), 0)
+    transport = InProcessTransport(MeetingPoint(2, timeout_seconds=0.05), 0)
     with pytest.raises(RuntimeError, match="virtual rank 0 waited in vain"):
         transport.all_reduce_(torch.ones(2))
 

@@ -58,6 +58,18 @@ def test_the_bounds_are_ordered_and_are_those_of_the_formula() -> None:
         assert sum(norms) == pytest.approx(BUDGET)
 
 
+@pytest.mark.parametrize("rule", ["varying", "uniform"])
+def test_nothing_is_sent_of_what_the_function_does_not_depend_on(rule: str) -> None:
+    matrix = torch.diag(torch.tensor([4.0, 1.0, 0.0, 0.0]))
+    quantizer = SmoothQuantizer(matrix, budget=2.0, rule=rule, blocks=2)
+    v = torch.tensor([1.0, -2.0, 0.0, 0.0], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    decoded = torch.stack([quantizer.decode(quantizer.encode(v, generator)) for _ in range(2000)])
+    assert (decoded.mean(0) - v).abs().max() < 0.2
+    assert (decoded[:, 2:] == 0).all()
+    assert 0 < quantizer.omega < 10
+
+
 def bits_to(accuracy: float, quantizers: list[SmoothQuantizer], noise: float) -> tuple[float, int]:
     """Bits per rank, and iterations, until ‖∇f‖² has fallen by ``accuracy`` under DIANA with these quantizers.
 

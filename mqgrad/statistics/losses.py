@@ -1,0 +1,40 @@
+"""Losses as they are compared: their logarithm, and MQGrad's moving average."""
+
+import math
+from collections.abc import Sequence
+
+SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
+_LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
+_KEEP = 0.9  # share of the old value in the authors' smoothing
+
+
+class SmoothedLosses:
+    """The last ``length`` values of MQGrad's average of per-iteration losses, 0.9 old + 0.1 new."""
+
+    def __init__(self, length: int, values: Sequence[float] = ()) -> None:
+        self.values = list(values)
+        self._length = length
+
+    def extend(self, losses: Sequence[float]) -> None:
+        """Append one smoothed value per loss; the first loss of a run starts the average."""
+        for loss in losses:
+            loss = held_within(loss, -SMOOTHED_LIMIT, SMOOTHED_LIMIT)
+            self.values.append(_KEEP * self.values[-1] + (1 - _KEEP) * loss if self.values else loss)
+        del self.values[: -self._length]
+
+    def window(self) -> list[float]:
+        """``length`` values; the oldest one stands for those before the run, and 0 before there is one."""
+        known = self.values or [0.0]
+        return [known[0]] * (self._length - len(known)) + known
+
+
+def log_loss(loss: float) -> float:
+    """ln(loss), the loss held in [1e-6, 1e6]; NaN counts as the largest."""
+    return math.log(held_within(loss, *_LOSS_RANGE))
+
+
+def held_within(value: float, low: float, high: float, nan: float | None = None) -> float:
+    """The number in [low, high] that is nearest; NaN counts as the highest, or as ``nan``."""
+    if math.isnan(value):
+        return high if nan is None else nan
+    return min(max(value, low), high)
