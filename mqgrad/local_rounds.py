@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .checks import check_count, check_keep
 from .compressors.base import BucketWork
 from .controllers.period_rules import PeriodRule
 from .layout import Layout, LayoutTable
@@ -20,10 +21,8 @@ _REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the firs
 def check_rounds(period: object, momentum: float, *, variance_reduced: bool, rule: PeriodRule | None) -> None:
     """Raise ``ValueError`` for a period that is no positive integer, a momentum outside [0, 1); for momentum or
     variance reduction without rounds."""
-    if type(period) is not int or period < 1:
-        raise ValueError(f"period {period!r} must be a whole number of iterations, at least 1")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"slow_momentum {momentum!r} must be at least 0 and below 1")
+    check_count("period", period)
+    check_keep("slow_momentum", momentum)
     if period == 1 and rule is None and (momentum > 0 or variance_reduced):
         raise ValueError(
             f"slow_momentum={momentum!r}, variance_reduced={variance_reduced!r} need rounds of local iterations: "

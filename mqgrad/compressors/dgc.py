@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 
+from ..checks import check_keep
 from .base import BucketWork
 from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
@@ -39,8 +40,7 @@ class DGC(Sparsified):
 
     def __post_init__(self) -> None:
         super(DGC, self).__post_init__()  # slots make a new class, which super() alone does not find
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum {self.momentum!r} must be at least 0 and less than 1")
+        check_keep("momentum", self.momentum)
         if not self.clip >= 0:
             raise ValueError(f"clip {self.clip!r} must not be negative")
         if self.warmup_iterations < 0:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
+from ..checks import check_count, check_keep, check_range
 from ..gain_search import settled
 from ..saved_state import check_keys
 
@@ -77,12 +78,9 @@ class FactorSearch:
         if not self.growth > 1:
             raise ValueError(f"growth {self.growth!r} must be more than 1")
         for name, value in (("least_gain", self.least_gain), ("tolerance", self.tolerance)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} {value!r} must lie in 0..1")
-        if not 0 <= self.keep < 1:
-            raise ValueError(f"keep {self.keep!r} must be at least 0 and less than 1")
-        if self.window < 1:
-            raise ValueError(f"window {self.window!r} must be at least 1")
+            check_range(name, value, 0, 1)
+        check_keep("keep", self.keep)
+        check_count("window", self.window)
         self.safe = self.least_factor
         self.candidate = self._next(self.safe)
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 
+from ..checks import check_count, check_keep
 from ..collectives.transport import Transport
 from ..layout import Layout
 from ..seeding import stream_seed
@@ -51,12 +52,10 @@ class SketchedSGD(CompressorDefaults):
             raise ValueError(f"sketch_ratio {self.sketch_ratio!r} must be more than 0 and at most 1")
         if self.rows < 1 or self.rows % 2 == 0:
             raise ValueError(f"rows {self.rows!r} must be odd, so that there is a median")
-        if self.candidates < 1:
-            raise ValueError(f"candidates {self.candidates!r} must be at least 1")
+        check_count("candidates", self.candidates)
         if self.min_numel < 0:
             raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum {self.momentum!r} must be at least 0 and less than 1")
+        check_keep("momentum", self.momentum)
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 
+from ..checks import check_count, check_range
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
-from .rule import WidthRule, check_count, check_range, usable
+from .rule import WidthRule, usable
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

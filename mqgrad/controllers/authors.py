@@ -7,11 +7,12 @@ import random
 import torch
 from torch import nn
 
+from ..checks import check_range
 from ..seeding import stream_seed
 from ..statistics.interval import IntervalStatistics
 from ..statistics.losses import SmoothedLosses
 from ..widths import Width
-from .rule import WidthRule, check_range
+from .rule import WidthRule
 from .sarsa import prefers_next, q_network, sarsa_step, slope_reward
 
 HISTORY = 5  # smoothed losses that a decision looks at

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 
+from ..checks import check_count, check_keep, check_range
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
-from .rule import WidthRule, check_count, check_keep, check_range, ewma, usable
+from .rule import WidthRule, ewma, usable
 
 _LOG_RATIO_LIMIT = 30.0  # no width is further away than that, and 2**30 does not overflow
 
@@ -67,7 +68,7 @@ class DQSGD(WidthRule):
         check_range("budget", self.budget, max(self.widths[0], 1), self.widths[-1])
         if self.error is not None and not 0 < self.error < math.inf:
             raise ValueError(f"error {self.error!r} must be a positive number")
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
         check_range("integral_gain", self.integral_gain, 0.0, 1.0)
         if self.contraction is not None and not 0 < self.contraction <= 1:
             raise ValueError(f"contraction {self.contraction!r} must be more than 0 and at most 1")

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 
+from ..checks import check_count, check_keep
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
-from .rule import WidthRule, check_count, check_keep, ewma, usable
+from .rule import WidthRule, ewma, usable
 
 _MOST_LEVELS = 2.0**32  # more than any width has
 
@@ -55,7 +56,7 @@ class DAdaQuant(WidthRule):
 
     def prepare(self) -> None:
         check_count("patience", self.patience)
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """One width up on a plateau."""

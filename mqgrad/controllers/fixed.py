@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
+from ..checks import check_count
 from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, check_width
-from .rule import check_count
 
 _OPENING = 10
 

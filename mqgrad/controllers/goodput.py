@@ -2,11 +2,12 @@
 
 import dataclasses
 
+from ..checks import check_keep
 from ..statistics.interval import IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
 from ..widths import Width
-from .rule import TIMED_WIDTHS, WidthRule, check_keep, usable
+from .rule import TIMED_WIDTHS, WidthRule, usable
 
 REACH = 4
 """Times the bits in use, which one decision of the goodput rule goes to at most."""
@@ -44,7 +45,7 @@ class Goodput(WidthRule):
     """State: what the widths used so far took."""
 
     def prepare(self) -> None:
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
         self.gradient = SmoothedGradient(self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import ClassVar
 
+from ..checks import check_count, check_keep, check_range
 from ..gain_search import settled
 from ..statistics.interval import IntervalStatistics, Trial
 from ..widths import Width
-from .rule import TIMED_WIDTHS, WidthRule, check_count, check_keep, check_range, ewma, usable
+from .rule import TIMED_WIDTHS, WidthRule, ewma, usable
 
 _SHORTEST_STEP = 1e-9  # seconds; keeps a throughput finite
 
@@ -59,7 +60,7 @@ class GraVAC(WidthRule):
         check_range("least_gain", self.least_gain, 0.0, 1.0)
         check_range("tolerance", self.tolerance, 0.0, 1.0)
         check_count("window", self.window)
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
         self.safe, self.candidate = self.start, self.narrower(self.start)
         self.gains = [None] * len(self.widths)
         self.throughputs = [None] * len(self.widths)

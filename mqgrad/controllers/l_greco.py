@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import check_count, check_keep
 from ..statistics.interval import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
-from .rule import check_count, check_keep
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -37,7 +37,7 @@ class LGreCo(LayerRule):
     def prepare(self) -> None:
         self.reference = self.check_choice("reference", self.reference)
         check_count("steps", self.steps)
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
 
     @property
     def trial_widths(self) -> tuple[Width, ...]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
+from ..checks import check_count
 from ..saved_state import check_keys
 from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
@@ -123,8 +124,7 @@ class DelayRatio:
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
             raise ValueError(f"scale {self.scale!r} must be positive and finite")
-        if type(self.largest) is not int or self.largest < 1:
-            raise ValueError(f"largest {self.largest!r} must be a whole number, at least 1")
+        check_count("largest", self.largest)
 
     def decide(self, statistics: IntervalStatistics) -> int:
         """The next period; the current one where seconds are not known."""

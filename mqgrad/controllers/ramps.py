@@ -3,9 +3,10 @@
 import dataclasses
 import random
 
+from ..checks import check_count
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
-from .rule import WidthRule, check_count
+from .rule import WidthRule
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
+from ..checks import check_count
 from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
@@ -148,21 +149,3 @@ def ewma(old: float | None, new: float, keep: float) -> float:
 def usable(*values: float) -> bool:
     """Whether all values are what seconds and squared norms can be: not negative, not NaN, not near overflow."""
     return all(0 <= value < _HUGE for value in values)
-
-
-def check_count(name: str, value: object) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number, at least 1."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} {value!r} must be a whole number, at least 1")
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise ``ValueError`` unless low ≤ value ≤ high."""
-    if not low <= value <= high:
-        raise ValueError(f"{name} {value!r} must be from {low} to {high}")
-
-
-def check_keep(value: float) -> None:
-    """Raise ``ValueError`` unless ``value`` can be the old share of a moving average."""
-    if not 0 <= value < 1:
-        raise ValueError(f"keep {value!r} must be at least 0 and less than 1")

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import check_keep, check_range
 from ..statistics.interval import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
-from .rule import check_keep, check_range, nearest
+from .rule import nearest
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -35,7 +36,7 @@ class SmoothnessLayers(LayerRule):
 
     def prepare(self) -> None:
         check_range("budget", self.budget, self.widths[0], self.widths[-1])
-        check_keep(self.keep)
+        check_keep("keep", self.keep)
 
     def choose(self, parameters: tuple[ParameterStatistics, ...]) -> list[Width]:
         """The widths nearest to the formula's."""

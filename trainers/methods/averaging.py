@@ -7,17 +7,13 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
-from mqgrad.costs import Costs, Totals
-from mqgrad.statistics.rank import RankStatistics
-from mqgrad.widths import Width
-
 from ..settings import check_not_negative, check_positive, check_positive_ints
-from .base import RankInterval, Setup
+from .base import Setup
+from .measured import MeasuredMethod
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class LocalSGD:
+class LocalSGD(MeasuredMethod):
     """Local SGD (Stich, ICLR 2019): every rank steps alone, and every ``period`` iterations parameters are averaged.
 
     Parameters travel in fp32. Buffers and the optimizer's state stay local. Between two averages the replicas differ,
@@ -29,33 +25,13 @@ class LocalSGD:
 
     period: int = 8
     """τ: iterations between two averages."""
-    _setup: Setup = dataclasses.field(init=False, repr=False)
-    _transport: ProcessGroupTransport = dataclasses.field(init=False, repr=False)
-    _totals: Totals = dataclasses.field(init=False, repr=False, default_factory=Totals)
-    _interval: RankStatistics = dataclasses.field(init=False, repr=False)
-    _losses: list[torch.Tensor] = dataclasses.field(init=False, repr=False)
-    _step_time: float = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_positive_ints(period=self.period)
 
     @property
-    def can_be_paced(self) -> bool:
-        return True
-
-    @property
     def has_exchanged(self) -> bool:
         return self._totals.iterations % self.period == 0
-
-    def start(self, setup: Setup) -> nn.Module:
-        self._setup = setup
-        self._transport = ProcessGroupTransport(own_group(setup.group, setup.timeout_seconds), setup.link)
-        return setup.model
-
-    def begin_interval(self, iterations: int, bits: Width | None) -> None:
-        self._interval = RankStatistics()
-        self._losses = []
-        self._step_time = time.perf_counter()
 
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
@@ -90,37 +66,18 @@ class LocalSGD:
             ):
                 parameter.copy_(part.view_as(parameter))
 
-    def move_costs(self, costs: Costs) -> None:
-        """Add what communication has cost since the last call."""
-        self._transport.move_costs(costs)
-
-    def _count(self, loss: torch.Tensor, waited: float) -> None:
-        now = time.perf_counter()
-        seconds, self._step_time = now - self._step_time, now
-        costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
-        self.move_costs(costs)
-        self._interval.add(costs)
-        self._losses.append(loss.detach())
-
-    def end_interval(self) -> RankInterval:
-        self._interval.losses = [float(loss) for loss in self._losses]
-        return RankInterval(statistics=self._interval, bits=32, iteration=self._totals.iterations)
-
-    def close(self) -> None:
-        self._transport.close()
-
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class NoSync(LocalSGD):
+class NoSync(MeasuredMethod):
     """Every rank trains alone and nothing is sent: the shortest time that an iteration can take.
 
     The replicas are unrelated runs on 1/W of the data each, so their loss says nothing.
     """
 
-    period: int = dataclasses.field(init=False, default=1)
-
-    def exchange(self) -> None:
-        pass
+    def step(self, loss: torch.Tensor) -> None:
+        self._setup.optimizer.step()
+        self._totals.iterations += 1
+        self._count(loss, waited=0.0)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

@@ -9,12 +9,12 @@ from torch import nn
 from mqgrad.seeding import stream_seed
 
 from ..settings import check_not_negative
-from .averaging import LocalSGD
 from .base import Setup
+from .measured import MeasuredMethod
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class BackupWorkers(LocalSGD):
+class BackupWorkers(MeasuredMethod):
     """Synchronous SGD with backup workers (Chen et al., 2016): each iteration takes the first N of W gradients.
 
     Ranks of one machine are alike, so stragglers are *simulated*: each iteration draws a delay per rank from an
@@ -31,7 +31,6 @@ class BackupWorkers(LocalSGD):
         ValueError: for a setting out of range; from ``start``, when no rank would be left.
     """
 
-    period: int = dataclasses.field(init=False, default=1)
     backups: int = 1
     """Gradients that are not waited for."""
     mean_delay_ms: float = 20.0
@@ -49,7 +48,7 @@ class BackupWorkers(LocalSGD):
 
     def start(self, setup: Setup) -> nn.Module:
         self.check_world_size(setup.group.size())
-        return LocalSGD.start(self, setup)
+        return MeasuredMethod.start(self, setup)
 
     def step(self, loss: torch.Tensor) -> None:
         start = time.perf_counter()

@@ -11,15 +11,15 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from ..settings import check_positive_ints
-from .averaging import LocalSGD
 from .base import RankInterval, Setup
+from .measured import MeasuredMethod
 from .paced_hook import PacedAllReduce
 
 Hook = Literal["none", "fp16", "powersgd"]
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class PlainDDP(LocalSGD):
+class PlainDDP(MeasuredMethod):
     """``DistributedDataParallel`` as PyTorch has it, with no communication hook or one of PyTorch's:
 
     - ``none``: what comparisons call fp32;
@@ -35,7 +35,6 @@ class PlainDDP(LocalSGD):
         ValueError: for an unknown hook; a rank that is missing, not positive, or given without ``powersgd``.
     """
 
-    period: int = dataclasses.field(init=False, default=1)
     hook: Hook = "none"
     rank: int | None = None
     """Of PowerSGD's matrices."""
@@ -62,7 +61,7 @@ class PlainDDP(LocalSGD):
         return self.hook != "powersgd"
 
     def start(self, setup: Setup) -> nn.Module:
-        model = LocalSGD.start(self, setup)
+        model = MeasuredMethod.start(self, setup)
         self._nbytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         ddp = DistributedDataParallel(model, process_group=setup.group, **self._buckets())
         self._register_hook(ddp, setup)
@@ -114,10 +113,10 @@ class PlainDDP(LocalSGD):
         return self._paced.follow(allreduce_hook(group, bucket), bucket)
 
     def end_interval(self) -> RankInterval:
-        interval = LocalSGD.end_interval(self)
+        interval = MeasuredMethod.end_interval(self)
         return dataclasses.replace(interval, bits=16) if self.hook == "fp16" else interval
 
     def close(self) -> None:
         if self._paced is not None:
             self._paced.close()
-        LocalSGD.close(self)
+        MeasuredMethod.close(self)

@@ -14,13 +14,13 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from ..settings import check_positive_ints
-from .averaging import LocalSGD
 from .base import Setup
+from .measured import MeasuredMethod
 from .paced_hook import PacedAllReduce
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class PostLocalSGD(LocalSGD):
+class PostLocalSGD(MeasuredMethod):
     """Post-local SGD (Lin, Stich, Patel and Jaggi, ICLR 2020): ``warmup`` iterations of DDP, then local SGD.
 
     PyTorch's ``post_localSGD_hook`` averages gradients in the first phase, its ``PeriodicModelAverager`` parameters
@@ -31,6 +31,8 @@ class PostLocalSGD(LocalSGD):
         ValueError: for a setting that is not positive.
     """
 
+    period: int = 8
+    """Iterations between two averages of parameters."""
     warmup: int = 50
     """Iterations in which gradients are averaged."""
     _averager: PeriodicModelAverager = dataclasses.field(init=False, repr=False)
@@ -45,7 +47,7 @@ class PostLocalSGD(LocalSGD):
         return local < 0 or local % self.period == 0
 
     def start(self, setup: Setup) -> nn.Module:
-        model = LocalSGD.start(self, setup)
+        model = MeasuredMethod.start(self, setup)
         group = self._transport.group
         self._paced = PacedAllReduce(self._transport)
         self._averager = PeriodicModelAverager(self.period, self.warmup, process_group=group)
@@ -80,4 +82,4 @@ class PostLocalSGD(LocalSGD):
 
     def close(self) -> None:
         self._paced.close()
-        LocalSGD.close(self)
+        MeasuredMethod.close(self)
