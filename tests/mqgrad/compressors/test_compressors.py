@@ -86,7 +86,7 @@ def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> No
         ("dgc:warmup_iterations=-1", "warmup_iterations -1 must not be negative"),
         ("sketched-sgd:rows=4", "rows 4 must be odd"),
         ("sketched-sgd:sketch_ratio=0", "sketch_ratio 0.0 must be more than 0"),
-        ("sketched-sgd:candidates=0", "candidates 0 must be at least 1"),
+        ("sketched-sgd:candidates=0", "candidates 0 must be a whole number, at least 1"),
         ("top-k:2", "ratio 2.0 must be more than 0 and at most 1"),
         ("terngrad:clip=-1", "clip -1.0 must not be negative"),
         ("terngrad:topology=ring", "topology 'ring' is unknown"),

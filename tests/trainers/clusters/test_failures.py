@@ -92,9 +92,9 @@ def test_a_worker_that_cannot_start_is_explained() -> None:
 def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = tmp_path / "mqgrad" / "trainers" / "worker.py"
+    stand_in = tmp_path / "mqgrad" / "trainers" / "clusters" / "worker.py"
     stand_in.parent.mkdir(parents=True)
-    for package in stand_in.parents[:2]:
+    for package in stand_in.parents[:3]:
         (package / "__init__.py").touch()
     stand_in.write_text("import os, signal\nos._exit(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
     monkeypatch.syspath_prepend(str(tmp_path))
