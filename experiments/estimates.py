@@ -60,6 +60,12 @@ def geometric_mean_with_interval(values: Sequence[float]) -> Estimate | None:
     return _mapped(math.exp, mean_with_interval([math.log(max(value, _LEAST)) for value in values]))
 
 
+def mean_loss(values: Sequence[float]) -> Estimate | None:
+    """Geometric; arithmetic where some loss is not positive, and has no logarithm. None of nothing."""
+    positive = min(values, default=1.0) > 0
+    return geometric_mean_with_interval(values) if positive else mean_with_interval(values)
+
+
 def mean_of_fractions(values: Sequence[float]) -> Estimate | None:
     """Of values from 0 to 1: as :func:`mean_with_interval`, cut off at 0 and 1."""
     return _mapped(lambda value: min(max(value, 0.0), 1.0), mean_with_interval(values))

@@ -8,6 +8,7 @@ from mqgrad.experiments.estimates import (
     Ratio,
     Timing,
     geometric_mean_with_interval,
+    mean_loss,
     mean_of_fractions,
     mean_of_ratios,
     mean_with_interval,
@@ -38,6 +39,13 @@ def test_intervals_are_students() -> None:
     ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
     assert ratio is not None
     assert ratio.value == pytest.approx(4.0)
+
+
+def test_losses_without_a_logarithm_have_an_arithmetic_mean() -> None:
+    assert mean_loss([0.25, 1.0]) == geometric_mean_with_interval([0.25, 1.0])
+    assert mean_loss([-3.0, 1.0]) == mean_with_interval([-3.0, 1.0])
+    assert mean_loss([-3.0]) == (-3.0, None, None)  # it was said to be 0
+    assert mean_loss([]) is None
 
 
 def test_a_mean_of_ratios_is_as_certain_as_they_are() -> None:

@@ -65,6 +65,14 @@ def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
     assert dense.ratios["oracle"].value == pytest.approx(2.0)
 
 
+def test_a_final_loss_may_be_negative() -> None:
+    rows = [result("fixed:32", seed, [2.0, -float(seed)]) for seed in (1, 2)]
+    (group,) = summarize(small_config(), rows)
+    (dense,) = group.systems
+    assert dense.final_loss is not None
+    assert dense.final_loss.value == pytest.approx(-1.5)
+
+
 def test_references_are_chosen_in_hindsight() -> None:
     (group,) = summarize(small_config(systems=SYSTEMS), ROWS)
     chosen = {name: reference.system for name, reference in group.references.items()}
