@@ -2,22 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
+import episodes
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
 
-
-@pytest.fixture
-def episodes(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import episodes
-
-    return episodes
-
-
-def test_differences_are_of_the_same_episodes(episodes: Any) -> None:
+def test_differences_are_of_the_same_episodes() -> None:
     of_rule = [episodes.Episode(seed, episodes.RULE, 50.0, float(seed), 1.0, 10) for seed in range(4)]
     other = [episodes.Episode(seed, "1 bits", 50.0, seed + 0.5, 1.0, 10) for seed in range(1, 6)]
     difference = episodes.beside_rule([*of_rule, *other], "1 bits")
@@ -25,7 +15,7 @@ def test_differences_are_of_the_same_episodes(episodes: Any) -> None:
     assert episodes.beside_rule(of_rule, "1 bits") is None
 
 
-def test_the_best_width_is_chosen_on_other_episodes(episodes: Any) -> None:
+def test_the_best_width_is_chosen_on_other_episodes() -> None:
     """Of two widths, each of which is better in one half by chance, that of the other half is taken."""
     played = [
         episodes.Episode(seed, f"{bits} bits", 50.0, 1.0 if seed % 2 == bits % 2 else 0.0, bits, 10)
@@ -39,7 +29,7 @@ def test_the_best_width_is_chosen_on_other_episodes(episodes: Any) -> None:
 
 
 def test_everyone_plays_the_same_episodes(
-    episodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
         episodes, "with_clock", lambda given: {**given, "budget_seconds": None, "max_steps": 2}

@@ -7,16 +7,12 @@ import types
 from pathlib import Path
 from typing import Any
 
+import env_overhead
+import kernel_speed
 import pytest
+import wire
 
 from mqgrad.experiments.netlab.lab import NetLab
-
-BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 def run(script: Any, monkeypatch: pytest.MonkeyPatch, file: Path, *arguments: str) -> dict[str, Any]:
@@ -29,8 +25,6 @@ def run(script: Any, monkeypatch: pytest.MonkeyPatch, file: Path, *arguments: st
 def test_every_call_of_every_program_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import kernel_speed
-
     seconds = {"copy": [1.0, 2.0, 4.0], "read": [0.5, 1.0, 1.0], "encode 2": [0.25, 4.0, 1.0]}
     printed = {"instruction_set": "AVX2", "bytes": 2 * 10**9, "seconds": seconds}
     program = tmp_path / "program"
@@ -64,8 +58,6 @@ def test_every_call_of_every_program_is_kept(
 def test_every_pair_of_blocks_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import env_overhead
-
     pairs = [env_overhead.Pair(0.010, 0.010 * ratio) for ratio in (1.02, 0.99, 1.01, 1.0, 1.03)]
     monkeypatch.setattr(env_overhead, "Distributed", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(env_overhead, "measure", lambda _: pairs)
@@ -93,8 +85,6 @@ def test_every_pair_of_blocks_is_kept(
 def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
     options: list[str], tcp: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import wire
-
     labs = []
 
     def run_on_lab(lab: NetLab, command: list[str], logs: Path, **_: object) -> types.SimpleNamespace:
