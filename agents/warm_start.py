@@ -56,6 +56,11 @@ def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:
     return np.clip(advantage, -10.0, 0.0)
 
 
+def rule_action(observation: npt.NDArray[np.floating], schema: ObservationSchema) -> int:
+    """The rule's choice, as an index of ``schema.widths``, from one ``full`` observation [schema.size]."""
+    return int(expected_advantage(observation[None].astype(np.float64), schema)[0].argmax())
+
+
 def _reached(observations: Array, schema: ObservationSchema) -> npt.NDArray[np.bool_]:
     """Whether the rule may take a width after the one in use, [N, widths]."""
     widths = schema.widths

@@ -28,7 +28,7 @@ from rich.progress import track
 
 import mqgrad.envs
 from mqgrad.agents.config import with_clock
-from mqgrad.agents.warm_start import expected_advantage
+from mqgrad.agents.warm_start import rule_action
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
 from mqgrad.experiments.provenance import provenance
 from mqgrad.experiments.signals import exit_on_sigterm
@@ -70,7 +70,7 @@ def players_of(
             )
         action = schema.widths.index(parse_width(text))
         players[f"{text} bits"] = lambda _, action=action: action
-    players[RULE] = lambda observation: int(expected_advantage(observation[None], schema)[0].argmax())
+    players[RULE] = lambda observation: rule_action(observation, schema)
     for path in policies:
         policy, name = load_policy(path), f"policy {Path(path).stem}"
         if policy.schema != schema:

@@ -25,7 +25,7 @@ from toy_link import ToyLink
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import repricing
-from mqgrad.agents.warm_start import relative_goodput
+from mqgrad.agents.warm_start import rule_action
 from mqgrad.envs import BitWidthEnv
 
 SEEDS = range(5)
@@ -103,13 +103,8 @@ def references(name: str, interval: int) -> tuple[float, float]:
     """What the rule achieves, and the best fixed width."""
     case = CASES[name]
     schema = environment(case, interval).settings.schema
-
-    def rule(observation: Any) -> int:
-        progress, seconds = relative_goodput(observation[None].astype(float), schema)
-        return int((progress / seconds)[0].argmax())
-
     fixed = [achieved(case, interval, lambda _, i=i: i) for i in range(len(schema.widths))]
-    return achieved(case, interval, rule), max(fixed)
+    return achieved(case, interval, lambda observation: rule_action(observation, schema)), max(fixed)
 
 
 def learned(variant: dict[str, Any], name: str, interval: int, seed: int) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from toy_link import FAST, SLOW, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.warm_start import expected_advantage, relative_goodput
+from mqgrad.agents.warm_start import expected_advantage, relative_goodput, rule_action
 from mqgrad.envs import BitWidthEnv
 from mqgrad.policies.observation import ObservationSchema, Observer
 from mqgrad.statistics.step_times import StepTimes
@@ -54,6 +54,16 @@ def test_the_choice_of_the_rule_has_the_highest_advantage() -> None:
     assert advantage.max() == 0.0
     assert env.settings.widths[int(advantage.argmax())] == 3
     assert advantage[-1] < -1  # 32 bits take many times as long for hardly more progress
+
+
+def test_the_rule_goes_to_four_times_the_bits_in_use_at_most() -> None:
+    """As the controller does, however fast the link is."""
+    env = toy_env(FAST)
+    env.reset(seed=0)
+    observation = env.step(env.settings.widths.index(1))[0]
+    progress, seconds = relative_goodput(observation[None].astype(np.float64), env.settings.schema)
+    assert env.settings.widths[int((progress / seconds)[0].argmax())] > 4
+    assert env.settings.widths[rule_action(observation, env.settings.schema)] == 4
 
 
 @pytest.mark.parametrize("algo", ["dqn", "ppo", "a2c"])
