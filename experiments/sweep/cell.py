@@ -144,7 +144,7 @@ class CellRunner:
         self._server.request(request)
         while not self._place.caught:
             ending, outcome = self._server.ending(), _outcome(Path(request.record))  # in this order
-            if outcome is not None and not training:
+            if outcome == "running" and not training:  # else what was sent before is not known
                 training = True
                 self._sent_before = self._server.sent_bytes()
             if outcome not in (None, "running"):

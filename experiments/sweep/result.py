@@ -42,7 +42,7 @@ class CellResult:
     """That one rank has sent, as accounted; a mean over the ranks."""
     interface_bytes: list[int] = dataclasses.field(default_factory=list)
     """That each host's interface has sent from the start of training on, headers and evaluations included; empty
-    where there is no lab."""
+    where there is no lab, or the run was over before it was looked at."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the compressor reported of itself last."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict)

@@ -90,6 +90,14 @@ def test_what_the_kernel_refuses_a_lab_is_in_the_row_and_the_sweep_goes_on(
     assert len(stale) == 1
 
 
+def test_what_a_run_sent_that_was_over_at_the_first_look_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
+) -> None:
+    monkeypatch.setattr(FakeLab, "sent_bytes", lambda lab: [10**6, 10**6])
+    (row,) = run_fake(tmp_path, small_config(systems=("fixed:32",), links=("100mbit",), seeds=(1,)))
+    assert (row.outcome, row.interface_bytes) == ("finished", [])
+
+
 def test_when_no_lab_can_be_built_any_more_the_sweep_stops_and_can_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stale: list[str]
 ) -> None:
