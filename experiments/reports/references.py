@@ -34,6 +34,8 @@ def references(
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
       sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
 
+    Systems that change settings of the workload are none of these.
+
     A reference with a run that did not finish stands for its other seeds, and is chosen only if no candidate has all
     its runs.
 
@@ -78,6 +80,8 @@ def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> R
 def _is_peer(name: str, peer: str) -> bool:
     """Whether it is PyTorch's own hook of that name, or our compressor."""
     system = System.parse(name)
+    if system.settings:  # another training than the one that is compared
+        return False
     return system.torch_hook == peer or (
         system.controller is None
         and system.compressor.partition(":")[0] == peer
@@ -88,7 +92,8 @@ def _is_peer(name: str, peer: str) -> bool:
 def _is_on_our_code(name: str, controller: str) -> bool:
     system = System.parse(name)
     return (
-        system.compressor == DEFAULT_COMPRESSOR
+        not system.settings
+        and system.compressor == DEFAULT_COMPRESSOR
         and (system.controller or "").partition(":")[0] == controller
         and system.method == DEFAULT_METHOD
     )

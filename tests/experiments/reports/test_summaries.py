@@ -124,6 +124,15 @@ def test_the_faster_of_two_goodput_rules_is_the_reference() -> None:
     assert ratios["goodput"].value == pytest.approx(2.0)
 
 
+def test_no_reference_trains_with_settings_of_its_own() -> None:
+    names = ("fixed:4", "goodput", "fp16", "powersgd:rank=1", "plain-ddp:hook=fp16")
+    others = [f"{name} with batch_size=1" for name in names]
+    rows = [result(name, seed, [1.0], step=1e-3) for name in others for seed in (1, 2)]
+    (group,) = summarize(small_config(systems=(*SYSTEMS, *others)), ROWS + rows)
+    (without,) = summarize(small_config(systems=SYSTEMS), ROWS)
+    assert group.references == without.references
+
+
 def test_the_fastest_stand_first_and_of_many_the_best_of_each_kind_are_drawn() -> None:
     (group,) = summarize(small_config(systems=SYSTEMS), ROWS)
     order = [summary.system for summary in group.systems]
