@@ -74,11 +74,13 @@ class Stages:
         )
         try:
             code = process.wait(limit)
+            outcome = "ok" if code == 0 else f"exit status {code}"
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-            process.wait()
-            return self._note(name, f"not finished in {limit:.0f} s", limit)
-        outcome = "ok" if code == 0 else f"exit status {code}"
+            outcome = f"not finished in {limit:.0f} s"
+        finally:
+            if process.poll() is None:  # also after Ctrl-C, which a session of its own does not get
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+                process.wait()
         return self._note(name, outcome, time.monotonic() - start)
 
     def _note(self, name: str, outcome: str, seconds: float) -> bool:
