@@ -72,6 +72,7 @@ def netlab(
         return
     if not command:
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
+    from .iproute import check_available
     from .lab import NetLab
     from .link import LinkShape, format_link_rate
     from .run import run_on_new_lab
@@ -79,6 +80,7 @@ def netlab(
     first, changes = _rates(rate, schedule)
     link = LinkShape(rate_mbit_per_s=first, burst_kib=burst_kib, latency_ms=latency_ms)
     lab = NetLab(hosts, link, name=name, congestion_control=tcp)
+    check_available()  # before there is a folder for the logs
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = rate if schedule is None else f"{format_link_rate(first)}, then {schedule}"

@@ -84,15 +84,16 @@ class NetLab:
 
     def __enter__(self) -> "NetLab":
         check_available()
-        self._claim = _claim(self.name)
+        claim = _claim(self.name)
         try:
             if self.name in list_labs():
                 raise NetLabError(
                     f"a stale lab {self.name!r} exists; remove it with mqgrad netlab --clean {self.name}"
                 )
         except BaseException:
-            self._claim.close()
+            claim.close()
             raise
+        self._claim = claim  # from here on the lab of this name is ours to remove
         try:
             self._build()
         except BaseException:

@@ -2,12 +2,16 @@
 
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from labs import needs_lab, python
+from typer.testing import CliRunner
 
+from mqgrad.experiments.cli import app
 from mqgrad.experiments.netlab import iproute
+from mqgrad.experiments.netlab import lab as netlab
 from mqgrad.experiments.netlab.lab import NetLab, list_labs
 from mqgrad.experiments.netlab.link import LinkShape, RateChange, parse_link_rates
 from mqgrad.experiments.netlab.run import LabResult, run_lab, run_on_new_lab
@@ -139,6 +143,27 @@ def test_without_root_or_tools_it_says_what_to_use(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(iproute.shutil, "which", lambda name, path=None: None)
     with pytest.raises(iproute.NetLabError, match=r"iproute2.*--link-mbit-per-s"), NetLab(2):
         pass
+
+
+def test_a_stale_lab_that_is_refused_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(netlab, "check_available", lambda: None)
+    monkeypatch.setattr(netlab, "list_labs", lambda: ["test-stale"])
+    monkeypatch.setattr(netlab, "_remove", removed.append)
+    lab = NetLab(2, name="test-stale")
+    for _ in range(2):  # the name is given back
+        with pytest.raises(iproute.NetLabError, match="a stale lab 'test-stale' exists"), lab:
+            pass
+    lab.close()
+    assert removed == []
+
+
+def test_without_root_there_is_no_folder_for_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = CliRunner().invoke(app, ["netlab", "--", "true"])
+    assert isinstance(done.exception, iproute.NetLabError)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["all", "", "a.b", "../x", "x" * 33])
