@@ -94,20 +94,24 @@ class RepriceCallback(BaseCallback):
     def _on_step(self) -> bool:
         # The transition under way is not in the buffer yet; it was shaped by the new potential already.
         if self.price.episodes != self._episodes:
-            self._reprice(slice(self.buffer.size()))
+            self._reprice()
             self._episodes, self._old = self.price.episodes, self.price.returns_to_go.copy()
         return True
 
-    def _reprice(self, rows: slice) -> None:
+    def _reprice(self) -> None:
         buffer = self.buffer
+        first = buffer.pos if buffer.full else 0
+        rows = (first + np.arange(buffer.size())) % buffer.buffer_size  # in the order of time
         spent = buffer.observations[rows, :, -1].astype(np.float64)
         after = buffer.next_observations[rows, :, -1].astype(np.float64)
         gained = buffer.observations[rows, :, self.history - 1].astype(np.float64)
         over = buffer.dones[rows] > 0
         cut = over | (buffer.timeouts[rows] > 0)
-        # Rows lie in the order of time, so the row above shows where the interval before began.
+        # The row above shows where the interval before began.
         before = np.where(np.roll(cut, 1, axis=0), 0.0, np.roll(spent, 1, axis=0))
-        before[:1] = 0.0  # there is no row yet where the first episode ended with its first interval
+        # No row is above the first, and there is none yet where the first episode ended with its first interval. Of a
+        # full buffer the first is what the transition under way replaces.
+        before[:1] = 0.0
         middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
         charged = self.price.price(middle, middle_after, gained, self._old)
         buffer.rewards[rows] += self.price.scale * (charged - self.price.price(middle, middle_after, gained))

@@ -101,6 +101,20 @@ def test_a_replay_buffer_holds_what_the_latest_potential_would_have_given(link: 
             replayed.reset()
 
 
+def test_a_full_replay_buffer_holds_the_same_as_a_larger_one() -> None:
+    def rewards(buffer_size: int) -> np.ndarray:
+        at_random = {"buffer_size": buffer_size, "learning_starts": 300}
+        config = TrainConfig(
+            output=Path("unused"), algo="dqn", total_steps=300, warm_start="none", hyperparameters=at_random
+        )
+        model = build_model(config, build_env(config, lambda: toy_env(budget_seconds=60.0)))
+        model.learn(300, callback=repricing(model))
+        buffer = model.replay_buffer  # type: ignore[attr-defined]
+        return np.roll(buffer.rewards[:, 0], -buffer.pos)  # the latest last
+
+    np.testing.assert_allclose(rewards(130), rewards(400)[-130:], atol=5e-4)
+
+
 def test_a_repeated_action_gains_what_its_intervals_gain_and_ends_with_the_episode() -> None:
     one_by_one, repeated = toy_env(max_steps=5), ActionRepeat(toy_env(max_steps=5), 3)
     for env in (one_by_one, repeated):
