@@ -19,6 +19,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
+from mqgrad.files import replace_file
 from mqgrad.saved_state import check_keys, check_version, restored_settings
 
 from .config import plain, with_clock
@@ -98,7 +99,7 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
 
 def save_settings(run: Path, settings: BitWidthSettings) -> None:
     """Write the environment's settings as ``run/environment.json``: an exported policy needs them."""
-    (run / "environment.json").write_text(_as_json(settings) + "\n")
+    replace_file(run / "environment.json", _as_json(settings) + "\n")
 
 
 def _as_json(settings: BitWidthSettings) -> str:

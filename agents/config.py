@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from mqgrad.files import replace_file
 from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clusters.clock import ModelClock
 
@@ -109,7 +110,7 @@ class TrainConfig:
 
     def save(self, path: Path) -> None:
         """Write as JSON; see :meth:`to_json`."""
-        path.write_text(self.to_json())
+        replace_file(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> "TrainConfig":

@@ -13,12 +13,12 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.export import export
 from mqgrad.agents.train import train
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.files import replace_file
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
 from .compare.grids import WIDE_GOODPUT
-from .files import replace_file
 from .plots import plot_runs
 from .runs import RunRecord, run_training
 from .sweep.grid import FP32, System

@@ -9,6 +9,7 @@ from typing import Any
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
+from mqgrad.files import replace_file
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
@@ -62,7 +63,7 @@ class RunRecord:
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        path.write_text(json.dumps(self.to_dict(), indent=1) + "\n")
+        replace_file(path, json.dumps(self.to_dict(), indent=1) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mqgrad.files import replace_file
 from mqgrad.trainers.settings import check_positive
 
 from ..signals import caught_signals
@@ -40,7 +41,7 @@ class LabResult:
 
     def write(self, path: Path) -> None:
         """Write the result as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        replace_file(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def run_on_new_lab(lab: NetLab, command: Sequence[str], logs: Path, **options: Any) -> LabResult:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import replace_file
+from mqgrad.files import replace_file
+
 from ..sweep.sweep import load_config, load_provenance, load_results
 from .sections import Figure, Folded, Listing, Part, Section, make_sections
 from .tables import Shaded, Table

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.files import replace_file
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.link import parse_emulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
-from ..files import replace_file
 from ..runs import RunRecord, run_training
 from .training_clock import TrainingClock, clock_path
 

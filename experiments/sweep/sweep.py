@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.agents.folder_lock import only_process_in
+from mqgrad.files import replace_file
 
-from ..files import replace_file
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
 from ..signals import caught_signals, stopped_by

@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from ..files import replace_file
+from mqgrad.files import replace_file
 
 
 def clock_path(record: Path) -> Path:

@@ -1,0 +1,20 @@
+"""Files that are whole whenever they are looked at."""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all, whatever ends this process meanwhile; one writer at a time.
+
+    What is there and no regular file, as /dev/stdout, is written to in its place.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text)
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
