@@ -16,7 +16,7 @@ from tqdm import tqdm
 from mqgrad.statistics.losses import log_loss
 from mqgrad.widths import format_width
 
-from .wrappers import TimePrice
+from .wrappers import SCALE, TimePrice
 
 TIMES = ("compute_seconds", "encode_seconds", "wire_seconds", "decode_seconds")
 
@@ -114,7 +114,7 @@ class RepriceCallback(BaseCallback):
         before[:1] = 0.0
         middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
         charged = self.price.price(middle, middle_after, gained, self._old)
-        buffer.rewards[rows] += self.price.scale * (charged - self.price.price(middle, middle_after, gained))
+        buffer.rewards[rows] += SCALE * (charged - self.price.price(middle, middle_after, gained))
 
 
 class LimitsCallback(BaseCallback):

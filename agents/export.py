@@ -41,33 +41,26 @@ _ENVIRONMENT = (
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
 
-def export(
-    model: BaseAlgorithm | str | Path,
-    path: str | Path,
-    *,
-    config: TrainConfig | None = None,
-    settings: BitWidthSettings | None = None,
-) -> FrozenPolicy:
+def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
     """Write the policy of a trained model to ``path`` and return it.
 
     The frozen policy picks exactly the actions of ``model.predict(observation, deterministic=True)``.
 
     Args:
-        model: a model, or the ``model.zip`` of one. Loading a zip runs code from it: open only your own.
+        model: a model with its environment, or the ``model.zip`` of a run folder, which tells how and in what
+            environment it was trained. Loading a zip runs code from it: open only your own.
         path: the ``.mqg`` file to write.
-        config: how the model was trained; by default the ``config.json`` of the zip's run folder.
-        settings: of the environment that it was trained in; by default those in the run folder, else those
-            of the model's environment, else of ``config``.
 
     Raises:
         ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
             networks, or a network that does not fit the environment's observation and widths; a damaged model.
         FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
     """
+    config: TrainConfig | None = None
+    settings: BitWidthSettings | None = None
     if not isinstance(model, BaseAlgorithm):
         run = _run_folder(Path(model))
-        config = config or _saved_config(run)
-        settings = settings or load_settings(run)
+        config, settings = _saved_config(run), load_settings(run)
         model = load_model(Path(model), algorithm_class(config.algo))
     settings = settings or _settings_of(model, config)
     layers, activation = network_layers(model.policy)
@@ -175,7 +168,9 @@ def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSe
     if config is not None:
         arguments = config.env_arguments()
         return make_settings(arguments.pop("preset", None), arguments)
-    raise FileNotFoundError("nothing says what environment the model was made for; give config or settings")
+    raise FileNotFoundError(
+        "nothing says what environment the model was made for; give it one, or export the model.zip of its run folder"
+    )
 
 
 def _run_folder(zip_path: Path) -> Path:

@@ -17,6 +17,7 @@ from mqgrad.statistics.step_times import optimistic_seconds
 Array = npt.NDArray[np.float64]
 
 TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
+STEPS, BATCH_SIZE = 2500, 256  # of the imitation
 
 
 def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Array, Array]:
@@ -108,14 +109,7 @@ def _imagined_efficiencies(
     return log_efficiency(scales * noises_2n[rng.integers(2, size=count)], update_exponents[:, None], unpaid)
 
 
-def imitate_goodput(
-    model: BaseAlgorithm,
-    schema: ObservationSchema,
-    *,
-    steps: int = 2500,
-    batch_size: int = 256,
-    seed: int = 0,
-) -> None:
+def imitate_goodput(model: BaseAlgorithm, schema: ObservationSchema, *, seed: int = 0) -> None:
     """Train the network of a DQN, PPO or A2C model to decide as the goodput rule does; seconds, no environment.
 
     Q values are fitted to the expected advantages, so that learning goes on from values of the right size;
@@ -134,9 +128,9 @@ def imitate_goodput(
         )
     rng = np.random.default_rng(seed)
     optimizer = torch.optim.Adam(model.policy.parameters(), lr=2e-3)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / steps)
-        observations = imagined_observations(schema, batch_size, rng)
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / STEPS)
+        observations = imagined_observations(schema, BATCH_SIZE, rng)
         target = torch.as_tensor(expected_advantage(observations, schema), dtype=torch.float32)
         loss = _imitation_loss(model, torch.as_tensor(observations, dtype=torch.float32), target)
         optimizer.zero_grad()

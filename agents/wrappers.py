@@ -14,6 +14,8 @@ Array = npt.NDArray[np.float64]
 Wrapper = TypeVar("Wrapper", bound=gymnasium.Wrapper)
 
 MEMORY = 10  # episodes that the potential averages over
+SCALE = 10.0  # brings a step's reward, about 0.03, to the size that default learning rates expect
+CELLS = 20  # of the grid on which the potential is kept
 STEADY = 0.2  # part of a usual return that an episode's own is steadied with
 
 
@@ -152,25 +154,14 @@ class TimePrice(gymnasium.Wrapper):
         env: an ``mqgrad/BitWidth-v0``.
         budget_seconds: length of its episodes.
         by_pace: whether k follows the episode: for episodes on different links.
-        scale: brings a step's reward, about 0.03, to the size that default learning rates expect.
-        cells: of the grid.
     """
 
-    def __init__(
-        self,
-        env: gymnasium.Env,
-        *,
-        budget_seconds: float,
-        by_pace: bool = False,
-        scale: float = 10.0,
-        cells: int = 20,
-    ) -> None:
+    def __init__(self, env: gymnasium.Env, *, budget_seconds: float, by_pace: bool = False) -> None:
         super().__init__(env)
         self.budget_seconds = budget_seconds
         self.by_pace = by_pace
-        self.scale = scale
-        self.grid = np.linspace(0.0, 1.0, cells + 1)
-        self.returns_to_go = np.zeros(cells + 1)
+        self.grid = np.linspace(0.0, 1.0, CELLS + 1)
+        self.returns_to_go = np.zeros(CELLS + 1)
         self.episodes = 0
         self._elapsed = 0.0
         self._path: list[tuple[float, float]] = []
@@ -189,7 +180,7 @@ class TimePrice(gymnasium.Wrapper):
             self._learn()
         # Nothing is to come after an end, whether the budget was spent or training diverged before that.
         spent_after = 1.0 if terminated or truncated else self._path[-1][0]
-        shaped = self.scale * (float(reward) - float(self.price(spent, spent_after, gained)))
+        shaped = SCALE * (float(reward) - float(self.price(spent, spent_after, gained)))
         return observation, shaped, terminated, truncated, info
 
     def _middle(self, elapsed: float) -> float:

@@ -115,12 +115,12 @@ class NetLab:
         within = [find_tool("ip"), "netns", "exec", self._namespace(host), *command]
         return subprocess.Popen(within, start_new_session=True, **options)
 
-    def set_rate(self, rate_mbit_per_s: float | None, host: int | None = None) -> None:
-        """Give one host's link, or every link, another rate, in both directions; None: not shaped."""
+    def set_rate(self, rate_mbit_per_s: float | None) -> None:
+        """Give every link another rate, in both directions; None: not shaped."""
         shape = self.link.at(rate_mbit_per_s)
-        for each in range(self.hosts) if host is None else [host]:
-            _shape(self._namespace(each), INTERFACE, shape)
-            _shape(self._namespace("hub"), f"port{each}", shape)
+        for host in range(self.hosts):
+            _shape(self._namespace(host), INTERFACE, shape)
+            _shape(self._namespace("hub"), f"port{host}", shape)
 
     def counters(self) -> list[Counters]:
         """Bytes that each host has received and sent since the lab was built.
@@ -134,9 +134,9 @@ class NetLab:
         ports = [ends[f"port{host}"] for host in range(self.hosts)]
         return [Counters(rx_bytes=port["tx"]["bytes"], tx_bytes=port["rx"]["bytes"]) for port in ports]
 
-    def kill_all(self) -> list[int]:
-        """Kill every process on the hosts; returns those that still run after 5 seconds."""
-        return _kill_processes([self._namespace(host) for host in range(self.hosts)])
+    def kill_all(self) -> None:
+        """Kill every process on the hosts; they are given 5 seconds to vanish."""
+        _kill_processes([self._namespace(host) for host in range(self.hosts)])
 
     def close(self) -> None:
         """Kill every process on the hosts and remove the lab. May be called twice.

@@ -65,14 +65,13 @@ def run_lab(
     *,
     schedule: Iterable[RateChange] = (),
     timeout_seconds: float | None = None,
-    stream: bool = True,
     caught_signals: Sequence[int] = (),
 ) -> LabResult:
     """Run a command on every host of a lab at once, as torchrun would on as many machines.
 
     1. Start it on every host with torchrun's variables set.
-    2. Until all have ended: follow rank 0's output, change rates on schedule, look for a failure, the time limit
-       or a signal, each of which stops the others within 10 seconds.
+    2. Until all have ended: copy rank 0's output to this process's own, change rates on schedule, look for a failure,
+       the time limit or a signal, each of which stops the others within 10 seconds.
     3. Read the counters and write ``netlab.json`` beside the logs, ``rank0.stdout.log`` and so on.
 
     Args:
@@ -81,7 +80,6 @@ def run_lab(
         logs: folder for logs, made if need be.
         schedule: rates and when they come into force; may have no end.
         timeout_seconds: stop the command after this time; None: never.
-        stream: copy rank 0's output to this process's own.
         caught_signals: filled by a signal handler with the numbers of signals that ask to stop.
 
     Raises:
@@ -94,7 +92,7 @@ def run_lab(
         before = lab.counters()
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
-        tails = _follow_rank_0(logs, stack) if stream else []
+        tails = _follow_rank_0(logs, stack)
         rates = RateSchedule(lab, schedule, lambda: time.monotonic() - started)
         try:
             while (stop := job.reason_to_stop(caught_signals, timeout_seconds)) is None:  # 2

@@ -13,7 +13,7 @@ from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.checkpoint import find_time_price
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import repricing
-from mqgrad.agents.wrappers import ActionRepeat, BudgetEnds, TimePrice
+from mqgrad.agents.wrappers import SCALE, ActionRepeat, BudgetEnds, TimePrice
 from mqgrad.envs import BitWidthEnv
 
 BUDGET = 100.0
@@ -30,7 +30,7 @@ def test_widths_of_equal_goodput_are_worth_the_same_right_after_a_switch() -> No
     env = TimePrice(BitWidthEnv(cluster=cluster, budget_seconds=BUDGET, interval=20), budget_seconds=BUDGET)
     env.returns_to_go = 0.001 * goodput(2, mbit_per_s) * BUDGET * (1 - env.grid)
     env.reset(seed=0)
-    typical = env.scale * 0.001 * efficiency(2) * 20
+    typical = SCALE * 0.001 * efficiency(2) * 20
     for action in (1, 3, 1, 1, 3, 3, 1):
         shaped = env.step(np.int64(action))[1]
         assert abs(float(shaped)) < 0.1 * typical

@@ -42,9 +42,9 @@ def test_a_link_that_switches_begins_anew_with_every_run(
     rates: list[float | None] = []
     set_rate = NetLab.set_rate
 
-    def recording(lab: NetLab, rate_mbit_per_s: float | None, host: int | None = None) -> None:
+    def recording(lab: NetLab, rate_mbit_per_s: float | None) -> None:
         rates.append(rate_mbit_per_s)
-        set_rate(lab, rate_mbit_per_s, host)
+        set_rate(lab, rate_mbit_per_s)
 
     monkeypatch.setattr(NetLab, "set_rate", recording)
     command = [sys.executable, "-c", ECHO]
