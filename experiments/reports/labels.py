@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.controllers.registry import is_policy
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width
 
 from ..sweep.grid import FP32, HOOKED_FP32, SILENT, System
@@ -57,11 +58,6 @@ def is_marked(system: str) -> bool:
 def has_policy(system: str) -> bool:
     """Whether a policy decides in it."""
     return is_policy(System.parse(system).controller or "")
-
-
-def is_policy(controller: str) -> bool:
-    """Whether this is a policy file, or the one that comes with the package."""
-    return controller == "default" or controller.endswith(".mqg")
 
 
 def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from mqgrad.controllers.registry import is_policy
 from mqgrad.policies.policy import policy_path
 from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.workloads.workload import make_workload, workload_settings
@@ -81,7 +82,7 @@ class SweepConfig:
     def policy_digests(self) -> dict[str, str]:
         """A digest of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
-        policies = sorted(name for name in controllers if name == "default" or name.endswith(".mqg"))
+        policies = sorted(filter(is_policy, controllers))
         return {name: file_digest(policy_path(name)) for name in policies}
 
     def cells(self) -> Iterator[Cell]:

@@ -41,6 +41,11 @@ def controller_names() -> tuple[str, ...]:
     return tuple(_CONTROLLERS)
 
 
+def is_policy(spec: str) -> bool:
+    """Whether a controller's name is a policy file's, or that of the policy that comes with the package."""
+    return spec == "default" or spec.endswith(".mqg")
+
+
 def make_controller(spec: str, budget_seconds: float | None = None, seed: int | None = None) -> Controller:
     """Build a controller from its name and arguments, or from the path of a frozen policy file (``*.mqg``).
 
@@ -59,7 +64,7 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
         drawn = {} if seed is None else {"seed": seed}
         controller: Controller = build_named("controller", _CONTROLLERS, spec, **drawn)
         return controller
-    if spec.endswith(".mqg") or spec == "default":
+    if is_policy(spec):
         return load_policy(spec, budget_seconds=budget_seconds)
     if name == HINDSIGHT:
         raise ValueError(
