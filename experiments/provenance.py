@@ -1,10 +1,14 @@
 """Where figures come from: versions, machine, and revision of the source."""
 
+import datetime
 import hashlib
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mqgrad import cuda_ext
 from mqgrad.trainers.versions import git_revision, package_versions
@@ -28,11 +32,38 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
         },
         "machine": {
             **processor(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": available_cores(),
             "kernel": f"{platform.system()} {platform.release()}",
             **({} if of_labs else {"tcp": tcp_congestion_control()}),
         },
     }
+
+
+def script_origin(launcher: str = "python") -> dict[str, Any]:
+    """As :func:`provenance`, with the command that started this script and the date."""
+    command = " ".join([launcher, *sys.argv])
+    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
+
+
+def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:
+    """Machine, versions, date and what else the machine is doing, as plain types; ``of_labs`` as in provenance."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # runnable processes, mean of a minute
+    huge_pages = os.environ.get("THP_MEM_ALLOC_ENABLE") == "1"  # of what torch allocates: inputs of the codec
+    return {
+        "date": datetime.date.today().isoformat(),
+        "quick": quick,
+        "load_average": load,
+        "vector_extension": torch.backends.cpu.get_cpu_capability(),
+        "huge_pages": huge_pages,
+        **provenance(of_labs=of_labs),
+    }
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str | None]:

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import dataclasses
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ import torch
 
 from mqgrad.widths import Width
 
+from ..provenance import available_cores
 from .coders import SEED, Coder, Skipped, our_coders
 
 MEAN_OF = 4  # payloads
@@ -100,7 +100,7 @@ def measure_codec(
     peers: list[CodecFigures] = []
     skipped: list[Skipped] = []
     notes: dict[str, None] = {}
-    for threads in thread_counts or sorted({1, available_threads()}):
+    for threads in thread_counts or sorted({1, available_cores()}):
         with num_threads(threads):
             for bits in widths:
                 figures += measure_group(our_coders(bits, x.numel()), x, threads, rounds)
@@ -195,13 +195,6 @@ def _nmse(coder: Coder, x: torch.Tensor) -> float:
         coder.decode_add(decoded, coder.encode(x))
         error += float(decoded.sub_(x).square().sum(dtype=torch.float64))
     return error / coder.error_calls / float(x.square().sum(dtype=torch.float64))
-
-
-def available_threads() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """The command ``mqgrad bench``."""
 
 import dataclasses
-import datetime
 import json
 import os
 from pathlib import Path
@@ -42,6 +41,7 @@ def bench(
     """
     from mqgrad.trainers.workloads.workload import make_workload
 
+    from ..provenance import describe_run
     from ..settings import parse_settings
     from .tables import machine_line, print_codec, print_transport
 
@@ -70,26 +70,6 @@ def bench(
         print_transport(transport, rates, console)
     if json_file is not None and _rank() == 0:
         json_file.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:
-    """Machine, versions, date and what else the machine is doing, as plain types; ``of_labs`` as in provenance."""
-    import torch
-
-    from ..provenance import provenance
-
-    vector_extension = torch.backends.cpu.get_cpu_capability()
-    date = datetime.date.today().isoformat()
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # runnable processes, mean of a minute
-    huge_pages = os.environ.get("THP_MEM_ALLOC_ENABLE") == "1"  # of what torch allocates: inputs of the codec
-    return {
-        "date": date,
-        "quick": quick,
-        "load_average": load,
-        "vector_extension": vector_extension,
-        "huge_pages": huge_pages,
-        **provenance(of_labs=of_labs),
-    }
 
 
 def _rank() -> int:

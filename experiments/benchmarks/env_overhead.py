@@ -11,11 +11,9 @@ Beside it, with far less noise, the time that steps spend outside of the cluster
 """
 
 import argparse
-import datetime
 import json
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ import numpy as np
 
 import mqgrad.envs
 from mqgrad.experiments.machine_load import OthersLoad
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 from mqgrad.trainers import Distributed
 
 WORKLOAD, NUM_WORKERS = "digits-cnn", 2
@@ -141,9 +139,7 @@ def main() -> None:
         pairs = measure(cluster)
         own = own_share(cluster)
     report = {
-        "command": " ".join(["python", *sys.argv]),
-        "date": datetime.date.today().isoformat(),
-        **provenance(),
+        **script_origin(),
         "others_cores": others.cores(),
         "workload": WORKLOAD,
         "num_workers": NUM_WORKERS,

@@ -15,7 +15,6 @@ import argparse
 import json
 import math
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ import mqgrad.envs
 from mqgrad.agents.config import with_clock
 from mqgrad.agents.warm_start import rule_action
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.signals import exit_on_sigterm
 from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import load_policy
@@ -159,7 +158,7 @@ def report(played: Sequence[Episode], environment: Mapping[str, Any], file: Path
     """Print the table and write all episodes."""
     print_table(played)
     if file is not None:
-        origin = {"command": " ".join(["python", *sys.argv]), **provenance(), "environment": environment}
+        origin = {**script_origin(), "environment": environment}
         episodes = [episode._asdict() for episode in played]
         file.write_text(json.dumps({**origin, "episodes": episodes}, indent=1) + "\n")
 

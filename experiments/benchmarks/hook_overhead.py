@@ -22,7 +22,7 @@ import torch.distributed as dist
 from mqgrad.controllers import make_controller
 from mqgrad.experiments.bench.steps import Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 from mqgrad.trainers.workloads.workload import make_workload
 
 PLAIN = "plain"
@@ -42,7 +42,7 @@ def main() -> None:
             "rounds": options.rounds,
             "plain_milliseconds": 1e3 * sorted(seconds[PLAIN])[options.rounds // 2],
             "ratio_to_plain": figures,
-            **provenance(),
+            **script_origin(f"torchrun --nproc-per-node {dist.get_world_size()}"),
         }
         options.json.write_text(json.dumps(report, indent=1) + "\n")
         print_report(report)

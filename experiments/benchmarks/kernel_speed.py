@@ -11,7 +11,6 @@ Printed is what the fastest rounds did, from the lowest call to the highest.
 """
 
 import argparse
-import datetime
 import json
 import os
 import statistics
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 import instruction_sets
 
 from mqgrad.experiments.machine_load import OthersLoad
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 
 HARNESS = Path(__file__).with_suffix(".cpp")
 
@@ -123,9 +122,7 @@ def main() -> None:
     print_table(figures)
     if options.json is not None:
         report = {
-            "command": " ".join(["python", *sys.argv]),
-            "date": datetime.date.today().isoformat(),
-            **provenance(),
+            **script_origin(),
             "compiler": compiler_version(),
             "others_cores": others_cores,
             "rounds": options.rounds,

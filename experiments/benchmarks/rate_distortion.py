@@ -27,7 +27,7 @@ from mqgrad.codecs.rotation import ROTATED_WIDTHS, RotationCodec
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench.peers import find_peers
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
 
 SEED = 1
@@ -170,8 +170,7 @@ def main(folder: Path) -> None:
     codes, skipped = all_codes()
     points = [measure(source, code) for source in sources for code in codes]
     report = {
-        "command": f"python experiments/benchmarks/rate_distortion.py {folder}",
-        **provenance(),
+        **script_origin(),
         "bucket_size": BUCKET_SIZE,
         "world_size": WORLD_SIZE,
         "elements": {source.name: source.numel for source in sources},

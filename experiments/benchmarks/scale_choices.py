@@ -24,7 +24,7 @@ from rate_distortion import Code, measure, send_coded, sent_as
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.quantization_noise import ROTATED_NOISE
 from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 
 BUCKET_SIZE = 512  # the default
 BUCKET_SIZES = (128, 256, 512, 1024, 2048, 4096)
@@ -138,8 +138,7 @@ def main(path: Path) -> None:
     sizes = [row for source in sources for row in measure_sizes(source)]
     places = [row for source in sources for row in measure_places(source)]
     report = {
-        "command": f"python experiments/benchmarks/scale_choices.py {path}",
-        **provenance(),
+        **script_origin(),
         "sizes": sizes,
         "places": places,
     }

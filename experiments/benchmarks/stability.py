@@ -16,7 +16,6 @@ import json
 import math
 import multiprocessing
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.experiments.provenance import provenance
+from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.settings import parse_settings
 from mqgrad.trainers import ModelClock, Simulated
 from mqgrad.widths import WIDTHS, Width, format_width, parse_width
@@ -134,8 +133,7 @@ def main() -> None:
     print_table(runs)
     if options.json is not None:
         report = {
-            "command": " ".join(["python", *sys.argv]),
-            **provenance(),
+            **script_origin(),
             "workload": options.workload,
             "settings": settings,
             "world_size": WORLD_SIZE,

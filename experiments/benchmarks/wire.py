@@ -34,7 +34,6 @@ from mqgrad.collectives.transport import Transport
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
-from mqgrad.experiments.bench.command import describe_run
 from mqgrad.experiments.bench.transport import average, combine_ranks, gradient_work, median, world
 from mqgrad.experiments.netlab.job import log_tail
 from mqgrad.experiments.netlab.lab import NetLab
@@ -42,6 +41,7 @@ from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab.run import run_on_new_lab
 from mqgrad.experiments.netlab.sent_bytes import count_bytes
 from mqgrad.experiments.netlab.tcp import DEFAULT_CONGESTION_CONTROL
+from mqgrad.experiments.provenance import describe_run, script_origin
 from mqgrad.layout import LayoutTable
 from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import Width, format_width, parse_width
@@ -124,7 +124,7 @@ def main() -> None:
 def measure_on_labs(options: argparse.Namespace) -> int:
     """One lab after another; returns the exit status."""
     report = {
-        "command": " ".join(["python", *sys.argv]),
+        **script_origin(),
         **describe_run(quick=False, of_labs=True),
         "hosts": options.hosts,
         "topology": options.topology,

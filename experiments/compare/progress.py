@@ -1,6 +1,5 @@
 """A sweep from the command line: progress, an estimate of the time that is left, and the report."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..netlab.iproute import NetLabError
+from ..provenance import available_cores
 from ..reports.pages import write_report
 from ..sweep.cell import server_options
 from ..sweep.config import SweepConfig
@@ -64,5 +64,5 @@ def estimate_seconds(config: SweepConfig, cells: Sequence[Cell]) -> float | None
         return None
     served = [(cell.link, server_options(cell, config)) for cell in cells]
     starts = sum(1 for number, each in enumerate(served) if number == 0 or each != served[number - 1])
-    start_up = _START_UP_CORE_SECONDS * config.hosts / (os.cpu_count() or 1)
+    start_up = _START_UP_CORE_SECONDS * config.hosts / available_cores()
     return starts * start_up + sum((1 + _BESIDES_TRAINING) * (budget or 0.0) for budget in budgets)

@@ -1,11 +1,13 @@
 """Which machine figures are said to come from."""
 
+import datetime
 import platform
+import sys
 from pathlib import Path
 
 import pytest
 
-from mqgrad.experiments.provenance import processor, provenance
+from mqgrad.experiments.provenance import processor, provenance, script_origin
 
 ZEN_4 = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n"
 ZEN_5 = "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
@@ -29,3 +31,11 @@ def test_the_first_processor_is_told(cpuinfo: str, told: tuple[str | None, ...],
 def test_where_the_kernel_tells_nothing_there_is_the_architecture(tmp_path: Path) -> None:
     assert processor(tmp_path / "cpuinfo")["cpu"] == platform.machine()
     assert set(processor()) <= set(provenance()["machine"])
+
+
+def test_a_script_tells_its_command_and_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["measure.py", "--json", "figures.json"])
+    origin = script_origin("torchrun --nproc-per-node 2")
+    assert origin["command"] == "torchrun --nproc-per-node 2 measure.py --json figures.json"
+    assert origin["date"] == datetime.date.today().isoformat()
+    assert set(provenance()) < set(origin)
