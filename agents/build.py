@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from mqgrad.envs import BitWidthSettings
+from mqgrad.envs import ENV_ID, BitWidthSettings
 
 from .config import TrainConfig
 from .sarsa import Sarsa
@@ -150,9 +150,7 @@ def starts_warm(config: TrainConfig, settings: BitWidthSettings) -> bool:
 
 
 def _registered(config: TrainConfig) -> MakeEnv:
-    import mqgrad.envs  # noqa: F401  (registers the environment)
-
-    return lambda: gymnasium.make("mqgrad/BitWidth-v0", **config.env_arguments())
+    return lambda: gymnasium.make(ENV_ID, **config.env_arguments())
 
 
 def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:

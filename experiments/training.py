@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import gymnasium
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import OF_THE_AGENT, TrainConfig, plain
 from mqgrad.agents.train import check_writable, train
+from mqgrad.envs import ENV_ID
 from mqgrad.envs.settings import make_settings
 from mqgrad.trainers.clusters.clock import ModelClock
 from mqgrad.trainers.clusters.distributed import Distributed
@@ -67,10 +69,6 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
     """Train a policy; returns the model's path, or None on the serving ranks of a torchrun job."""
     if not under_torchrun():
         return train(config, resume=resume)
-    import gymnasium
-
-    import mqgrad.envs  # noqa: F401 (registers the environment)
-
     env = config.env_arguments()
     settings = make_settings(env.get("preset"), {name: env[name] for name in env if name != "preset"})
     with open_cluster(
@@ -81,7 +79,7 @@ def train_policy(config: TrainConfig, *, resume: bool) -> Path | None:
         return train(
             dataclasses.replace(config, env={**config.env, "num_workers": cluster.world_size}),
             resume=resume,
-            make_env=lambda: gymnasium.make("mqgrad/BitWidth-v0", cluster=cluster, **env),
+            make_env=lambda: gymnasium.make(ENV_ID, cluster=cluster, **env),
         )
 
 
