@@ -1,9 +1,7 @@
 """Train a bit-selection policy: one run folder from the first decision to the final model."""
 
 import contextlib
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -15,6 +13,8 @@ from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils.tensorboard import SummaryWriter
+
+from mqgrad.trainers.signals import signals_to, stopped_by
 
 from .build import MakeEnv, algorithm_class, build_env, build_model, check_agent
 from .callbacks import (
@@ -56,10 +56,8 @@ class Interruption:
 
     def reraise(self) -> None:
         """Tell the caller that the run was cut short, as the signal would have without us."""
-        if self.signal == signal.SIGINT:
-            raise KeyboardInterrupt
         if self.signal is not None:
-            raise SystemExit(128 + self.signal)
+            raise stopped_by(self.signal)
 
 
 def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None = None) -> Path:
@@ -95,7 +93,11 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
     check_agent(config)
     config.to_json()  # what cannot be saved is found before workers start
     interruption = Interruption()
-    with _signals(interruption), _one_thread(), contextlib.closing(build_env(config, make_env)) as env:
+    with (
+        signals_to(interruption.handle),
+        _one_thread(),
+        contextlib.closing(build_env(config, make_env)) as env,
+    ):
         settings = env.get_attr("settings")[0]
         if checkpoint is not None:
             check_settings(config.output, settings)
@@ -222,23 +224,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _signals(interruption: Interruption) -> Iterator[None]:
-    """Route Ctrl-C, SIGTERM and SIGHUP to ``interruption``, where they are not ignored, as the last is under nohup.
-
-    Only the main thread may; elsewhere nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, interruption.handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from mqgrad.trainers.signals import signals_to
+
 
 def exit_on_sigterm() -> None:
     """From now on SIGTERM and SIGHUP end this process by ``SystemExit``: workers and temporary folders go with it.
@@ -25,25 +27,9 @@ def exit_on_sigterm() -> None:
             signal.signal(number, leave)
 
 
-def stopped_by(number: int) -> KeyboardInterrupt | SystemExit:
-    """What to raise once a caught signal has been heeded, to end as by the signal itself: a KeyboardInterrupt for
-    SIGINT, for others a SystemExit with 128 and their number."""
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-
-
 @contextlib.contextmanager
 def caught_signals() -> Iterator[list[int]]:
     """Collect SIGINT, SIGTERM and SIGHUP by number instead of dying of them; none outside the main thread."""
     caught: list[int] = []
-    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    if threading.current_thread() is not threading.main_thread():
-        numbers = []  # only the main thread may handle signals
-    previous = {number: signal.getsignal(number) for number in numbers}
-    for number, handler in previous.items():
-        if handler is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, lambda number, frame: caught.append(number))
-    try:
+    with signals_to(lambda number, frame: caught.append(number)):
         yield caught
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

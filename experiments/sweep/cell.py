@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mqgrad.trainers.signals import stopped_by
+
 from ..machine_load import OthersLoad
 from ..netlab.iproute import NetLabError
 from ..netlab.job import find_program
 from ..provenance import git_revision
-from ..signals import stopped_by
 from .config import SweepConfig
 from .grid import Cell, Link, System
 from .result import REASON_CHARACTERS, CellResult, Ending, result_of

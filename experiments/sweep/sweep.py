@@ -11,10 +11,11 @@ from typing import Any
 
 from mqgrad.agents.folder_lock import only_process_in
 from mqgrad.files import replace_file
+from mqgrad.trainers.signals import stopped_by
 
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
-from ..signals import caught_signals, stopped_by
+from ..signals import caught_signals
 from .cell import CellRunner, Place, default_program
 from .config import SweepConfig
 from .grid import Cell, Link

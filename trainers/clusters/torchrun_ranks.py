@@ -5,13 +5,13 @@ import contextlib
 import datetime
 import os
 import signal
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from ..signals import signals_to
 from ..workloads.workload import Workload
 from .control_channel import ControlChannel
 from .errors import LONGER, WorkerError
@@ -79,7 +79,8 @@ class TorchrunRanks:
         Raises:
             WorkerError: a rank failed or hangs, or rank 0 is gone.
         """
-        with _deaf_to_signals(), self._ending_on_failure():
+        deaf = signals_to(signal.SIG_IGN, (signal.SIGINT, signal.SIGTERM))
+        with deaf, self._ending_on_failure():
             while (command := self._channel.tell(None, _IDLE_SECONDS)) is not None:
                 self._carry_out(command)
         self._end()
@@ -140,20 +141,6 @@ class TorchrunRanks:
             rank, failure = min(failures.items(), key=lambda item: item[1].order)
             raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
-
-
-@contextlib.contextmanager
-def _deaf_to_signals() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM; only the main thread may, elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:

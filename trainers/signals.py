@@ -1,0 +1,38 @@
+"""Signals that ask to end, routed elsewhere for a while."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def signals_to(
+    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
+    numbers: Sequence[signal.Signals] = _ENDING,
+) -> Iterator[None]:
+    """Route signals to a handler until the block ends, where they are not ignored, as SIGHUP is under nohup.
+
+    Only the main thread may; elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: own for number, own in before.items() if own is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, own in before.items():
+            signal.signal(number, own)
+
+
+def stopped_by(number: int) -> KeyboardInterrupt | SystemExit:
+    """What to raise once a caught signal has been heeded, to end as by the signal itself: a KeyboardInterrupt for
+    SIGINT, for others a SystemExit with 128 and their number."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
