@@ -73,27 +73,15 @@ def run(
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .oracle import oracle_trials, run_oracle, trials_table
-    from .runs import default_controller
     from .training import check_run, open_cluster, read_once, run_once
 
     if iterations is None and budget_seconds is None:
         iterations = 200
     link = parse_link(link_mbit_per_s, link_latency_ms)
-    make_method(method)  # mistakes are found before any worker starts
-    if compressor is not None and not has_width(method):
-        raise ValueError(
-            f"--method {method} sends in a way of its own, and --compressor {compressor} would change nothing: "
-            "leave one of them out"
-        )
-    compressor = compressor or DEFAULT_COMPRESSOR
-    make_compressor(compressor)
+    compressor = _checked_compressor(compressor, method)  # mistakes are found before any worker starts
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
-    if trials and not has_width(method):
-        raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
-    if has_width(method) and not trials:
-        controller = chosen = controller or default_controller(compressor)
-        read_once(lambda: make_controller(chosen).initial_bits)
+    controller = _checked_controller(controller, compressor, method, is_oracle=bool(trials))
     with open_cluster(workload, parse_settings(settings, data_root), num_workers, timeout_seconds) as cluster:
         if cluster is None:
             return
@@ -118,6 +106,36 @@ def run(
         else:
             result = train(controller, tensorboard=tensorboard, record=record)
     Console(markup=False).print(_run_table(result, title))  # a path may have brackets
+
+
+def _checked_compressor(compressor: str | None, method: str) -> str:
+    """The compressor of a run, as it was named or the default."""
+    make_method(method)
+    if compressor is not None and not has_width(method):
+        raise ValueError(
+            f"--method {method} sends in a way of its own, and --compressor {compressor} would change nothing: "
+            "leave one of them out"
+        )
+    compressor = compressor or DEFAULT_COMPRESSOR
+    make_compressor(compressor)
+    return compressor
+
+
+def _checked_controller(
+    controller: str | None, compressor: str, method: str, *, is_oracle: bool
+) -> str | None:
+    """The controller of a run: as it was named, or the default where there is a width and no oracle to choose it."""
+
+    from .runs import default_controller
+    from .training import read_once
+
+    if is_oracle and not has_width(method):
+        raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
+    if is_oracle or not has_width(method):
+        return controller
+    chosen = controller or default_controller(compressor)
+    read_once(lambda: make_controller(chosen).initial_bits)
+    return chosen
 
 
 def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
