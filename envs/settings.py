@@ -72,6 +72,12 @@ class BitWidthSettings:
         _check_choice("observation", self.observation, KINDS)
         _check_choice("action", self.action, ACTIONS)
         _check_choice("reward", self.reward, REWARDS)
+        self._set_widths()
+        self._check_numbers()
+        self._check_together()
+        object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
+
+    def _set_widths(self) -> None:
         schema = ObservationSchema(kind=self.observation, widths=tuple(self.widths), history=self.history)
         object.__setattr__(self, "widths", schema.widths)
         if self.initial_bits is None:
@@ -81,6 +87,8 @@ class BitWidthSettings:
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
+
+    def _check_numbers(self) -> None:
         counts = ("num_workers", "interval", "opening", "period")
         check_positive_ints(**{name: getattr(self, name) for name in counts})
         if self.max_steps is not None:
@@ -89,6 +97,10 @@ class BitWidthSettings:
             check_positive(budget_seconds=self.budget_seconds)
         check_positive(timeout_seconds=self.timeout_seconds, discount_per_second=self.discount_per_second)
         check_not_negative(link_latency_ms=self.link_latency_ms, divergence_penalty=self.divergence_penalty)
+        if self.discount_per_second > 1:
+            raise ValueError(f"discount_per_second must be at most 1, not {self.discount_per_second!r}")
+
+    def _check_together(self) -> None:
         if self.clock is not None and not isinstance(self.clock, ModelClock):
             raise ValueError(f"clock {self.clock!r} must be None, for measured seconds, or a ModelClock")
         if self.simulated and self.clock is None:
@@ -97,11 +109,8 @@ class BitWidthSettings:
             )
         if self.period > 1 and self.clock is not None:
             raise ValueError(f"period {self.period} needs measured seconds: a clock models single iterations")
-        if self.discount_per_second > 1:
-            raise ValueError(f"discount_per_second must be at most 1, not {self.discount_per_second!r}")
         if self.budget_seconds is None and self.max_steps is None:
             raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")
-        object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
 
     @property
     def schema(self) -> ObservationSchema:
