@@ -1,7 +1,6 @@
 """Train a bit-selection policy: one run folder from the first decision to the final model."""
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -34,7 +33,7 @@ from .checkpoint import (
     save_settings,
 )
 from .config import OF_THE_AGENT, TrainConfig, plain
-from .folder_lock import only_process_in
+from .run_folder import check_writable, only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
 
@@ -109,22 +108,6 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
             model.save(config.output / "model.zip")
         interruption.reraise()
     return config.output / "model.zip"
-
-
-def check_writable(folder: Path) -> None:
-    """Create ``folder`` and prove that a file can be written there.
-
-    Raises:
-        OSError: naming the folder and the remedy.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OSError(
-            error.errno, f"cannot write to {folder} ({error.strerror}); choose another output folder"
-        ) from error
 
 
 def _starting_point(config: TrainConfig, resume: bool) -> Path | None:

@@ -20,9 +20,9 @@ from mqgrad.widths import Width
 
 from .compare.grids import WIDE_GOODPUT
 from .plots import plot_runs
+from .recorded_run import progress_with_status
 from .runs import RunRecord, run_training
 from .sweep.grid import FP32, System
-from .training import progress_with_status
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0

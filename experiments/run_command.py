@@ -73,7 +73,8 @@ def run(
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .oracle import oracle_trials, run_oracle, trials_table
-    from .training import check_run, open_cluster, read_once, run_once
+    from .ranks import open_cluster, read_once
+    from .recorded_run import check_run, run_once
 
     if iterations is None and budget_seconds is None:
         iterations = 200
@@ -125,9 +126,8 @@ def _checked_controller(
     controller: str | None, compressor: str, method: str, *, is_oracle: bool
 ) -> str | None:
     """The controller of a run: as it was named, or the default where there is a width and no oracle to choose it."""
-
+    from .ranks import read_once
     from .runs import default_controller
-    from .training import read_once
 
     if is_oracle and not has_width(method):
         raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")

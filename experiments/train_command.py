@@ -83,7 +83,8 @@ def train(
     """
     from mqgrad.agents.config import TrainConfig
 
-    from .training import read_once, resume_config
+    from .ranks import read_once
+    from .training import resume_config
 
     env = {
         "workload": workload,
@@ -163,7 +164,7 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
 def _how_to_go_on(run: Path) -> str:
     from mqgrad.agents.checkpoint import latest_checkpoint
 
-    from .training import under_torchrun
+    from .ranks import under_torchrun
 
     if latest_checkpoint(run) is None:
         return "stopped before there was anything to save"

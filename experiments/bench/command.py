@@ -76,7 +76,7 @@ def _rank() -> int:
     """Rank in the torchrun job, 0 outside."""
     from mqgrad.trainers.clusters.torchrun_ranks import check_torchrun
 
-    from ..training import under_torchrun
+    from ..ranks import under_torchrun
 
     if not under_torchrun():
         return 0
@@ -96,7 +96,7 @@ def _measure_codec(quick: bool) -> "CodecReport":
 def _measure_transport(
     workload: str, settings: dict[str, Any], num_workers: int, quick: bool
 ) -> "TransportReport":
-    from ..training import under_torchrun
+    from ..ranks import under_torchrun
     from .ranks import TransportSettings, measure_locally, measure_under_torchrun
 
     chosen = TransportSettings(workload=workload, workload_settings=settings)

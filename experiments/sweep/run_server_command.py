@@ -19,8 +19,8 @@ def serve_runs(
     timeout_seconds: TimeoutSeconds = 60.0,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
+    from ..ranks import open_cluster
     from ..settings import parse_settings
-    from ..training import open_cluster
     from .run_server import serve_runs as serve
 
     with open_cluster(workload, parse_settings(settings), num_workers, timeout_seconds) as cluster:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqgrad.agents.folder_lock import only_process_in
+from mqgrad.agents.run_folder import only_process_in
 from mqgrad.files import replace_file
 from mqgrad.trainers.signals import stopped_by
 

@@ -19,7 +19,7 @@ from toy_training import config_for
 from mqgrad.agents.callbacks import LimitsCallback
 from mqgrad.agents.checkpoint import FORMAT_VERSION, latest_checkpoint, load_settings, newest_model
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.folder_lock import only_process_in
+from mqgrad.agents.run_folder import only_process_in
 from mqgrad.agents.train import train
 
 

@@ -285,7 +285,7 @@ def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(
 def test_errors_are_shown_as_they_are_before_workers_start(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
-    monkeypatch.setattr("mqgrad.experiments.training.open_cluster", lambda *_: pytest.fail("workers started"))
+    monkeypatch.setattr("mqgrad.experiments.ranks.open_cluster", lambda *_: pytest.fail("workers started"))
     code, _, error = invoke("run", *arguments)
     assert code == 2
     assert message in error

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_cluster import CLOCK, ToyCluster
 
 from mqgrad.agents.config import TrainConfig
+from mqgrad.experiments.ranks import open_cluster
+from mqgrad.experiments.recorded_run import check_run
 from mqgrad.experiments.runs import PARTS, RunPoint
 from mqgrad.experiments.tensorboard_log import TensorBoardLog
-from mqgrad.experiments.training import check_run, open_cluster, train_policy
+from mqgrad.experiments.training import train_policy
 
 
 def point(iteration: int, seconds: float, mebibytes: float) -> RunPoint:
@@ -67,12 +71,19 @@ def test_ranks_have_the_timeout_that_is_asked_for(torchrun: bool, monkeypatch: p
 
         from_torchrun = classmethod(lambda cls, *_, **settings: cls(**settings))
 
-    monkeypatch.setattr("mqgrad.experiments.training.Distributed", Recorder)
-    monkeypatch.setattr("mqgrad.experiments.training.under_torchrun", lambda: torchrun)
+    monkeypatch.setattr("mqgrad.experiments.ranks.Distributed", Recorder)
+    monkeypatch.setattr("mqgrad.experiments.ranks.under_torchrun", lambda: torchrun)
     monkeypatch.setenv("RANK", "0")
     with open_cluster("digits-mlp", {}, 2, 300.0) as cluster:
         settings: Any = cluster if not torchrun else cluster.enter_result
     assert settings["timeout_seconds"] == 300.0
+
+
+def test_ranks_that_learn_nothing_do_without_stable_baselines(tmp_path: Path) -> None:
+    names = ("cli", "ranks", "recorded_run", "oracle", "sweep.run_server", "bench.ranks")
+    imports = ", ".join(f"mqgrad.experiments.{name}" for name in names)
+    script = f"import sys, {imports}; sys.exit('stable_baselines3' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("saved", [{}, {"workload": "digits-mlp", "clock": dataclasses.asdict(CLOCK)}])

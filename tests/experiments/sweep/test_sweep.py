@@ -14,7 +14,7 @@ from fake_server import fake_program, run_fake
 from labs import needs_lab
 from rich.console import Console
 
-from mqgrad.agents.folder_lock import LOCK_FILE, only_process_in
+from mqgrad.agents.run_folder import LOCK_FILE, only_process_in
 from mqgrad.experiments.compare.progress import run_sweep
 from mqgrad.experiments.netlab.lab import list_labs
 from mqgrad.experiments.reports.pages import write_report

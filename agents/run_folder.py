@@ -1,12 +1,29 @@
-"""One process at a time works in a folder."""
+"""The folder of a run: one that can be written, for one process at a time."""
 
 import contextlib
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 LOCK_FILE = ".lock"
+
+
+def check_writable(folder: Path) -> None:
+    """Create ``folder`` and prove that a file can be written there.
+
+    Raises:
+        OSError: naming the folder and the remedy.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot write to {folder} ({error.strerror}); choose another output folder"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,112 @@
+"""What the command ``run`` does: one run with a progress bar, TensorBoard logs and a record."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mqgrad.agents.run_folder import check_writable
+from mqgrad.trainers.clusters.distributed import Distributed
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.settings import check_positive
+from mqgrad.widths import format_width
+
+from .runs import RunPoint, RunRecord, run_training
+
+if TYPE_CHECKING:
+    from .tensorboard_log import TensorBoardLog
+
+
+def check_run(budget_seconds: float | None, tensorboard: Path | None, record: Path | None) -> None:
+    """Find before any worker starts what would fail after it.
+
+    Raises:
+        OSError: a folder does not exist or cannot be written.
+        ValueError: a budget that would never be spent.
+    """
+    if budget_seconds is not None:
+        check_positive(budget_seconds=budget_seconds)
+    if tensorboard is not None:
+        check_writable(tensorboard)
+    if record is None:
+        return
+    folder = record.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} for the record")
+    if record.is_dir():
+        raise IsADirectoryError(f"the record {record} is a folder; give a file")
+    check_writable(folder)
+
+
+def run_once(
+    cluster: Distributed,
+    controller: str | None,
+    seed: int,
+    *,
+    compressor: str,
+    method: str,
+    link: LinkEmulation | None,
+    iterations: int | None,
+    budget_seconds: float | None,
+    tensorboard: Path | None,
+    record: Path | None,
+) -> RunRecord:
+    """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
+
+    See :func:`check_run` for what can be found out before.
+    """
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(progress_with_status())
+        bar = progress.add_task(escape(controller or method), total=1.0, status="")
+        log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
+
+        def on_point(point: RunPoint) -> None:
+            done = _share_done(point, iterations, budget_seconds)
+            status = f"loss {point.heldout['loss']:.4f}  {format_width(point.bits)} bits"
+            progress.update(bar, completed=done, status=status)
+            if log is not None:
+                log.write(point)
+
+        def on_start(started: RunRecord) -> None:
+            if record is not None:  # whatever ends the run; its outcome tells
+                stack.callback(lambda: started.write(record) if started.points else None)
+
+        return run_training(
+            cluster,
+            controller,
+            seed,
+            compressor=compressor,
+            method=method,
+            link=link,
+            iterations=iterations,
+            budget_seconds=budget_seconds,
+            on_start=on_start,
+            on_point=on_point,
+        )
+
+
+def progress_with_status() -> Progress:
+    """A bar whose tasks have a ``description`` before it and a ``status`` behind it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns)
+
+
+def _share_done(point: RunPoint, iterations: int | None, budget_seconds: float | None) -> float:
+    done = point.iteration / iterations if iterations else 0.0
+    if budget_seconds:
+        done = max(done, point.elapsed_seconds / budget_seconds)
+    return min(done, 1.0)
+
+
+def open_log(folder: Path) -> "contextlib.closing[TensorBoardLog]":
+    """TensorBoard logs that are closed with the block; TensorBoard is imported here, for runs that use it."""
+    from .tensorboard_log import TensorBoardLog
+
+    return contextlib.closing(TensorBoardLog(folder))
