@@ -14,7 +14,6 @@ header, so this is up to 5 % less than on a cable. All three take two minutes, a
 """
 
 import argparse
-import dataclasses
 import gc
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from wire_figures import WireFigures, count_bytes
 
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.transport import Transport
@@ -39,7 +39,6 @@ from mqgrad.experiments.netlab.job import log_tail
 from mqgrad.experiments.netlab.lab import NetLab
 from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab.run import run_on_new_lab
-from mqgrad.experiments.netlab.sent_bytes import count_bytes
 from mqgrad.experiments.netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.experiments.provenance import describe_run, script_origin
 from mqgrad.layout import LayoutTable
@@ -50,52 +49,6 @@ RATES = "100mbit,1gbit,10gbit"
 WIDTHS = "1/16,1/4,1,2,4,8,16,32"
 SECONDS_AT_MOST = 78.0  # per rate
 GOAL = 1 / 0.95
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class WireFigures:
-    """One mean of some gradients: seconds of the slowest rank, median over rounds; bytes are means over ranks."""
-
-    rate: str
-    gradients: str
-    bits: Width
-    seconds: float
-    wire_seconds: float
-    """In collectives, waiting for other ranks included: mean over ranks, as of coding."""
-    encode_seconds: float
-    decode_seconds: float
-    sent_bytes: float
-    """By our accounting."""
-    counted_bytes: float
-    """By the interface's counter."""
-    charged_bytes: float
-    """By the link's token bucket: every packet with a header of its own."""
-    line_seconds: float
-    """Of ``charged_bytes`` at the link's rate."""
-    payload_seconds: float
-    """Of ``sent_bytes`` at the link's rate."""
-    latency_seconds: float
-    """Of all its collectives, if they were empty."""
-
-    @property
-    def ratio(self) -> float:
-        return self.seconds / self.line_seconds
-
-    @property
-    def ratio_above_latency(self) -> float:
-        return (self.seconds - self.latency_seconds) / self.line_seconds
-
-    @property
-    def ratio_to_payload(self) -> float:
-        return self.seconds / self.payload_seconds
-
-    @property
-    def counted_ratio(self) -> float:
-        return self.counted_bytes / self.sent_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        ratios = ("ratio", "ratio_above_latency", "ratio_to_payload", "counted_ratio")
-        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in ratios}}
 
 
 def main() -> None:
