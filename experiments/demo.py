@@ -19,7 +19,7 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
 
 from .compare.grids import WIDE_GOODPUT
-from .plots import plot_runs
+from .demo_plot import plot_runs
 from .recorded_run import progress_with_status
 from .runs import RunRecord, run_training
 from .sweep.grid import FP32, System

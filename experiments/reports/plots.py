@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from mqgrad.widths import format_width
 
-from ..plots import png_bytes
 from ..runs import PARTS
 from ..sweep.grid import SILENT
 from ..sweep.result import CellResult
 from .groups import GroupSummary
 from .labels import families, has_policy, short_label, shown_systems, system_label, system_styles
+from .png import png_bytes
 
 _PANELS_A_ROW = 4
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan", "tab:olive")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..plots import png_bytes
 from .groups import GroupSummary, SystemSummary, verdict
 from .labels import families, is_marked, short_label
+from .png import png_bytes
 
 _PANELS_A_ROW = 4
 _LEAST_RATIO = 1 / 64  # an interval of two seeds can be wider than any axis

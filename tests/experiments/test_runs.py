@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from mqgrad.experiments import demo
+from mqgrad.experiments.demo_plot import plot_runs
 from mqgrad.experiments.oracle import oracle_trials, run_oracle
-from mqgrad.experiments.plots import plot_runs
 from mqgrad.experiments.recorded_run import run_once
 from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
 from mqgrad.statistics.interval import IntervalStatistics

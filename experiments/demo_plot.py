@@ -1,6 +1,5 @@
-"""Figures of runs, and figures as bytes."""
+"""The figure of a demo."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,6 @@ def plot_runs(records: dict[str, list[RunRecord]], target: float, path: Path, *,
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
-
-
-def png_bytes(figure: Figure, dpi: int = 100) -> bytes:
-    """The figure as a PNG file's content."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
 
 
 def _curve(run: RunRecord, what: str) -> tuple[list[float], list[float]]:
