@@ -1,7 +1,6 @@
 """Where figures come from: versions, machine, and revision of the source."""
 
 import datetime
-import hashlib
 import os
 import platform
 import sys
@@ -89,8 +88,3 @@ def tcp_congestion_control() -> str | None:
         return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     except OSError:
         return None
-
-
-def file_digest(path: Path) -> str:
-    """The first 16 hexadecimal digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,10 +1,12 @@
 """The grid of a comparison: systems × workloads × optimizers × links × seeds."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mqgrad.controllers.registry import is_policy
@@ -13,7 +15,6 @@ from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.workloads.workload import make_workload, workload_settings
 
 from ..netlab.lab import MAX_HOSTS
-from ..provenance import file_digest
 from ..settings import parse_settings
 from .grid import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
 
@@ -83,7 +84,7 @@ class SweepConfig:
         """A digest of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
         policies = sorted(filter(is_policy, controllers))
-        return {name: file_digest(policy_path(name)) for name in policies}
+        return {name: _digest(policy_path(name)) for name in policies}
 
     def cells(self) -> Iterator[Cell]:
         """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after
@@ -172,3 +173,8 @@ class SweepConfig:
             raise ValueError(f"nothing ends a run of {workload}: give budget_seconds, iterations or both")
         if budget is not None:
             check_positive(**{f"budget_seconds of {workload}": budget})
+
+
+def _digest(path: Path) -> str:
+    """The first 16 hexadecimal digits of a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
