@@ -22,7 +22,7 @@ from .compare.grids import WIDE_GOODPUT
 from .demo_plot import plot_runs
 from .recorded_run import progress_with_status
 from .runs import RunRecord, run_training
-from .sweep.grid import FP32, System
+from .sweep.axes import FP32, System
 
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0

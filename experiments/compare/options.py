@@ -45,8 +45,8 @@ def make_config(
     chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
 ) -> "SweepConfig":
     """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
+    from ..sweep.axes import FP32
     from ..sweep.config import SweepConfig
-    from ..sweep.grid import FP32
 
     names = list(chosen["workloads"])
     systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
@@ -68,7 +68,7 @@ def make_config(
 
 def system_name(kind: str, name: str) -> str:
     """What an option of this kind names: a controller whose name a compressor has too says what it is on."""
-    from ..sweep.grid import System
+    from ..sweep.axes import System
 
     if kind != "controllers" or System.parse(name).kind == kind:
         return name
@@ -139,7 +139,7 @@ def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str,
 def available_links(names: list[str], console: Console) -> list[str]:
     """The links, emulated where a lab cannot be built here, and a notice of that."""
     from ..netlab.iproute import NetLabError, check_available
-    from ..sweep.grid import Link
+    from ..sweep.axes import Link
 
     links = [Link.parse(name) for name in names]
     if all(link.emulated for link in links):
@@ -154,7 +154,7 @@ def available_links(names: list[str], console: Console) -> list[str]:
 
 def systems_on(links: list[str], systems: tuple[str, ...], console: Console) -> tuple[str, ...]:
     """The systems, without those that an emulated link cannot pace if there is one, and a notice of that."""
-    from ..sweep.grid import Link, System
+    from ..sweep.axes import Link, System
 
     if not any(Link.parse(link).emulated for link in links):
         return systems

@@ -9,11 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..netlab.iproute import NetLabError
 from ..provenance import available_cores
 from ..reports.pages import write_report
+from ..sweep.axes import Cell
 from ..sweep.cell import server_options
 from ..sweep.config import SweepConfig
-from ..sweep.grid import Cell
+from ..sweep.folder import Sweep, open_sweep
 from ..sweep.result import CellResult
-from ..sweep.sweep import Sweep, open_sweep
 
 _START_UP_CORE_SECONDS = 6.0  # of one rank; guesses, only for the estimate before the first run
 _BESIDES_TRAINING = 0.15  # of a run's budget: evaluations

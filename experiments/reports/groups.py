@@ -21,8 +21,8 @@ from ..estimates import (
     standing,
 )
 from ..runs import PARTS
+from ..sweep.axes import HOOKED_FP32, SILENT, Group
 from ..sweep.config import SweepConfig
-from ..sweep.grid import HOOKED_FP32, SILENT, Group
 from ..sweep.result import CellResult
 from .references import Reference, references, timing_of
 

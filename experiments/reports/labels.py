@@ -12,7 +12,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers.registry import is_policy
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width
 
-from ..sweep.grid import FP32, HOOKED_FP32, SILENT, System
+from ..sweep.axes import FP32, HOOKED_FP32, SILENT, System
 from .groups import GroupSummary
 
 MOST_LINES = 9

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..estimates import Ratio, mean_of_ratios, standing
+from ..sweep.axes import SILENT
 from ..sweep.config import SweepConfig
-from ..sweep.grid import SILENT
 from .groups import VERDICTS, GroupSummary, SystemSummary, verdict
 
 

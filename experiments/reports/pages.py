@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mqgrad.files import replace_file
 
-from ..sweep.sweep import load_config, load_provenance, load_results
+from ..sweep.folder import load_config, load_provenance, load_results
 from .sections import Figure, Folded, Listing, Part, Section, make_sections
 from .tables import Shaded, Table
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mqgrad.widths import format_width
 
 from ..runs import PARTS
-from ..sweep.grid import SILENT
+from ..sweep.axes import SILENT
 from ..sweep.result import CellResult
 from .groups import GroupSummary
 from .labels import families, has_policy, short_label, shown_systems, system_label, system_styles

@@ -8,7 +8,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from ..estimates import Timing
-from ..sweep.grid import SILENT, System
+from ..sweep.axes import SILENT, System
 from ..sweep.result import CellResult
 
 

@@ -4,8 +4,8 @@ import collections
 import statistics
 from collections.abc import Sequence
 
+from ..sweep.axes import Link
 from ..sweep.config import SweepConfig
-from ..sweep.grid import Link
 from ..sweep.result import CellResult
 from .groups import GroupSummary
 from .labels import system_label

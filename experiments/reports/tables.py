@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..estimates import Estimate, Ratio, paired_ratio
 from ..runs import PARTS
-from ..sweep.grid import SILENT, System
+from ..sweep.axes import SILENT, System
 from .groups import VERDICTS, GroupSummary, SystemSummary, verdict
 from .labels import has_policy, is_marked, system_label
 from .overall import OverallSummary

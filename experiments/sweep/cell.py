@@ -17,8 +17,8 @@ from ..machine_load import OthersLoad
 from ..netlab.iproute import NetLabError
 from ..netlab.job import find_program
 from ..provenance import git_revision
+from .axes import Cell, Link, System
 from .config import SweepConfig
-from .grid import Cell, Link, System
 from .result import REASON_CHARACTERS, CellResult, Ending, result_of
 from .run_server import RunRequest
 from .server import LabServer, LocalServer, Server, remove_stale_lab

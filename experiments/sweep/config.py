@@ -16,7 +16,7 @@ from mqgrad.trainers.workloads.workload import make_workload, workload_settings
 
 from ..netlab.lab import MAX_HOSTS
 from ..settings import parse_settings
-from .grid import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
+from .axes import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

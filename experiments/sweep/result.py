@@ -11,7 +11,7 @@ from mqgrad.widths import Width
 
 from ..runs import PARTS, RunPoint, RunRecord
 from ..time_to_target import first_reached
-from .grid import Cell, Group
+from .axes import Cell, Group
 
 REASON_CHARACTERS = 300
 

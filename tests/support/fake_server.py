@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.experiments.sweep.config import SweepConfig
+from mqgrad.experiments.sweep.folder import load_results, open_sweep
 from mqgrad.experiments.sweep.result import CellResult
-from mqgrad.experiments.sweep.sweep import load_results, open_sweep
 
 SIGNALS = {"fixed:6": int(signal.SIGINT), "fixed:8": int(signal.SIGTERM)}
 """What ends a sweep while the runs of these controllers are under way."""

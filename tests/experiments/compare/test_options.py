@@ -18,8 +18,8 @@ from mqgrad.experiments.compare.options import (
     systems_on,
     with_defaults,
 )
+from mqgrad.experiments.sweep.axes import System
 from mqgrad.experiments.sweep.config import SweepConfig
-from mqgrad.experiments.sweep.grid import System
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 
 

@@ -10,9 +10,9 @@ from comparison import small_config
 
 from mqgrad.experiments.compare.options import system_name
 from mqgrad.experiments.netlab.link import LinkRates
+from mqgrad.experiments.sweep.axes import Cell, Link, System
 from mqgrad.experiments.sweep.cell import emulation, request_of, server_options
-from mqgrad.experiments.sweep.grid import Cell, Link, System
-from mqgrad.experiments.sweep.sweep import open_sweep
+from mqgrad.experiments.sweep.folder import open_sweep
 from mqgrad.trainers.link import parse_emulation
 
 

@@ -12,10 +12,10 @@ from fake_server import run_fake
 from mqgrad.experiments.netlab.iproute import NetLabError
 from mqgrad.experiments.netlab.link import LinkRates
 from mqgrad.experiments.sweep import cell as sweep_cell
+from mqgrad.experiments.sweep.folder import load_results
 from mqgrad.experiments.sweep.result import Ending
 from mqgrad.experiments.sweep.run_server import RunRequest
 from mqgrad.experiments.sweep.server import LocalServer
-from mqgrad.experiments.sweep.sweep import load_results
 
 
 class FakeLab(LocalServer):

@@ -19,7 +19,7 @@ from mqgrad.experiments.compare.progress import run_sweep
 from mqgrad.experiments.netlab.lab import list_labs
 from mqgrad.experiments.reports.pages import write_report
 from mqgrad.experiments.sweep.config import SweepConfig
-from mqgrad.experiments.sweep.sweep import load_config, load_results, open_sweep
+from mqgrad.experiments.sweep.folder import load_config, load_results, open_sweep
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
@@ -237,7 +237,7 @@ def test_a_sweep_that_is_asked_to_end_ends_as_by_the_signal_and_with_a_report(
     system: str, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, _ = fake_program(tmp_path)
-    monkeypatch.setattr("mqgrad.experiments.sweep.sweep.default_program", lambda: program)
+    monkeypatch.setattr("mqgrad.experiments.sweep.folder.default_program", lambda: program)
     config = small_config(systems=("fixed:32", system), seeds=(1,))
     console = Console(record=True, width=200)
     with pytest.raises(KeyboardInterrupt if code is None else SystemExit) as stopped:

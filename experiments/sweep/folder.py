@@ -16,9 +16,9 @@ from mqgrad.trainers.signals import stopped_by
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
 from ..signals import caught_signals
+from .axes import Cell, Link
 from .cell import CellRunner, Place, default_program
 from .config import SweepConfig
-from .grid import Cell, Link
 from .result import CellResult
 
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
