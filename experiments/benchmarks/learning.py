@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from toy_link import ToyLink
 
 from mqgrad.agents.build import build_env, build_model
