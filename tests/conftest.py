@@ -1,4 +1,12 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite, and the ranks that its tests share."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from mqgrad.trainers import Distributed
 
 try:
     import hypothesis
@@ -9,3 +17,12 @@ else:
     # again.
     hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> "Iterator[Distributed]":
+    """Two real ranks; every test begins with a reset."""
+    from mqgrad.trainers import Distributed  # here: tests of the kernels run without what it needs
+
+    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
+        yield cluster

@@ -85,7 +85,7 @@ def test_equal_seeds_give_equal_policies(tmp_path: Path) -> None:
 
 def test_a_limit_of_time_stops_and_exploration_follows_the_clock(tmp_path: Path) -> None:
     started = time.monotonic()
-    model_zip = train(config_for(tmp_path, total_steps=None, total_seconds=4.0), make_env=toy_env)
+    model_zip = train(config_for(tmp_path, total_steps=None, total_seconds=1.0), make_env=toy_env)
     assert time.monotonic() - started < 30.0
     assert load_model(model_zip, DQN).exploration_rate < 0.3
     with pytest.raises(FileExistsError, match="already holds a run"):
@@ -193,10 +193,7 @@ def test_a_configuration_survives_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(
-    tmp_path: Path, number: int, code: int
-) -> None:
+def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(tmp_path: Path) -> None:
     config = config_for(
         tmp_path,
         total_steps=10**6,
@@ -219,9 +216,9 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(
     )
     wait_for_steps(tmp_path, child)
     # As a terminal does on Ctrl-C: the whole foreground group gets the signal, the workers too.
-    os.killpg(child.pid, number)
+    os.killpg(child.pid, signal.SIGINT)
     errors = child.communicate(timeout=60)[1].decode()
-    assert child.returncode == code, errors
+    assert child.returncode == -signal.SIGINT, errors
     checkpoint = latest_checkpoint(tmp_path)
     assert checkpoint is not None
     assert {path.name for path in checkpoint.iterdir()} == {
@@ -233,12 +230,39 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(
     assert members_of_session(child.pid) == []
 
 
-def test_a_run_that_is_interrupted_before_its_first_decision_leaves_no_model(tmp_path: Path) -> None:
+def test_a_signal_that_workers_do_not_outlive_leaves_what_was_learned(tmp_path: Path) -> None:
+    """As SIGTERM to the whole group of processes does: that workers die of it is no failure of theirs."""
+
+    def interrupted() -> gymnasium.Env:
+        env = toy_env()
+        steps = [env.step] * 3
+
+        def step(action: np.int64) -> Any:
+            if not steps:
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise WorkerError(1, "was killed by SIGTERM")
+            return steps.pop()(action)
+
+        env.step = step  # type: ignore[method-assign]
+        return env
+
+    with pytest.raises(SystemExit, match="143"):
+        train(config_for(tmp_path), make_env=interrupted)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step_00000003"
+    assert load_model(tmp_path / "model.zip", DQN).num_timesteps == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "stopped"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_run_that_is_interrupted_before_its_first_decision_leaves_no_model(
+    tmp_path: Path, number: int, stopped: type[BaseException]
+) -> None:
     def interrupting() -> gymnasium.Env:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         return toy_env()
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(stopped):
         train(config_for(tmp_path), make_env=interrupting)
     assert not (tmp_path / "model.zip").exists()
     assert train(config_for(tmp_path, total_steps=5), make_env=toy_env).exists()  # the folder is free

@@ -130,7 +130,7 @@ def test_a_repeated_action_gains_what_its_intervals_gain_and_ends_with_the_episo
 
 def test_whole_episodes_count_where_actions_are_repeated(tmp_path: Path) -> None:
     def parts(**settings: Any) -> tuple[float, bool]:
-        config = TrainConfig(output=tmp_path, total_steps=1, **settings)
+        config = TrainConfig(output=tmp_path, total_steps=1, warm_start="none", **settings)
         with contextlib.closing(build_env(config, lambda: toy_env(link_mbit_per_s=(10.0, 100.0)))) as env:
             model = build_model(config, env)
             price = find_time_price(model)

@@ -2,6 +2,8 @@
 
 import signal
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import fuzz_kernels
@@ -23,20 +25,25 @@ def guarded(kernel_objects: list[Path], tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ten seconds of coverage-guided fuzzing led to."""
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
-        return fuzz_kernels.fuzz(tmp_path_factory.mktemp("fuzz"), 10, "-seed=1")
+        return fuzz_kernels.build_fuzzer(tmp_path_factory.mktemp("fuzz"))
     except Unavailable as reason:
         pytest.skip(str(reason))
 
 
-def test_random_inputs_under_the_sanitizers(tmp_path: Path) -> None:
-    try:
-        program = fuzz_kernels.build_sanitized(tmp_path)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    assert run(program, "3000").startswith("3000 inputs, ")
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[str]]:
+    """What the sanitized program says of random inputs; built and run beside others, for it takes long."""
+    folder = tmp_path_factory.mktemp("sanitized")
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(lambda: run(fuzz_kernels.build_sanitized(folder), "3000"))
+
+
+@pytest.fixture(scope="module")
+def corpus(fuzzer: Path, sanitized: Future[str]) -> Path:
+    """What ten seconds of coverage-guided fuzzing led to, which leaves a core to the sanitized program."""
+    return fuzz_kernels.fuzz(fuzzer, 10, "-seed=1")
 
 
 def assert_run_with_every_clone(programs: dict[str, Path], inputs: str, count: int) -> None:
@@ -54,35 +61,47 @@ def test_ten_seconds_of_coverage_guided_fuzzing(corpus: Path) -> None:
     assert len(list(corpus.iterdir())) > 12, "fewer inputs than fuzz_kernels.cpp has cases"
 
 
+def test_random_inputs_under_the_sanitizers(sanitized: Future[str]) -> None:
+    try:
+        printed = sanitized.result()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert printed.startswith("3000 inputs, ")
+
+
 def test_what_coverage_led_to_between_guard_pages_with_every_clone(
     corpus: Path, guarded: dict[str, Path]
 ) -> None:
     assert_run_with_every_clone(guarded, str(corpus), len(list(corpus.iterdir())))
 
 
-def test_an_input_that_overruns_a_buffer_in_vector_code_only_is_found_in_a_corpus(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Programs of one kernel, which overruns its buffer in vector code only."""
+    folder = tmp_path_factory.mktemp("planted")
     try:
-        programs = fuzz_kernels.build_guarded(tmp_path, FOLDER / "planted_overrun.cpp", kernels=[])
+        return fuzz_kernels.build_guarded(folder, FOLDER / "planted_overrun.cpp", kernels=[])
     except Unavailable as reason:
         pytest.skip(str(reason))
+
+
+def test_an_input_that_overruns_a_buffer_in_vector_code_only_is_found_in_a_corpus(
+    planted: dict[str, Path], tmp_path: Path
+) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / "harmless").write_bytes(b"abc")
     (corpus / "harmful").write_bytes(b"xyz")
-    assert run(programs["baseline"], str(corpus)) == "2 inputs, baseline\n"
-    if "baseline" in run(programs["best"], str(corpus / "harmless")):
+    assert run(planted["baseline"], str(corpus)) == "2 inputs, baseline\n"
+    if "baseline" in run(planted["best"], str(corpus / "harmless")):
         pytest.skip("this processor has no AVX2")
-    ended = subprocess.run(
-        [programs["best"], corpus], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = subprocess.run([planted["best"], corpus], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGSEGV
     assert ended.stderr == f"input: {corpus / 'harmful'}\n"
 
 
-def test_a_corpus_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    try:
-        programs = fuzz_kernels.build_guarded(tmp_path, FOLDER / "planted_overrun.cpp", kernels=[])
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    ended = subprocess.run([programs["best"], tmp_path / "corpus"], timeout=60, check=False)
+def test_a_corpus_that_is_not_there_is_not_taken_for_an_empty_one(
+    planted: dict[str, Path], tmp_path: Path
+) -> None:
+    ended = subprocess.run([planted["best"], tmp_path / "corpus"], timeout=60, check=False)
     assert ended.returncode == 2

@@ -32,10 +32,9 @@ APART = (*SILENT, "overlap-local-sgd")
 """Whose replicas are not meant to be equal."""
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Distributed]:
-    with Distributed("digits-mlp", {"width": 32}, num_workers=2) as cluster:
-        yield cluster
+@pytest.fixture
+def two(cluster: Distributed) -> Distributed:
+    return cluster
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ os.chdir(sys.argv[1] + rank)
 digits = ["--workload", "digits-mlp", "--set", "width=16"]
 for arguments in (
     ["run", *digits, "--controller", "policy.mqg", "--iterations", "6", "--record", "record.json"],
-    ["train", "learned", *digits, "--algo", "dqn", "--budget-seconds", "0.2", "--total-steps", "12"],
+    ["train", "learned", *digits, "--algo", "dqn", "--warm-start", "none", "--budget-seconds", "0.2"]
+    + ["--total-steps", "12"],
     ["train", "learned", "--resume", "--total-steps", "15"],
     ["train", "nowhere", "--resume"],
     ["run", "--controller", "missing.mqg"],
@@ -53,6 +54,7 @@ def torchrun(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 def test_a_training_that_is_asked_to_end_saves_what_it_has_learned(tmp_path: Path) -> None:
     digits = ["--workload", "digits-mlp", "--set", "width=16", "--algo", "dqn", "--budget-seconds", "0.2"]
+    digits += ["--warm-start", "none"]
     job = subprocess.Popen(
         [*LAUNCHER, "-m", "mqgrad", "train", "learned", *digits, "--total-steps", "1000000"],
         cwd=tmp_path,

@@ -132,7 +132,7 @@ def test_a_rank_that_does_not_come_is_named(handed_over: list[bool]) -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(32, interval=100), timeout_seconds=2.0)
         models.train(model, optimizer, state, rank, range(5))
         if rank == 1:
-            time.sleep(5)  # for longer than the others wait
+            time.sleep(3)  # for longer than the others wait
             return
         with pytest.raises(RuntimeError, match="rank 0 of 2 waited in vain for another one in an all-reduce"):
             models.train(model, optimizer, state, rank, range(5, 6))

@@ -10,7 +10,7 @@ import models
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from ranks import run_cases, run_ranks
 from scripted import Scripted
 
 import mqgrad
@@ -197,9 +197,8 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
     run_ranks(rank_main, world_size=1)
 
 
-@pytest.mark.parametrize("interval", [0, -1, 2.5, math.nan, 2**31, "3", None])
-def test_an_interval_that_is_no_number_of_iterations_is_refused(interval) -> None:
-    def rank_main(rank: int) -> None:
+def test_an_interval_that_is_no_number_of_iterations_is_refused() -> None:
+    def rank_main(rank: int, interval: object) -> None:
         wrong = rf"interval.* {interval!r}: it must be a whole number of iterations, from 1 to 2147483647"
         with pytest.raises(ValueError, match=wrong):
             mqgrad.CompressionState(interval=interval)
@@ -214,7 +213,7 @@ def test_an_interval_that_is_no_number_of_iterations_is_refused(interval) -> Non
         assert state.interval == 3
         state.close()
 
-    run_ranks(rank_main, world_size=1)
+    run_cases(rank_main, [(0,), (-1,), (2.5,), (math.nan,), (2**31,), ("3",), (None,)], world_size=1)
 
 
 def test_a_controller_that_fails_is_reported_by_the_training_thread() -> None:
@@ -314,12 +313,15 @@ class WithEmptyParameter(torch.nn.Module):
         return self.layers(x) + self.empty.sum()
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize("period", [1, 2])
-@pytest.mark.parametrize("controller", ["fixed:1/4", "fixed:1", "fixed:4", "fixed:32", "l-greco:interval=2"])
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_a_bucket_may_be_empty(controller: str, period: int, is_last: bool, world_size: int) -> None:
-    def rank_main(rank: int) -> tuple[bytes, bool, int]:
+CONTROLLERS = ["fixed:1/4", "fixed:1", "fixed:4", "fixed:32", "l-greco:interval=2"]
+CASES = list(itertools.product(CONTROLLERS, [1, 2], [False, True]))
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids="world_size={}".format)
+def with_an_empty_bucket(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
+    """The parameters at the end, whether a bucket was empty, and the iterations; by case and rank."""
+
+    def rank_main(rank: int, controller: str, period: int, is_last: bool) -> tuple[bytes, bool, int]:
         state = mqgrad.CompressionState(mqgrad.make_controller(controller), period=period)
         ddp = models.compressed_ddp(WithEmptyParameter(is_last), state, bucket_cap_mb=1e-6)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -337,6 +339,13 @@ def test_a_bucket_may_be_empty(controller: str, period: int, is_last: bool, worl
         state.close()
         return models.parameters_of(ddp).numpy().tobytes(), 0 in numels, iterations
 
-    results = run_ranks(rank_main, world_size)
-    assert results == [results[0]] * world_size
-    assert results[0][1:] == (is_last, 6)
+    return run_cases(rank_main, CASES, request.param)
+
+
+@pytest.mark.parametrize(("controller", "period", "is_last"), CASES)
+def test_a_bucket_may_be_empty(
+    with_an_empty_bucket: dict[tuple, tuple], controller: str, period: int, is_last: bool
+) -> None:
+    first, *others = with_an_empty_bucket[controller, period, is_last]
+    assert others == [first] * len(others)
+    assert first[1:] == (is_last, 6)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -60,6 +61,7 @@ class Faulty:
         if self.fault == "interrupt":
             raise KeyboardInterrupt
         if self.fault == "hang":
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun waits 30 s for a rank that ignores it
             time.sleep(600)
         if self.fault == "exit":
             os._exit(7)

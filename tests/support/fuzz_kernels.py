@@ -20,7 +20,7 @@ from torch.utils.cpp_extension import include_paths
 
 ROOT = Path(__file__).parents[2]
 CASES, INPUTS = FOLDER / "fuzz_kernels.cpp", FOLDER / "run_inputs.cpp"
-FLAGS = ["-std=c++17", "-O1", "-g", "-ffp-contract=off", "-fno-sanitize-recover=all"]
+FLAGS = ["-std=c++17", "-O1", "-g1", "-ffp-contract=off", "-fno-sanitize-recover=all"]
 FLAGS += ["-DTORCH_TARGET_VERSION=0x020a000000000000", f"-I{KERNELS}"]
 SANITIZERS = "address,undefined"
 
@@ -74,17 +74,18 @@ def _try_sanitizers(compiler: str, flags: list[str], with_main: bool, program: P
         raise Unavailable(f"{compiler} {flags[0]} does not link: {result.stderr.strip().splitlines()[-1]}")
 
 
-def fuzz(folder: Path, seconds: int, *options: str) -> Path:
-    """Fuzz from the corpus in the folder on, and return where it is; a new one if there is none.
+def fuzz(fuzzer: Path, seconds: int, *options: str) -> Path:
+    """Fuzz from the corpus beside the program on, and return where it is; a new one if there is none.
 
     Args:
+        fuzzer: what :func:`build_fuzzer` returned.
         options: further ones of libFuzzer.
     """
-    corpus = folder / "corpus"
-    corpus.mkdir(parents=True, exist_ok=True)
+    corpus = fuzzer.parent / "corpus"
+    corpus.mkdir(exist_ok=True)
     # The most memory that the parent ever had counts as the child's, of which libFuzzer allows 2 GB.
     bounds = (f"-max_total_time={seconds}", "-max_len=60000", "-rss_limit_mb=0")
-    _run(build_fuzzer(folder), *bounds, *options, str(corpus))
+    _run(fuzzer, *bounds, *options, str(corpus))
     return corpus
 
 
@@ -103,7 +104,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if arguments.what == "fuzz":
-            inputs = str(fuzz(folder, arguments.seconds))
+            inputs = str(fuzz(build_fuzzer(folder), arguments.seconds))
         else:
             inputs = str(arguments.inputs)
             _run(build_sanitized(folder), inputs)

@@ -6,7 +6,7 @@ import multiprocessing.connection
 import pickle
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,28 @@ def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: floa
             for process in processes:
                 process.join(timeout=2)
                 process.kill()
+
+
+def run_cases(
+    function: Callable[..., Any], cases: Sequence[tuple], world_size: int = 2, timeout: float = 60.0
+) -> dict[tuple, tuple]:
+    """Call ``function(rank, *case)`` for one case after another on the same ranks: results by case, then by rank.
+
+    For cases that are quick beside starting ranks, and leave nothing behind in a process.
+    """
+
+    def case_by_case(rank: int) -> list[Any]:
+        return [_called(function, rank, case) for case in cases]
+
+    by_rank = run_ranks(case_by_case, world_size, timeout)
+    return dict(zip(cases, zip(*by_rank, strict=True), strict=True))
+
+
+def _called(function: Callable[..., Any], rank: int, case: tuple) -> Any:
+    try:
+        return function(rank, *case)
+    except Exception as error:
+        raise AssertionError(f"in the case {case}") from error
 
 
 def _result(rank: int, process: Any, pipe: Any, timeout: float) -> Any:

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from mqgrad.trainers import Distributed
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -15,10 +13,3 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Distributed]:
-    """Two real ranks; every test begins with a reset."""
-    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
-        yield cluster

@@ -23,7 +23,7 @@ DENSE_WIRE_SECONDS = 0.02
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Simulated]:
+def simulated() -> Iterator[Simulated]:
     settings = {"split": "by-label", "batch_size": None}
     with Simulated("logreg", settings, num_workers=4, clock=CLOCK) as cluster:
         yield cluster
@@ -44,40 +44,40 @@ def loss_and_bits(
 
 
 @pytest.mark.filterwarnings("ignore:ecq-sgd is not stable")
-def test_ecq_sgd_ends_below_qsgd_at_equal_bits(cluster: Simulated) -> None:
+def test_ecq_sgd_ends_below_qsgd_at_equal_bits(simulated: Simulated) -> None:
     """Wu et al. 2018. At one and two bits, where there is much to compensate, and with α following the width."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd")
+    dense, _ = loss_and_bits(simulated, "fixed:32", "qsgd")
     for bits in (1, 2):
-        qsgd, _ = loss_and_bits(cluster, f"fixed:{bits}", "qsgd")
-        ecq, _ = loss_and_bits(cluster, f"fixed:{bits}", "ecq-sgd")
+        qsgd, _ = loss_and_bits(simulated, f"fixed:{bits}", "qsgd")
+        ecq, _ = loss_and_bits(simulated, f"fixed:{bits}", "ecq-sgd")
         assert ecq - dense < 0.6 * (qsgd - dense)
 
 
-def test_dq_sgd_ends_below_qsgd_2_with_fewer_bits_than_qsgd_3(cluster: Simulated) -> None:
+def test_dq_sgd_ends_below_qsgd_2_with_fewer_bits_than_qsgd_3(simulated: Simulated) -> None:
     """Yan et al. 2021, where widths differ in loss; not at three bits' loss, see docs/systems.md."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd")
-    two, _ = loss_and_bits(cluster, "fixed:2", "qsgd")
-    three, _ = loss_and_bits(cluster, "fixed:3", "qsgd")
+    dense, _ = loss_and_bits(simulated, "fixed:32", "qsgd")
+    two, _ = loss_and_bits(simulated, "fixed:2", "qsgd")
+    three, _ = loss_and_bits(simulated, "fixed:3", "qsgd")
     assert two - dense > 10 * abs(three - dense)
     schedule = f"dq-sgd:budget=2.5,start=2,interval=2,horizon={ITERATIONS // 2}"
-    loss, bits = loss_and_bits(cluster, schedule, "qsgd")
+    loss, bits = loss_and_bits(simulated, schedule, "qsgd")
     assert 2.3 < bits < 2.6
     assert loss - dense < 0.5 * (two - dense)
 
 
-def test_one_bit_sgd_needs_its_error_feedback(cluster: Simulated) -> None:
+def test_one_bit_sgd_needs_its_error_feedback(simulated: Simulated) -> None:
     """Seide et al. 2014: with the error carried over one bit costs little, without it training fails."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd", ONE_SEED)
-    with_feedback, _ = loss_and_bits(cluster, "fixed:1", "onebit", ONE_SEED)
-    without, _ = loss_and_bits(cluster, "fixed:1", "onebit:error_feedback=false", ONE_SEED)
+    dense, _ = loss_and_bits(simulated, "fixed:32", "qsgd", ONE_SEED)
+    with_feedback, _ = loss_and_bits(simulated, "fixed:1", "onebit", ONE_SEED)
+    without, _ = loss_and_bits(simulated, "fixed:1", "onebit:error_feedback=false", ONE_SEED)
     assert with_feedback < 1.1 * dense
     assert without > 1.5 * dense
 
 
-def test_terngrad_ends_near_full_precision(cluster: Simulated) -> None:
+def test_terngrad_ends_near_full_precision(simulated: Simulated) -> None:
     """Wen et al. 2017: three levels and no feedback lose little."""
-    dense, _ = loss_and_bits(cluster, "fixed:32", "qsgd", ONE_SEED)
-    ternary, _ = loss_and_bits(cluster, "fixed:2", "terngrad", ONE_SEED)
+    dense, _ = loss_and_bits(simulated, "fixed:32", "qsgd", ONE_SEED)
+    ternary, _ = loss_and_bits(simulated, "fixed:2", "terngrad", ONE_SEED)
     assert ternary < 1.1 * dense
 
 
@@ -145,43 +145,47 @@ def test_gravac_sends_fewer_bytes_than_its_static_factor_at_its_loss(
     assert adaptive < 1.005 * static
 
 
-def test_slowmo_is_ahead_of_local_sgd_with_the_same_bytes() -> None:
+@pytest.fixture(scope="module")
+def by_label() -> Iterator[Distributed]:
+    """Two real ranks with unlike data."""
+    with Distributed("logreg", {"split": "by-label"}, num_workers=2) as cluster:
+        yield cluster
+
+
+def test_slowmo_is_ahead_of_local_sgd_with_the_same_bytes(by_label: Distributed) -> None:
     """Wang et al. 2020, on two real ranks with unlike data that meet every eight iterations."""
     losses = {}
-    with Distributed("logreg", {"split": "by-label"}, num_workers=2) as cluster:
-        for method in ("local-sgd:period=8", "slowmo:period=8,beta=0.5"):
-            cluster.reset(0, method=method)
-            sent = cluster.run(80).wire_bytes
-            losses[method.partition(":")[0]] = cluster.evaluate()["loss"], sent
+    for method in ("local-sgd:period=8", "slowmo:period=8,beta=0.5"):
+        by_label.reset(0, method=method)
+        sent = by_label.run(80).wire_bytes
+        losses[method.partition(":")[0]] = by_label.evaluate()["loss"], sent
     assert losses["slowmo"][1] == losses["local-sgd"][1]
     assert losses["slowmo"][0] < 0.95 * losses["local-sgd"][0]
 
 
-def test_codes_in_rounds_of_local_steps_cost_little() -> None:
+def test_codes_in_rounds_of_local_steps_cost_little(cluster: Distributed) -> None:
     """Basu et al. 2019: one bit every eight iterations has about the loss of fp32 in each, for 1/100 of the bytes."""
     figures = {}
-    with Distributed("digits-mlp", {"width": 64}, num_workers=2) as cluster:
-        for controller, method in (("fixed:32", "ddp"), ("fixed:1", "ddp:period=8")):
-            cluster.reset(0, controller=controller, method=method)
-            sent = cluster.run(200).wire_bytes
-            figures[controller] = cluster.evaluate()["loss"], sent
+    for controller, method in (("fixed:32", "ddp"), ("fixed:1", "ddp:period=8")):
+        cluster.reset(0, controller=controller, method=method)
+        sent = cluster.run(200).wire_bytes
+        figures[controller] = cluster.evaluate()["loss"], sent
     assert figures["fixed:1"][0] < 1.2 * figures["fixed:32"][0]
     assert figures["fixed:1"][1] < figures["fixed:32"][1] / 100
 
 
-def test_variance_reduction_keeps_ranks_with_unlike_data_together() -> None:
+def test_variance_reduction_keeps_ranks_with_unlike_data_together(by_label: Distributed) -> None:
     """Liang et al. 2019 (VRL-SGD): local steps end about where an average in each iteration does, at 4 bits, too."""
     losses = {}
-    with Distributed("logreg", {"split": "by-label"}, num_workers=2) as cluster:
-        for controller, method in (
-            ("fixed:32", "ddp"),
-            ("fixed:32", "ddp:period=8"),
-            ("fixed:32", "ddp:period=8,variance_reduced=true"),
-            ("fixed:4", "ddp:period=8,variance_reduced=true"),
-        ):
-            cluster.reset(0, controller=controller, method=method)
-            cluster.run(160)
-            losses[controller, method] = cluster.evaluate()["loss"]
+    for controller, method in (
+        ("fixed:32", "ddp"),
+        ("fixed:32", "ddp:period=8"),
+        ("fixed:32", "ddp:period=8,variance_reduced=true"),
+        ("fixed:4", "ddp:period=8,variance_reduced=true"),
+    ):
+        by_label.reset(0, controller=controller, method=method)
+        by_label.run(160)
+        losses[controller, method] = by_label.evaluate()["loss"]
     synchronous, local, *reduced = losses.values()
     assert local > 1.25 * synchronous
     assert all(loss < 1.1 * synchronous for loss in reduced)

@@ -1,5 +1,6 @@
 """The script that builds, checks and times the CUDA kernels, where there is no GPU."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,21 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
-WRONG_BYTES = """
-import sys
-sys.path.insert(0, {folder!r})
-import cuda_checks
 from mqgrad import cuda_ext
-encode = cuda_ext.encode_minmax
-calls = []
-def wrong(x, bits):
-    calls.append(x)
-    return encode(x, bits) ^ (len(calls) % 2)
-cuda_ext.encode_minmax = wrong
-sys.argv = ["cuda_checks.py", "--sizes", "tiny", "--device", "cpu"]
-cuda_checks.main()
-"""
+
+BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 def test_a_dry_run_checks_and_times_everything(tmp_path: Path) -> None:
@@ -39,17 +33,25 @@ def test_a_dry_run_checks_and_times_everything(tmp_path: Path) -> None:
     assert {row["bits"] for row in report["rows"]} == {*range(1, 9), 16, 1 / 2, 1 / 8, 1 / 64}
 
 
-def test_a_difference_is_named_and_does_not_hide_the_other_checks(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRONG_BYTES.format(folder=str(BENCHMARKS))]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "tiny minmax: AssertionError: payload, 1 x 1, bits=1" in done.stdout
-    assert "tiny slices: same" in done.stdout
+def test_a_difference_is_named_and_does_not_hide_the_other_checks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import cuda_checks
+
+    encode, flipped = cuda_ext.encode_minmax, itertools.cycle([1, 0])
+    monkeypatch.setattr(cuda_ext, "encode_minmax", lambda x, bits: encode(x, bits) ^ next(flipped))
+    monkeypatch.setattr(sys, "argv", ["cuda_checks.py", "--sizes", "tiny", "--device", "cpu"])
+    with pytest.raises(SystemExit, match="1"):
+        cuda_checks.main()
+    told = capsys.readouterr().out
+    assert "tiny minmax: AssertionError: payload, 1 x 1, bits=1" in told
+    assert "tiny slices: same" in told
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_nothing_is_claimed(tmp_path: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "cuda_codec.py")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode != 0
-    assert "no GPU here" in done.stderr
+def test_without_a_gpu_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cuda_codec
+
+    monkeypatch.setattr(sys, "argv", ["cuda_codec.py"])
+    with pytest.raises(SystemExit, match="no GPU here"):
+        cuda_codec.main()

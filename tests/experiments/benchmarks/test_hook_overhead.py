@@ -1,27 +1,40 @@
 """The benchmark of the hook beside plain DDP, on two ranks for a few iterations. No timing is asserted."""
 
+import contextlib
+import io
 import json
 import os
-import subprocess
+import socket
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[3] / "experiments" / "benchmarks" / "hook_overhead.py"
+import pytest
+import torch.distributed as dist
+from ranks import run_ranks
+
+BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
 
 
-def test_every_controller_is_measured_beside_plain_ddp(tmp_path: Path) -> None:
+def test_every_controller_is_measured_beside_plain_ddp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import hook_overhead
+
     file = tmp_path / "overhead.json"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     options = ["--workload", "digits-mlp", "--controllers", "fixed:32 default", "--iterations", "2"]
-    job = subprocess.run(
-        [*launcher, str(SCRIPT), str(file), *options, "--rounds", "2"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-    )
-    assert job.returncode == 0, job.stderr
+    monkeypatch.setattr(sys, "argv", ["hook_overhead.py", str(file), *options, "--rounds", "2"])
+    with socket.create_server(("localhost", 0)) as free:
+        port = str(free.getsockname()[1])
+
+    def rank_main(rank: int) -> str:
+        dist.destroy_process_group()  # the script joins one itself, as torchrun's variables say
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            hook_overhead.main()
+        return printed.getvalue()
+
+    told, nothing = run_ranks(rank_main)
     report = json.loads(file.read_text())
     assert (report["ranks"], report["iterations"], report["rounds"]) == (2, 2, 2)
     assert report["plain_milliseconds"] > 0
@@ -29,6 +42,7 @@ def test_every_controller_is_measured_beside_plain_ddp(tmp_path: Path) -> None:
     for ratio, low, high in report["ratio_to_plain"].values():
         assert 0 < low <= ratio <= high
     assert {"machine", "versions", "revision"} <= set(report)
-    first, *others = job.stdout.splitlines()
+    assert nothing == ""
+    first, *others = told.splitlines()
     assert first.startswith("digits-mlp, 2 ranks, plain DDP ")
     assert [line.split()[0] for line in others] == ["fixed:32", "default"]

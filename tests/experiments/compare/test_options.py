@@ -1,5 +1,6 @@
 """The options of `mqgrad compare`, and the grids that it has by name."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names
 from mqgrad.experiments.compare.grids import GRIDS
 from mqgrad.experiments.compare.options import (
+    available_links,
     data_root_settings,
     make_config,
     oracle_as_fixed_widths,
@@ -50,6 +52,13 @@ def test_the_grids_have_every_system_of_the_registries() -> None:
     assert {(each.controller or "").partition(":")[0] for each in systems} >= set(controller_names())
     assert {each.compressor.partition(":")[0] for each in systems} == set(compressor_names())
     assert {each.method.partition(":")[0] for each in systems} == {DEFAULT_METHOD, *method_names()}
+
+
+def test_without_root_every_link_is_emulated_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    console = Console(record=True, width=200)
+    assert available_links(["100mbit"], console) == ["emulated:100mbit"]
+    assert "all links are emulated in the transport: " in console.export_text()
 
 
 LINKS = {"100mbit", "1gbit", "100mbit/1gbit@0.75s", "none"}

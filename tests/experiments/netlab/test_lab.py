@@ -117,7 +117,7 @@ def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
 @needs_lab
 def test_a_link_switches_in_turn(tmp_path: Path) -> None:
     changes = parse_link_rates("100mbit/10mbit@0.5s").changes()
-    result = run_on_new_lab(NetLab(2), ["sleep", "1.8"], tmp_path, schedule=changes, timeout_seconds=30)
+    result = run_on_new_lab(NetLab(2), ["sleep", "1.3"], tmp_path, schedule=changes, timeout_seconds=30)
     rates = [change.rate_mbit_per_s for change in result.rate_changes]
     assert rates[:2] == [10.0, 100.0]
     for number, change in enumerate(result.rate_changes, start=1):

@@ -2,19 +2,19 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from labs import needs_lab
+from typer.testing import CliRunner
 
+from mqgrad.experiments.cli import app
 from mqgrad.experiments.netlab import tcp as netlab_tcp
 from mqgrad.experiments.netlab.iproute import NetLabError
 from mqgrad.experiments.netlab.lab import NetLab, list_labs
 from mqgrad.experiments.netlab.run import run_on_new_lab
 
 IN_FORCE = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 
 
 def on_hosts(lab: NetLab) -> list[str]:
@@ -40,8 +40,8 @@ def test_every_host_has_the_one_asked_for_and_the_machine_keeps_its_own() -> Non
 def test_the_result_tells_it(tmp_path: Path) -> None:
     result = run_on_new_lab(NetLab(1), ["true"], tmp_path, timeout_seconds=30)
     assert result.tcp == "cubic"
-    command = [MQGRAD, "netlab", "--tcp", "reno", "--logs", str(tmp_path), "--", "cat", str(IN_FORCE)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = ["netlab", "--tcp", "reno", "--logs", str(tmp_path), "--", "cat", str(IN_FORCE)]
+    done = CliRunner().invoke(app, command)
     assert done.stdout == "reno\n"
     assert "TCP reno" in done.stderr
     assert json.loads((tmp_path / "netlab.json").read_text())["tcp"] == "reno"

@@ -37,12 +37,11 @@ def held(pid: int) -> tuple[int, int]:
 
 
 @pytest.mark.timeout(150)
-def test_a_run_is_the_same_whatever_has_run_before_it(tmp_path: Path) -> None:
-    with Distributed("digits-mlp", {"width": 16}, num_workers=2) as cluster:
-        first = serve(cluster, SYSTEMS, tmp_path)
-        before = [held(pid) for pid in cluster.worker_pids]
-        again = serve(cluster, SYSTEMS[::-1], tmp_path)[::-1]
-        assert [held(pid) for pid in cluster.worker_pids] == before
+def test_a_run_is_the_same_whatever_has_run_before_it(cluster: Distributed, tmp_path: Path) -> None:
+    first = serve(cluster, SYSTEMS, tmp_path)
+    before = [held(pid) for pid in cluster.worker_pids]
+    again = serve(cluster, SYSTEMS[::-1], tmp_path)[::-1]
+    assert [held(pid) for pid in cluster.worker_pids] == before
     for one, other in zip(first, again, strict=True):
         assert one.outcome == "finished"
         assert one.final.iteration == 12

@@ -13,8 +13,10 @@ from comparison import small_config
 from fake_server import fake_program, run_fake
 from labs import needs_lab
 from rich.console import Console
+from typer.testing import CliRunner
 
 from mqgrad.agents.run_folder import LOCK_FILE, only_process_in
+from mqgrad.experiments.cli import app
 from mqgrad.experiments.compare.progress import run_sweep
 from mqgrad.experiments.netlab.lab import list_labs
 from mqgrad.experiments.reports.pages import write_report
@@ -30,7 +32,7 @@ def controllers(calls: Path) -> list[str]:
 
 def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     systems = ("fixed:32", "fixed:1", "fixed:2", "fixed:3", "fixed:5", "fixed:4")
-    config = small_config(systems=systems, seeds=(1,), time_limit_seconds=4.0)
+    config = small_config(systems=systems, seeds=(1,), time_limit_seconds=2.0)
     results = {result.system: result for result in run_fake(tmp_path, config)}
     processes = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
     # new ones after each run that failed, twice where the one before was still open
@@ -46,7 +48,7 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     }
     assert "exit status 1 before the run was over: error: out of luck" in results["fixed:1"].reason
     assert results["fixed:1"].retried == results["fixed:1"].reason
-    assert "4 s" in results["fixed:2"].reason
+    assert "2 s" in results["fixed:2"].reason
     assert results["fixed:2"].retried == ""
     assert "exit status 0" in results["fixed:3"].reason
     assert results["fixed:5"].losses == [2.0, 1.0, None]
@@ -127,8 +129,8 @@ def test_a_folder_with_another_configuration_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_another_machine_or_other_versions_is_not_continued(
     part: str, name: str, there: str | int | None, tmp_path: Path
 ) -> None:
-    run_fake(tmp_path, small_config(seeds=(1,)))
-    path = tmp_path / "out" / "config.json"
+    with open_sweep(tmp_path / "out", small_config(seeds=(1,))):
+        path = tmp_path / "out" / "config.json"
     fields = json.loads(path.read_text())
     here, fields[part][name] = fields[part][name], there
     path.write_text(json.dumps(fields))
@@ -148,11 +150,11 @@ def test_a_kernel_of_another_release_keeps_nothing_from_going_on(tmp_path: Path)
 
 
 def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
-    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=2.0)
+    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=1.0)
     run_fake(tmp_path, config)
-    more = dataclasses.replace(config, time_limit_seconds=3.0)
+    more = dataclasses.replace(config, time_limit_seconds=1.5)
     _, again = run_fake(tmp_path, more, retry_failed=True)
-    assert again.reason == "time limit of 3 s"
+    assert again.reason == "time limit of 1.5 s"
 
 
 @pytest.mark.parametrize(
@@ -264,8 +266,7 @@ def test_a_real_sweep_of_one_tiny_cell_from_the_command_line(tmp_path: Path) -> 
     assert page.count("data:image/png;base64,") == 2
     assert "http" not in page
     assert str(tmp_path) not in page
-    again = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert "2 of them done" in again.stdout
+    assert "2 of them done" in CliRunner().invoke(app, command[1:]).stdout
 
 
 @needs_lab
@@ -284,11 +285,3 @@ def test_a_real_sweep_on_shaped_hosts_counts_what_they_send(
         assert len(row.interface_bytes) == config.hosts
         assert min(row.interface_bytes) >= row.wire_bytes > 0
     assert "links shaped in the kernel" in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can build a lab")
-def test_without_root_every_link_is_emulated_and_says_so(tmp_path: Path) -> None:
-    command = [MQGRAD, "compare", "--output", str(tmp_path), "--grid", "quick", "--controllers", "magic"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 2
-    assert "emulated in the transport" in done.stdout

@@ -53,7 +53,7 @@ def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
     """Seconds and error of each rank, where the others exchange payloads and rank 2 does something else."""
 
     def rank_main(rank: int) -> tuple[float, str]:
-        short = PointToPoint(dist.new_group(timeout=datetime.timedelta(seconds=3), backend="gloo"))
+        short = PointToPoint(dist.new_group(timeout=datetime.timedelta(seconds=2), backend="gloo"))
         dist.barrier()
         start, error = time.perf_counter(), ""
         try:

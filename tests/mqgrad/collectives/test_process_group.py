@@ -1,14 +1,16 @@
 """Gathers: everyone's bytes in the order of the ranks, counted alike."""
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from ranks import run_cases, run_ranks
 
 from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
 
 WORLD_SIZE = 3
-by_either = pytest.mark.parametrize("by_collectives", [False, True])
+BY_COLLECTIVES = [False, True]
 
 
 def new_transport(by_collectives: bool) -> ProcessGroupTransport:
@@ -23,44 +25,44 @@ def payload_of(rank: int, numel: int) -> torch.Tensor:
     return torch.arange(numel).mul(rank + 1).add(rank).to(torch.uint8)
 
 
-@by_either
-@pytest.mark.parametrize("numel", [0, 1, 40, 2**17])
-def test_rows_are_in_the_order_of_the_ranks(numel: int, by_collectives: bool) -> None:
-    def rank_main(rank: int) -> tuple[bool, float]:
+def test_rows_are_in_the_order_of_the_ranks() -> None:
+    def rank_main(rank: int, numel: int, by_collectives: bool) -> tuple[bool, float]:
         transport = new_transport(by_collectives)
         rows = transport.all_gather(payload_of(rank, numel))
         expected = [payload_of(r, numel) for r in range(WORLD_SIZE)]
         return torch.equal(rows, torch.stack(expected)), transport.wire_bytes
 
-    assert run_ranks(rank_main, WORLD_SIZE) == [(True, numel * (WORLD_SIZE - 1))] * WORLD_SIZE
+    cases = list(itertools.product([0, 1, 40, 2**17], BY_COLLECTIVES))
+    for (numel, by_collectives), results in run_cases(rank_main, cases, WORLD_SIZE).items():
+        expected = (True, numel * (WORLD_SIZE - 1))
+        assert results == (expected,) * WORLD_SIZE, (numel, by_collectives)
 
 
-@by_either
-@pytest.mark.parametrize("numel", [0, 1, 2**17])
-@pytest.mark.parametrize("step", [0, 5])
-def test_payloads_of_several_lengths_come_as_they_are(numel: int, step: int, by_collectives: bool) -> None:
-    lengths = [numel + r * step for r in range(WORLD_SIZE)]
-
-    def rank_main(rank: int) -> tuple[bool, float]:
+def test_payloads_of_several_lengths_come_as_they_are() -> None:
+    def rank_main(rank: int, lengths: tuple[int, ...], by_collectives: bool) -> tuple[bool, float]:
         transport, own = new_transport(by_collectives), payload_of(rank, lengths[rank])
         got = transport.post_all_gather(lengths, own)(own).wait()
         expected = [payload_of(r, length) for r, length in enumerate(lengths)]
         return torch.equal(got, torch.cat(expected)), transport.wire_bytes
 
-    sent = [length * (WORLD_SIZE - 1) for length in lengths]
-    assert run_ranks(rank_main, WORLD_SIZE) == [(True, each) for each in sent]
+    all_lengths = [(n, n + step, n + 2 * step) for n in (0, 1, 2**17) for step in (0, 5)]
+    cases = list(itertools.product(all_lengths, BY_COLLECTIVES))
+    for (lengths, by_collectives), results in run_cases(rank_main, cases, WORLD_SIZE).items():
+        sent = [length * (WORLD_SIZE - 1) for length in lengths]
+        assert results == tuple((True, each) for each in sent), (lengths, by_collectives)
 
 
-@by_either
-@pytest.mark.parametrize("lengths", [[4, 4, 4], [0, 5, 2**17]])
-def test_everyone_gets_its_part_of_everyones_payloads(lengths: list[int], by_collectives: bool) -> None:
-    def rank_main(rank: int) -> tuple[bool, float]:
+def test_everyone_gets_its_part_of_everyones_payloads() -> None:
+    def rank_main(rank: int, lengths: tuple[int, ...], by_collectives: bool) -> tuple[bool, float]:
         transport, payloads = new_transport(by_collectives), payload_of(rank, sum(lengths))
         got = transport.post_all_to_all(lengths, payloads)(payloads).wait()
         expected = [payload_of(r, sum(lengths)).split(lengths)[rank] for r in range(WORLD_SIZE)]
         return torch.equal(got, torch.stack(expected)), transport.wire_bytes
 
-    assert run_ranks(rank_main, WORLD_SIZE) == [(True, sum(lengths) - own) for own in lengths]
+    cases = list(itertools.product([(4, 4, 4), (0, 5, 2**17)], BY_COLLECTIVES))
+    for (lengths, by_collectives), results in run_cases(rank_main, cases, WORLD_SIZE).items():
+        expected = tuple((True, sum(lengths) - own) for own in lengths)
+        assert results == expected, (lengths, by_collectives)
 
 
 def test_groups_of_some_ranks_do_not_meet() -> None:

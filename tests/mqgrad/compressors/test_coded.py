@@ -1,11 +1,12 @@
 """The compressed mean all-reduce through the DDP hook, on real ranks."""
 
 import copy
+import itertools
 
 import models
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_cases, run_ranks
 
 import mqgrad
 from mqgrad.cuda_ext import CHECKSUM_BYTES
@@ -33,20 +34,30 @@ def averaged_gradient(
     return results
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16, 32])
-def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int, bits: int) -> None:
-    def rank_main(rank: int):
+TOLERANCES = {1: 1.5, 2: 1.0, 4: 0.25, 8: 0.02, 16: 0.006, 32: 1e-6}
+"""Each of the two roundings of a contractive code errs by less than the vector; finer ones by far less."""
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4], ids="world_size={}".format)
+def averaged(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
+    """:func:`averaged_gradient` without feedback, by width, then by rank."""
+
+    def rank_main(rank: int, bits: int):
         return averaged_gradient(bits, rank, {"compressor": mqgrad.Quantized(error_feedback=False)})
 
-    results = run_ranks(rank_main, world_size)
+    return run_cases(rank_main, [(bits,) for bits in TOLERANCES], request.param)
+
+
+@pytest.mark.parametrize(("bits", "tolerance"), TOLERANCES.items())
+def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(
+    averaged: dict[tuple, tuple], bits: int, tolerance: float
+) -> None:
+    results = averaged[bits,]
     for iterations in zip(*results, strict=True):
         assert len({got.tobytes() for got, _ in iterations}) == 1
         got, exact = (torch.from_numpy(x) for x in iterations[0])
-        # Each of the two roundings of a contractive code errs by less than the vector; finer ones by far less.
-        tolerance = {1: 1.5, 2: 1.0, 4: 0.25, 8: 0.02, 16: 0.006, 32: 1e-6}[bits]
         assert (got - exact).norm() <= tolerance * exact.norm()
-        if world_size == 1 or bits == 32:
+        if len(results) == 1 or bits == 32:
             torch.testing.assert_close(got, exact, rtol=1e-5, atol=1e-8)
         else:
             assert not torch.equal(got, exact)
@@ -96,10 +107,8 @@ def test_many_small_buckets_overlap_without_deadlock(bits: int) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("bits", [2, 8, 16, 32])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite(bits: int, bad: float) -> None:
-    def rank_main(rank: int):
+def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite() -> None:
+    def rank_main(rank: int, bits: int, bad: float):
         model = torch.nn.Linear(600, 2, bias=False)
         torch.nn.init.constant_(model.weight, 0.1)
         state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
@@ -115,13 +124,13 @@ def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite(bits: i
         state.close()
         return finite
 
-    assert run_ranks(rank_main) == [[True, False, True]] * 2
+    cases = list(itertools.product([2, 8, 16, 32], [float("nan"), float("inf"), float("-inf")]))
+    for case, finite in run_cases(rank_main, cases).items():
+        assert finite == ([True, False, True],) * 2, case
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("bits", [4, 16, 32])
-def test_other_gradient_dtypes(dtype: torch.dtype, bits: int) -> None:
-    def rank_main(rank: int):
+def test_other_gradient_dtypes() -> None:
+    def rank_main(rank: int, dtype: torch.dtype, bits: int):
         model = torch.nn.Linear(64, 8, bias=False).to(dtype)
         torch.nn.init.constant_(model.weight, 0.1)
         state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
@@ -131,8 +140,10 @@ def test_other_gradient_dtypes(dtype: torch.dtype, bits: int) -> None:
         state.close()
         return str(model.weight.grad.dtype), model.weight.grad.double().unique().tolist()
 
-    # Constant gradients 1 and 2 are exact at every width.
-    assert run_ranks(rank_main) == [(str(dtype), [1.5])] * 2
+    cases = list(itertools.product([torch.float16, torch.bfloat16, torch.float64], [4, 16, 32]))
+    for (dtype, bits), results in run_cases(rank_main, cases).items():
+        # Constant gradients 1 and 2 are exact at every width.
+        assert results == ((str(dtype), [1.5]),) * 2, (dtype, bits)
 
 
 @pytest.mark.parametrize("topology", ["sharded", "all-gather"])

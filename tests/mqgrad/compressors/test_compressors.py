@@ -6,7 +6,7 @@ import averages
 import models
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_cases
 
 import mqgrad
 
@@ -35,33 +35,49 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "bits", "tolerance"), CASES)
-def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(
-    spec: str, bits: int, tolerance: float
-) -> None:
-    def rank_main(rank: int):
+SPECS_AND_BITS = [(spec, bits) for spec, bits, _ in CASES]
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids="world_size={}".format)
+def means(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
+    """The averaged and the exact mean gradient of each iteration, by specification and width, then by rank."""
+
+    def rank_main(rank: int, spec: str, bits: int):
         return averages.means(spec, bits, rank, iterations=3, bucket_cap_mb=0.02)[0]
 
-    for world_size in (2, 4):
-        results = run_ranks(rank_main, world_size)
-        errors = []
-        for iterations in zip(*results, strict=True):
-            assert len({got.tobytes() for got, _ in iterations}) == 1
-            got, exact = (torch.from_numpy(x) for x in iterations[0])
-            errors.append(float((got - exact).norm() / exact.norm()))
-        assert errors[-1] > 0  # the first iterations of some are exact
-        assert max(errors) <= tolerance
+    return run_cases(rank_main, SPECS_AND_BITS, request.param)
 
 
-@pytest.mark.parametrize(("spec", "bits"), [(spec, bits) for spec, bits, _ in CASES])
-def test_a_resumed_run_continues_with_the_same_bytes(spec: str, bits: int) -> None:
-    def rank_main(rank: int) -> tuple[list[bytes], list[bytes]]:
+@pytest.mark.parametrize(("spec", "bits", "tolerance"), CASES)
+def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(
+    means: dict[tuple, tuple], spec: str, bits: int, tolerance: float
+) -> None:
+    errors = []
+    for iterations in zip(*means[spec, bits], strict=True):
+        assert len({got.tobytes() for got, _ in iterations}) == 1
+        got, exact = (torch.from_numpy(x) for x in iterations[0])
+        errors.append(float((got - exact).norm() / exact.norm()))
+    assert errors[-1] > 0  # the first iterations of some are exact
+    assert max(errors) <= tolerance
+
+
+@pytest.fixture(scope="module")
+def resumed() -> dict[tuple, tuple]:
+    """Gradients of a run that goes on and of one that was resumed, by specification and width, then by rank."""
+
+    def rank_main(rank: int, spec: str, bits: int) -> tuple[list[bytes], list[bytes]]:
         return averages.straight_and_resumed(
             lambda: models.new_run(mqgrad.FixedBits(bits), compressor=spec), rank
         )
 
-    results = run_ranks(rank_main)
-    assert all(straight == resumed for straight, resumed in results)
+    return run_cases(rank_main, SPECS_AND_BITS)
+
+
+@pytest.mark.parametrize(("spec", "bits"), SPECS_AND_BITS)
+def test_a_resumed_run_continues_with_the_same_bytes(
+    resumed: dict[tuple, tuple], spec: str, bits: int
+) -> None:
+    assert all(straight == again for straight, again in resumed[spec, bits])
 
 
 @pytest.mark.parametrize(

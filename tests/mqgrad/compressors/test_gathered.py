@@ -1,10 +1,12 @@
 """Means that every rank takes of all codes: the same bytes on every rank, and no code's error but the ranks' own."""
 
+import itertools
+
 import averages
 import models
 import pytest
 import torch
-from ranks import run_ranks
+from ranks import run_cases, run_ranks
 
 import mqgrad
 from mqgrad.compressors import runs
@@ -13,15 +15,17 @@ from mqgrad.cuda_ext import CHECKSUM_BYTES
 ALL_GATHER = "quantized:topology=all-gather"
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("bits", [1 / 4, 1, 4, 8, 16])
-@pytest.mark.parametrize("chunk_bytes", [runs.CHUNK_BYTES, 256])
-def test_all_ranks_hold_the_mean_of_what_each_has_sent(
-    world_size: int, bits: float, chunk_bytes: int
-) -> None:
-    """What a rank has sent by an iteration is the sum of its gradients less the residual, at α = 1."""
+BITS_AND_CHUNK_BYTES = list(itertools.product([1 / 4, 1, 4, 8, 16], [runs.CHUNK_BYTES, 256]))
 
-    def rank_main(rank: int) -> tuple[bytes, torch.Tensor]:
+
+@pytest.fixture(scope="module", params=[2, 3], ids="world_size={}".format)
+def applied_and_sent(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
+    """The sums of what a rank applied and of what it sent, by width and size of chunks, then by rank.
+
+    What it has sent by an iteration is the sum of its gradients less the residual, at α = 1.
+    """
+
+    def rank_main(rank: int, bits: float, chunk_bytes: int) -> tuple[bytes, torch.Tensor]:
         runs.CHUNK_BYTES = chunk_bytes
         spec = ALL_GATHER + ",feedback_gain=1"
         model = torch.nn.Linear(100, 70, bias=False)
@@ -39,10 +43,17 @@ def test_all_ranks_hold_the_mean_of_what_each_has_sent(
         assert saved["pull_feedback"] == {}
         return applied.numpy().tobytes(), own - saved["push_feedback"][0]
 
-    results = run_ranks(rank_main, world_size)
+    return run_cases(rank_main, BITS_AND_CHUNK_BYTES, request.param)
+
+
+@pytest.mark.parametrize(("bits", "chunk_bytes"), BITS_AND_CHUNK_BYTES)
+def test_all_ranks_hold_the_mean_of_what_each_has_sent(
+    applied_and_sent: dict[tuple, tuple], bits: float, chunk_bytes: int
+) -> None:
+    results = applied_and_sent[bits, chunk_bytes]
     assert len({applied for applied, _ in results}) == 1
     applied = torch.frombuffer(bytearray(results[0][0]), dtype=torch.float32)
-    sent = sum(sent for _, sent in results) / world_size
+    sent = sum(sent for _, sent in results) / len(results)
     torch.testing.assert_close(applied, sent, rtol=1e-4, atol=1e-4)
 
 

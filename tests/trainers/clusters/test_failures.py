@@ -75,11 +75,11 @@ def test_an_exit_is_named_with_its_code() -> None:
 
 
 def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
-    with faulty_cluster(fault="hang", timeout_seconds=5) as cluster:
+    with faulty_cluster(fault="hang", timeout_seconds=3) as cluster:
         start = time.monotonic()
-        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 5 s") as caught:
+        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 3 s") as caught:
             cluster.run(10, bits=4)
-        assert 4 < time.monotonic() - start < 10
+        assert 2 < time.monotonic() - start < 8
         assert "_misbehave" in caught.value.details
 
 
@@ -123,10 +123,9 @@ print(*cluster.worker_pids, flush=True)
     [
         ({}, "input()", signal.SIGKILL),
         ({"fault": "hang", "rank": 0}, "cluster.run(10, bits=4)", signal.SIGKILL),
-        ({}, "cluster.run(1_000_000, bits=4)", signal.SIGINT),
         ({}, "", None),
     ],
-    ids=["killed idle", "killed while a worker hangs", "Ctrl-C", "never closed"],
+    ids=["killed idle", "killed while a worker hangs", "never closed"],
 )
 def test_no_worker_outlives_its_driver(settings: dict, action: str, signum: int | None) -> None:
     driver = subprocess.Popen(

@@ -261,12 +261,3 @@ def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Dist
         cluster.reset(seed=0, method="backup-workers:backups=2")
     cluster.reset(seed=0, method="backup-workers:backups=1,mean_delay_ms=0")
     assert cluster.run(1).iteration == 1
-
-
-def test_powersgd_of_pytorch_is_refused_on_an_emulated_link() -> None:
-    link = LinkEmulation(mbit_per_s=100)
-    with (
-        Distributed("digits-mlp", num_workers=2) as cluster,
-        pytest.raises(ValueError, match=r"cannot be paced .* take a link that the kernel shapes"),
-    ):
-        cluster.reset(seed=0, method=POWERSGD, link=link)
