@@ -41,6 +41,7 @@ def never(self: DirectAverages, bucket: Any) -> bool:
 
 def trained(controller: Any, rank: int, **state_args: Any) -> tuple[list[bytes], mqgrad.CompressionState]:
     model, optimizer, state = models.new_run(controller, **state_args)
+    state.mark()  # or the first iteration counts as the second, but its wait for ranks that start late in full
     gradients = models.train(model, optimizer, state, rank, range(ITERATIONS))
     state.close()
     return gradients, state
