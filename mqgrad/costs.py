@@ -45,7 +45,11 @@ COSTS = tuple(field.name for field in dataclasses.fields(Costs))  # asking for t
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Totals(Costs):
-    """What a run has cost one rank so far."""
+    """What a run has cost one rank so far.
+
+    ``step_seconds`` and ``compute_seconds`` leave out an iteration whose start is not known: the first, unless
+    ``mark`` was called before it. What was sent in it is counted, seconds and bytes.
+    """
 
     iterations: int = 0
     bit_iterations: float = 0
