@@ -1,4 +1,4 @@
-"""The ``mqgrad`` command: each of its commands is in a file of its own, ``command.py`` or ``*_command.py``."""
+"""The ``mqgrad`` command: its commands are in the files ``command.py`` and ``*_command.py``."""
 
 import os
 import sys

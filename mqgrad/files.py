@@ -15,6 +15,7 @@ def replace_file(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         path.write_text(text)
         return
+    path = path.resolve()  # a link stays one
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text)
     os.replace(partial, path)

@@ -11,7 +11,7 @@ FOLDERS = ("cuda_ext", "mqgrad", "trainers", "envs", "agents", "experiments")
 ROOMS = {
     "mqgrad": ("codecs", "collectives", "compressors", "statistics", "policies", "controllers"),
     "trainers": ("workloads", "methods", "clusters"),
-    "experiments": ("netlab", "sweep", "reports", "compare"),
+    "experiments": ("netlab", "sweep", "reports", "compare", "bench"),
 }
 """The same, within a folder. What its own files import is not looked at, nor what rooms import of them."""
 
@@ -26,6 +26,9 @@ def imported(path: Path) -> set[tuple[str, ...]]:
             found |= {(*base, *(node.module or alias.name).split(".")) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqgrad":
             found |= {_folder((*(node.module or "").split(".")[1:], alias.name)) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            ours = [alias.name.split(".")[1:] for alias in node.names if alias.name.startswith("mqgrad.")]
+            found |= {_folder(tuple(parts)) for parts in ours}
     return found
 
 

@@ -97,7 +97,8 @@ class SmoothQuantizer:
         w = self.inverse_root @ v.double()
         grid = self._grid(torch.stack([part.norm() for part in w.tensor_split(self.blocks)]).float())
         fraction = torch.where(grid > 0, w / grid, 0.0) % 1
-        return float((self.matrix.double().diagonal() * grid.square() * fraction * (1 - fraction)).sum())
+        errors = self.matrix.double().diagonal() * grid.square() * fraction * (1 - fraction)
+        return float(torch.where(self.steps.isfinite(), errors, 0.0).sum())
 
     def _grid(self, norms: torch.Tensor) -> torch.Tensor:
         sizes = torch.tensor([len(part) for part in self.steps.tensor_split(self.blocks)])

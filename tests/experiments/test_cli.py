@@ -227,7 +227,7 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p[x].mqg"), tmp_path / "record.json"
     workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
     short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
-    assert invoke("train", folder, *short, "--total-steps", "45", "--warm-start", "none")[0] == 0
+    assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
     assert invoke("train", folder, "--resume", "--total-steps", "60")[0] == 0
     assert f"DQN after 60 decisions, from {folder}/model.zip" in invoke("export", folder, policy)[1]
     (tmp_path / "run" / "model.zip").unlink()
@@ -247,11 +247,12 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     assert any(logs.iterdir())
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    deployed = command(*torchrun, str(EXAMPLE), policy, "8")
-    assert deployed.returncode == 0, deployed.stderr
-    losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
-    assert len(losses) == 10
-    assert losses[-1] < losses[0]
+    for period in ((), ("8",)):
+        deployed = command(*torchrun, str(EXAMPLE), policy, *period)
+        assert deployed.returncode == 0, deployed.stderr
+        losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
+        assert len(losses) == 10
+        assert losses[-1] < losses[0]
 
 
 def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(

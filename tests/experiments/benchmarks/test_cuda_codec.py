@@ -6,17 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cuda_checks
+import cuda_codec
 import pytest
 import torch
 
 from mqgrad import cuda_ext
 
 BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 def test_a_dry_run_checks_and_times_everything(tmp_path: Path) -> None:
@@ -36,8 +33,6 @@ def test_a_dry_run_checks_and_times_everything(tmp_path: Path) -> None:
 def test_a_difference_is_named_and_does_not_hide_the_other_checks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import cuda_checks
-
     encode, flipped = cuda_ext.encode_minmax, itertools.cycle([1, 0])
     monkeypatch.setattr(cuda_ext, "encode_minmax", lambda x, bits: encode(x, bits) ^ next(flipped))
     monkeypatch.setattr(sys, "argv", ["cuda_checks.py", "--sizes", "tiny", "--device", "cpu"])
@@ -50,8 +45,6 @@ def test_a_difference_is_named_and_does_not_hide_the_other_checks(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cuda_codec
-
     monkeypatch.setattr(sys, "argv", ["cuda_codec.py"])
     with pytest.raises(SystemExit, match="no GPU here"):
         cuda_codec.main()

@@ -8,19 +8,15 @@ import socket
 import sys
 from pathlib import Path
 
+import hook_overhead
 import pytest
 import torch.distributed as dist
 from ranks import run_ranks
-
-BENCHMARKS = Path(__file__).parents[3] / "experiments" / "benchmarks"
 
 
 def test_every_controller_is_measured_beside_plain_ddp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import hook_overhead
-
     file = tmp_path / "overhead.json"
     options = ["--workload", "digits-mlp", "--controllers", "fixed:32 default", "--iterations", "2"]
     monkeypatch.setattr(sys, "argv", ["hook_overhead.py", str(file), *options, "--rounds", "2"])

@@ -45,7 +45,7 @@ def means(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
     def rank_main(rank: int, spec: str, bits: int):
         return averages.means(spec, bits, rank, iterations=3, bucket_cap_mb=0.02)[0]
 
-    return run_cases(rank_main, SPECS_AND_BITS, request.param)
+    return run_cases(rank_main, SPECS_AND_BITS, request.param, timeout=100)
 
 
 @pytest.mark.parametrize(("spec", "bits", "tolerance"), CASES)
@@ -70,7 +70,7 @@ def resumed() -> dict[tuple, tuple]:
             lambda: models.new_run(mqgrad.FixedBits(bits), compressor=spec), rank
         )
 
-    return run_cases(rank_main, SPECS_AND_BITS)
+    return run_cases(rank_main, SPECS_AND_BITS, timeout=100)
 
 
 @pytest.mark.parametrize(("spec", "bits"), SPECS_AND_BITS)

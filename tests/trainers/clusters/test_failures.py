@@ -75,11 +75,11 @@ def test_an_exit_is_named_with_its_code() -> None:
 
 
 def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
-    with faulty_cluster(fault="hang", timeout_seconds=3) as cluster:
+    with faulty_cluster(fault="hang", timeout_seconds=5) as cluster:
         start = time.monotonic()
-        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 3 s") as caught:
+        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 5 s") as caught:
             cluster.run(10, bits=4)
-        assert 2 < time.monotonic() - start < 8
+        assert 4 < time.monotonic() - start < 10
         assert "_misbehave" in caught.value.details
 
 

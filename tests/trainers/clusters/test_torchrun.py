@@ -84,10 +84,10 @@ def test_a_torchrun_job_trains_like_local_workers_and_every_rank_hears_of_a_fail
 def test_every_other_rank_of_a_torchrun_job_names_the_one_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = torchrun(tmp_path, monkeypatch, fault="hang", ranks=3, timeout_seconds=4)  # for 10 minutes
+    job = torchrun(tmp_path, monkeypatch, fault="hang", ranks=3, timeout_seconds=8)  # for 10 minutes
     assert job.returncode != 0
     for role in ("DRIVING", "SERVING"):
-        assert f"{role} rank 1 hangs or is gone: no answer for 4 s" in job.stdout
+        assert f"{role} rank 1 hangs or is gone: no answer for 8 s" in job.stdout
 
 
 def test_the_other_ranks_of_a_torchrun_job_hear_of_a_ctrl_c_at_once(

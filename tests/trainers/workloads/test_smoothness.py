@@ -67,6 +67,8 @@ def test_nothing_is_sent_of_what_the_function_does_not_depend_on(rule: str) -> N
     decoded = torch.stack([quantizer.decode(quantizer.encode(v, generator)) for _ in range(2000)])
     assert (decoded.mean(0) - v).abs().max() < 0.2
     assert (decoded[:, 2:] == 0).all()
+    measured = float((decoded - v).square().sum(1).mean())
+    assert measured == pytest.approx(quantizer.expected_error(v), rel=0.1)
     assert 0 < quantizer.omega < 10
 
 
