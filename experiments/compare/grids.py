@@ -86,7 +86,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4",
         "settings": _UNSEEN,
     },
-    # About 60 minutes: every other system on the same links beside four of those; 760 runs.
+    # About 73 minutes: every other system on the same links beside four of those; 760 runs.
     "peers": {
         "controllers": ("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         "compressors": _CODES,
