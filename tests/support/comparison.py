@@ -1,6 +1,9 @@
 """A small comparison whose results are made by hand: what reports of it must say is known."""
 
+import dataclasses
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from mqgrad.experiments.sweep.config import SweepConfig
@@ -44,6 +47,13 @@ def result(
         "bits": [4] * len(losses),
     }
     return CellResult(**{**fields, **changes})
+
+
+def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
+    """The folder that a sweep leaves behind."""
+    (folder / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
+    lines = (json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
+    (folder / "results.jsonl").write_text("".join(lines))
 
 
 ROWS = [

@@ -1,14 +1,11 @@
 """What a comparison's report says: its tables and its pages."""
 
-import dataclasses
 import itertools
-import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from comparison import ROWS, SYSTEMS, result, small_config
+from comparison import ROWS, SYSTEMS, result, small_config, write_results
 
 from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names, make_controller
@@ -18,8 +15,6 @@ from mqgrad.experiments.reports.overall import summarize_overall
 from mqgrad.experiments.reports.pages import write_report
 from mqgrad.experiments.reports.tables import cells_table, group_table, overall_table, ratio_table, time_table
 from mqgrad.experiments.reports.widths import bits_table, figures_table
-from mqgrad.experiments.sweep.config import SweepConfig
-from mqgrad.experiments.sweep.result import CellResult
 
 
 def test_tables_say_what_was_missed_and_where_time_goes() -> None:
@@ -108,12 +103,6 @@ def test_the_notes_name_every_code_and_tell_how_often_decisions_are_made(tmp_pat
     assert "every 10 iterations" in decisions
     assert "mqgrad-authors every 5" in decisions
     assert "measure every 100" in decisions
-
-
-def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
-    (folder / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
-    lines = (json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)
-    (folder / "results.jsonl").write_text("".join(lines))
 
 
 def test_a_report_says_which_runs_were_repeated_and_which_references_lack_runs(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""Two systems of a comparison beside each other: times to the target, seed by seed, where reports name few.
+
+    python experiments/benchmarks/paired_times.py experiments/results/2026-11-26-links --reference fixed:1 default
+
+Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
+of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds.
+Without systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_interval, paired_ratio
+from mqgrad.experiments.reports.groups import summarize
+from mqgrad.experiments.reports.references import timing_of
+from mqgrad.experiments.sweep.folder import load_config, load_results
+
+
+def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
+    """By cell and system, to the target of the cell.
+
+    Raises:
+        ValueError: what the folder holds is no comparison.
+        OSError: there is none, or it cannot be read.
+    """
+    config, results = load_config(folder), load_results(folder)
+    return {
+        str(summary): {
+            system: timing_of(
+                [run for run in results if run.group == summary.group and run.system == system],
+                summary.target,
+            )
+            for system in config.systems
+        }
+        for summary in summarize(config, results)
+    }
+
+
+def over_cells(own: Sequence[Timing | None], reference: Sequence[Timing | None]) -> Ratio | None:
+    """Time ÷ the reference's over all cells, on the seeds that have both in each; None where a target was missed."""
+    pairs = [(one, other) for one, other in zip(own, reference, strict=True) if one and other]
+    if len(pairs) < len(own) or not all(one.reached and other.reached for one, other in pairs):
+        return None
+    seeds = set.intersection(*({*one.seconds} & {*other.seconds} for one, other in pairs))
+    ratios = [
+        statistics.geometric_mean(one.seconds[seed] / other.seconds[seed] for one, other in pairs)
+        for seed in sorted(seeds)
+    ]
+    mean = geometric_mean_with_interval(ratios)
+    return None if mean is None else Ratio(mean.value, "=", mean.low, mean.high)
+
+
+def row(cells: dict[str, dict[str, Timing | None]], system: str, reference: str) -> list[Ratio | None]:
+    """A system's ratios of each cell, then over all of them."""
+    own = [by_system[system] for by_system in cells.values()]
+    others = [by_system[reference] for by_system in cells.values()]
+    return [*map(paired_ratio, own, others), over_cells(own, others)]
+
+
+def _text(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "—"
+    sign = "" if ratio.sign == "=" else f"{ratio.sign} "
+    interval = "" if ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{sign}{ratio.value:.2f}{interval}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="of a comparison")
+    parser.add_argument("systems", nargs="*", help="as the comparison names them; all by default")
+    parser.add_argument("--reference", default="plain-ddp", help="what their times are divided by")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        cells = timings(options.folder)
+    except (OSError, ValueError) as error:
+        sys.exit(f"paired_times.py: {error}")
+    known = list(next(iter(cells.values()), {}))
+    systems = options.systems or [system for system in known if system != options.reference]
+    for name in (options.reference, *systems):
+        if name not in known:
+            sys.exit(
+                f"paired_times.py: {name!r} is not in {options.folder}, which has {', '.join(known) or 'no runs'}"
+            )
+    print(f"| ÷ {options.reference} | {' | '.join(cells)} | all cells |")
+    print("|---" * (len(cells) + 2) + "|")
+    for system in systems:
+        print(f"| {system} | {' | '.join(map(_text, row(cells, system, options.reference)))} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Ratios of any two systems of a comparison, seed by seed."""
+
+from pathlib import Path
+
+import paired_times
+import pytest
+from comparison import result, small_config, write_results
+
+LINKS = ("emulated:100mbit", "emulated:1gbit")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two cells; in the second ``fixed:2`` misses the target. fp32 takes 3 s, ``fixed:4`` 1 and 2, 2 and 2 s."""
+    config = small_config(systems=("fixed:32", "fixed:4", "fixed:2"), links=LINKS)
+    runs = [
+        *(result("fixed:32", seed, [9.0, 9.0, *8 * [1.0]], link=link) for link in LINKS for seed in (1, 2)),
+        result("fixed:4", 1, [1.0], link=LINKS[0]),
+        result("fixed:4", 2, [1.0], step=2.0, link=LINKS[0]),
+        *(result("fixed:4", seed, [1.0], step=2.0, link=LINKS[1]) for seed in (1, 2)),
+        *(result("fixed:2", seed, [1.0], link=LINKS[0]) for seed in (1, 2)),
+        *(result("fixed:2", seed, [9.0], step=4.0, link=LINKS[1]) for seed in (1, 2)),
+    ]
+    write_results(tmp_path, config, runs)
+    return tmp_path
+
+
+def test_the_mean_over_cells_is_taken_seed_by_seed(folder: Path) -> None:
+    cells = paired_times.timings(folder)
+    assert list(cells) == [f"digits-mlp @ {link}" for link in LINKS]
+    first, second, overall = paired_times.row(cells, "fixed:4", "fixed:32")
+    assert first is not None
+    assert second is not None
+    assert overall is not None
+    assert first.value == pytest.approx((1 / 3 * 2 / 3) ** 0.5)
+    assert second[:2] == (pytest.approx(2 / 3), "=")
+    by_seed = (1 / 3 * 2 / 3) ** 0.5, 2 / 3
+    assert overall.value == pytest.approx((by_seed[0] * by_seed[1]) ** 0.5)
+    assert overall.low is not None
+    assert overall.low < min(by_seed)
+
+
+def test_what_misses_a_target_has_a_bound_and_no_mean_over_cells(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paired_times.main([str(folder), "--reference", "fixed:32", "fixed:2", "fixed:4"])
+    two, four = capsys.readouterr().out.splitlines()[2:]
+    assert "| 0.33 [0.33, 0.33] | ≥ 1.33 | — |" in two
+    assert "[" in four.split("|")[-2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fixed:7", "--reference", "fixed:4"], "'fixed:7' is not in"),
+        (["--reference", "dgc"], "'dgc' is not in"),
+    ],
+)
+def test_an_unknown_system_is_named(folder: Path, arguments: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        paired_times.main([str(folder), *arguments])
+
+
+def test_a_folder_without_a_comparison_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"config\.json"):
+        paired_times.main([str(tmp_path)])
