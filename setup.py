@@ -29,6 +29,7 @@ CXX_FLAGS = [
     *STABLE_ABI,
 ]
 NVCC_FLAGS = ["-O3", "-std=c++17", "-fmad=false", "-DUSE_CUDA", *STABLE_ABI]
+NVCC = Path(CUDA_HOME or "") / "bin" / "nvcc"
 # Newer cards run the last one's PTX. TORCH_CUDA_ARCH_LIST in the environment replaces these.
 CUDA_ARCHITECTURES = ["75,code=sm_75", "80,code=sm_80", "90,code=sm_90", "90,code=compute_90"]
 
@@ -48,6 +49,8 @@ class OptionalBuildExtension(BuildExtension):
             vars(failed).update(vars(extension(with_cuda=False)))
             self.build_extensions()
             return
+        # If it were from the start, setuptools would take a failure for an answer, and nothing less would be tried.
+        failed.optional = True
         print(
             f"mqgrad: the extension was not built ({error}); the torch reference will be used",
             file=sys.stderr,
@@ -70,17 +73,26 @@ class BuildWithRevision(build_py):
 
 def builds_cuda() -> bool:
     """Whether torch is a CUDA build and its nvcc is here; a GPU need not be: wheels are built without one."""
-    nvcc = Path(CUDA_HOME or "") / "bin" / "nvcc"
-    if torch.version.cuda is None or not nvcc.exists():
+    if torch.version.cuda is None or not NVCC.exists():
         return False
-    release = re.search(r"release (\d+)\.", subprocess.check_output([nvcc, "--version"], text=True))
+    release = re.search(r"release (\d+)\.", subprocess.check_output([NVCC, "--version"], text=True))
     if release is not None and int(release[1]) == int(torch.version.cuda.split(".")[0]):
         return True
     print(
-        f"mqgrad: built without CUDA: torch is for CUDA {torch.version.cuda}, {nvcc} is of another major version",
+        f"mqgrad: built without CUDA: torch is for CUDA {torch.version.cuda}, {NVCC} is of another major version",
         file=sys.stderr,
     )
     return False
+
+
+def cuda_library_folders() -> list[str]:
+    """Where nvcc has its libraries.
+
+    Torch looks above the first nvcc on the path, which may be a script that calls another one, with none beside it.
+    """
+    command = [NVCC, "--dryrun", "-x", "cu", os.devnull]  # says what it would do
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return re.findall(r'"-L(.+?)"', said.partition("LIBRARIES=")[2].partition("\n")[0])
 
 
 def nvcc_flags() -> list[str]:
@@ -98,8 +110,8 @@ def extension(*, with_cuda: bool) -> Extension:
         cpp + (cuda if with_cuda else []),
         depends=sorted(map(str, [*SOURCES.glob("*.h"), *SOURCES.glob("*.cu")])),  # so an sdist has them
         extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": nvcc_flags()},
+        library_dirs=cuda_library_folders() if with_cuda else [],
         py_limited_api=True,
-        optional=True,
     )
 
 
