@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 
 def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """The installed version of each package; None where it is not installed."""
+    """The installed version of each package, of torch with its build (``+cpu``); None where it is not installed."""
     return {name: _version(name) for name in packages}
 
 
@@ -35,6 +37,8 @@ def _built_from(path: Path) -> str | None:
 
 
 def _version(package: str) -> str | None:
+    if package == "torch":
+        return str(torch.__version__)  # what wheels say of themselves may leave the build out
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

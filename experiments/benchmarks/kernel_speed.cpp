@@ -11,13 +11,9 @@
 #include "instruction_set.h"
 #include "kernels.h"
 #include "prefetch.h"
+#include "torch_library.h"
 
 using namespace mqgrad;
-
-extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t, ParallelFunc f, void* context) {
-  f(begin, end, context);  // stands in for torch's library
-  return 0;
-}
 
 namespace {
 

@@ -2,7 +2,6 @@
 // touching a byte behind it ends the program (exact_array.h).
 //
 // `make fuzz` links this to libFuzzer, and `make sanitize`, as the second part of `make fuzz`, to run_inputs.cpp.
-#include <torch/csrc/stable/c/shim.h>
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
@@ -21,17 +20,10 @@
 #include "rotation_kernels.h"
 #include "scattered.h"
 #include "sparse.h"
+#include "torch_library.h"
 
 using namespace mqgrad;
 using torch::headeronly::ScalarType;
-
-// Of torch's library, which is not linked: two parts, one after the other.
-extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t, ParallelFunc f, void* context) {
-  const int64_t middle = begin + (end - begin) / 2;
-  if (begin < middle) f(begin, middle, context);
-  if (middle < end) f(middle, end, context);
-  return 0;
-}
 
 namespace {
 

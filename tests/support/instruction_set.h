@@ -1,8 +1,6 @@
 // What programs that run the kernels by themselves share.
 #pragma once
 
-#include <torch/csrc/stable/c/shim.h>
-
 #include <cstdint>
 #include <vector>
 

@@ -12,14 +12,10 @@
 #include "reduce.h"
 #include "rotation_kernels.h"
 #include "sparse.h"
+#include "torch_library.h"
 
 using namespace mqgrad;
 using torch::headeronly::ScalarType;
-
-extern "C" AOTITorchError torch_parallel_for(int64_t begin, int64_t end, int64_t, ParallelFunc f, void* context) {
-  f(begin, end, context);  // stands in for torch's library
-  return 0;
-}
 
 namespace {
 
