@@ -10,6 +10,7 @@ from mqgrad.cuda_ext.scattered import Vector
 
 MAX_BITS = 4
 MAX_BUCKET_SIZE = 65536
+_CUDA_BUCKET_SIZE = 512  # that a warp holds in registers
 
 
 def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
@@ -25,6 +26,12 @@ def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
         raise ValueError(f"bucket_size must be a power of two in 8..{MAX_BUCKET_SIZE}, got {bucket_size}")
     num_buckets = -(-numel // bucket_size)
     return reference_rotation.SEED_BYTES + num_buckets * (4 + bucket_size // 8 * bits)
+
+
+def _takes_all_steps(device: torch.device, bucket_size: int) -> bool:
+    """Whether the compiled ops do several steps at once there."""
+    on_cuda = device.type == "cuda" and bucket_size == _CUDA_BUCKET_SIZE and library.has_kernels(device)
+    return on_cuda or library.runs_on_cpu(device)
 
 
 def encode_rotated(
@@ -59,7 +66,7 @@ def encode_rotated(
         return library.kernels(x.device, reference_rotation).encode_rotated(x, *settings)
     out = checks.payload_out(out, length, x.device)
     scattered.require_apart("out", out, x)
-    if not library.runs_on_cpu(x.device):
+    if not _takes_all_steps(x.device, bucket_size):
         return out.copy_(encode_rotated(x, *settings))
     torch.ops.mqgrad.encode_rotated_into(out, *scattered.pieces(x), None, numel, *settings, 0.0, 0.0)
     return out
@@ -77,7 +84,8 @@ def encode_rotated_with_feedback(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), in one pass on the CPU.
+    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), in one pass: on the CPU,
+    and on CUDA in buckets of 512.
 
     Args:
         residual: h, float32 [N], contiguous, on the device of x; updated. An element stays as it was where its new
@@ -92,7 +100,7 @@ def encode_rotated_with_feedback(
     scattered.require_apart("residual", residual, x)
     scattered.require_apart("out", out, x, residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if library.runs_on_cpu(x.device):
+    if _takes_all_steps(x.device, bucket_size):
         tensors, offsets = scattered.pieces(x)
         torch.ops.mqgrad.encode_rotated_into(out, tensors, offsets, residual, numel, *settings, alpha, beta)
         return out
@@ -135,7 +143,7 @@ def reduce_encode_rotated(
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if library.runs_on_cpu(payloads.device):
+    if _takes_all_steps(payloads.device, bucket_size):
         out = checks.payload_out(out, payloads.shape[1], payloads.device)
         checks.require_apart("out", out, payloads=payloads, residual=residual)
         torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
@@ -179,14 +187,18 @@ def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_si
     numel = out.numel()
     checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
     payloads = checks.rows_of(payloads)
-    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+    if not scattered.is_writable(out, payloads):
+        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
+        decode_rotated_mean_into(mean, payloads, bits, bucket_size)
+        out.copy_(mean)
+    elif _takes_all_steps(payloads.device, bucket_size):
         torch.ops.mqgrad.decode_rotated_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
-        return
-    out.copy_(
-        reference.mean_of(
-            payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
+    else:
+        out.copy_(
+            reference.mean_of(
+                payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
+            )
         )
-    )
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:

@@ -24,16 +24,8 @@ struct Cuda {
 
   static void reduce_encode(const Bfloat16Arguments& arguments, const Tensor& payload) {
     const OnDevice device(payload);
-    uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
-    if (reinterpret_cast<uintptr_t>(bytes) % 8 == 0) {
-      check_status(cuda::encode_bfloat16(arguments, bytes, device.stream()));
-      return;
-    }
-    const Tensor aligned = new_output(payload, payload.numel(), ScalarType::Byte);
-    uint8_t* aligned_bytes = static_cast<uint8_t*>(aligned.mutable_data_ptr());
-    check_status(cuda::encode_bfloat16(arguments, aligned_bytes, device.stream()));
-    check_status(
-        cudaMemcpyAsync(bytes, aligned_bytes, payload.numel(), cudaMemcpyDeviceToDevice, device.stream()));
+    write_aligned(payload, 8, device.stream(),
+                  [&](uint8_t* bytes) { return cuda::encode_bfloat16(arguments, bytes, device.stream()); });
   }
 
   static void decode(const Tensor& payload, int64_t numel, bool add, const Tensors& tensors, const Offsets& offsets) {

@@ -21,16 +21,9 @@ void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
   const OnDevice device(payload);
   const int64_t workspace_bytes = cuda::encode_workspace_bytes(layout, arguments.stochastic);
   const Tensor workspace = torch::stable::new_empty(payload, {workspace_bytes}, ScalarType::Byte);
-  uint8_t* bytes = static_cast<uint8_t*>(payload.mutable_data_ptr());
-  if (reinterpret_cast<uintptr_t>(bytes) % 4 == 0) {
-    check_status(cuda::encode(arguments, bytes, workspace.mutable_data_ptr(), device.stream()));
-    return;
-  }
-  const Tensor aligned = new_payload(payload, layout);
-  uint8_t* aligned_bytes = static_cast<uint8_t*>(aligned.mutable_data_ptr());
-  check_status(cuda::encode(arguments, aligned_bytes, workspace.mutable_data_ptr(), device.stream()));
-  check_status(
-      cudaMemcpyAsync(bytes, aligned_bytes, layout.payload_bytes(), cudaMemcpyDeviceToDevice, device.stream()));
+  write_aligned(payload, 4, device.stream(), [&](uint8_t* bytes) {
+    return cuda::encode(arguments, bytes, workspace.mutable_data_ptr(), device.stream());
+  });
 }
 
 void encode_into(const Tensor& payload, const Tensors& tensors, const Offsets& offsets,

@@ -8,7 +8,7 @@ namespace mqgrad::cuda {
 
 // Note [Rotated buckets]
 //
-// A bucket of n elements is a matrix of n / C rows of C = min(n, 16), Note [Rotation], in shared memory, or, from 8192
+// A bucket of n elements, other than 512 (Note [Rotated pieces]), is a matrix of n / C rows of C = min(n, 16), Note [Rotation], in shared memory, or, from 8192
 // elements on, in global memory. It has a thread per row, up to all threads of the block; a block holds as many buckets as
 // its shared memory and its threads do. Four stages of butterflies are done at once, on 16 elements in registers. The
 // matrix is never transposed: element (row, column) stands at row * C + column, and has position column * n / C + row in
@@ -184,13 +184,21 @@ __device__ __forceinline__ int64_t elements_in(const RotationLayout& layout, int
   return left < 0 ? 0 : left < layout.bucket_size ? left : layout.bucket_size;
 }
 
-// Calls f with the width and with whether buckets are in shared memory, as constants.
+// Calls launch_with(width), the width as a constant, and returns what it says.
 template <typename F>
-void with_kernel(const RotationLayout& layout, const F& f) {
-  with_width(layout.bits, [&](auto bits) {
-    if constexpr (decltype(bits)::value <= kMaxRotationBits) {
-      is_shared(layout) ? f(bits, std::true_type()) : f(bits, std::false_type());
-    }
+cudaError_t with_rotated_width(int bits, const F& launch_with) {
+  cudaError_t status = cudaSuccess;
+  with_width(bits, [&](auto width) {
+    if constexpr (decltype(width)::value <= kMaxRotationBits) status = launch_with(width);
+  });
+  return status;
+}
+
+// The same with whether buckets are in shared memory as another.
+template <typename F>
+cudaError_t with_kernel(const RotationLayout& layout, const F& launch_with) {
+  return with_rotated_width(layout.bits, [&](auto width) {
+    return is_shared(layout) ? launch_with(width, std::true_type()) : launch_with(width, std::false_type());
   });
 }
 

@@ -1,6 +1,6 @@
 // Decodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
 #include "cuda_rotation.h"
-#include "cuda_rotation_bucket.h"
+#include "cuda_rotation_piece.h"
 #include "payload.h"
 
 namespace mqgrad::cuda {
@@ -47,13 +47,12 @@ __global__ void __launch_bounds__(kRotationThreads)
 cudaError_t decode_rotated(const uint8_t* payload, const RotationLayout& layout, bool add, float* out, void* workspace,
                            cudaStream_t stream) {
   if (layout.numel == 0) return cudaSuccess;
-  cudaError_t status = cudaSuccess;
-  with_kernel(layout, [&](auto bits, auto shared) {
-    status = launch(stream, blocks_of(layout), dim3(kRotationThreads),
-                    decode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, payload, layout, add,
-                    out, static_cast<float*>(workspace));
+  if (is_piece(layout)) return decode_rotated_pieces(payload, layout, add, out, stream);
+  return with_kernel(layout, [&](auto bits, auto shared) {
+    return launch(stream, blocks_of(layout), dim3(kRotationThreads),
+                  decode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, payload, layout, add, out,
+                  static_cast<float*>(workspace));
   });
-  return status;
 }
 
 }  // namespace mqgrad::cuda

@@ -1,7 +1,6 @@
 // Encodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
-#include "cuda_piece.h"  // GroupUnit
 #include "cuda_rotation.h"
-#include "cuda_rotation_bucket.h"
+#include "cuda_rotation_piece.h"
 #include "payload.h"
 
 namespace mqgrad::cuda {
@@ -76,16 +75,14 @@ int64_t rotation_workspace_bytes(const RotationLayout& layout) {
   return is_shared(layout) ? 0 : blocks_of(layout) * padded(layout.bucket_size) * static_cast<int64_t>(sizeof(float));
 }
 
-cudaError_t encode_rotated(const void* x, ScalarType dtype, const RotationLayout& layout, bool unbiased, uint64_t seed,
-                           uint8_t* payload, void* workspace, cudaStream_t stream) {
-  const int64_t blocks = blocks_of(layout) > 0 ? blocks_of(layout) : 1;  // an empty tensor has a seed, too
-  cudaError_t status = cudaSuccess;
-  with_kernel(layout, [&](auto bits, auto shared) {
-    status = launch(stream, blocks, dim3(kRotationThreads),
-                    encode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, x, dtype, layout, unbiased,
-                    seed, payload, static_cast<float*>(workspace));
+cudaError_t encode_rotated(const RotatedArguments& a, uint8_t* payload, void* workspace, cudaStream_t stream) {
+  if (is_piece(a.layout)) return encode_rotated_pieces(a, payload, stream);
+  const int64_t blocks = blocks_of(a.layout) > 0 ? blocks_of(a.layout) : 1;  // an empty tensor has a seed, too
+  return with_kernel(a.layout, [&](auto bits, auto shared) {
+    return launch(stream, blocks, dim3(kRotationThreads),
+                  encode_rotated_kernel<decltype(bits)::value, decltype(shared)::value>, a.x, a.dtype, a.layout,
+                  a.unbiased, a.seed, payload, static_cast<float*>(workspace));
   });
-  return status;
 }
 
 }  // namespace mqgrad::cuda

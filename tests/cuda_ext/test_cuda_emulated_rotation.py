@@ -16,7 +16,8 @@ from torch import Tensor
 
 from mqgrad import cuda_ext
 
-# One thread a bucket, part of a warp, a warp, half a block, a block; in global memory, one and several rows a thread.
+# One thread a bucket, part of a warp, a warp in registers and not, half a block, a block; in global memory, one and
+# several rows a thread.
 SHAPES = [
     (0, 8),
     (1, 8),
@@ -25,6 +26,7 @@ SHAPES = [
     (63, 64),
     (4999, 128),
     (5000, 512),
+    (5000, 1024),
     (3000, 2048),
     (5000, 4096),
 ]
@@ -47,11 +49,37 @@ def heavy_tailed(numel: int) -> Tensor:
     return x
 
 
-def encode(kernels: ctypes.CDLL, x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
+def encode(
+    kernels: ctypes.CDLL,
+    x: Tensor,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    seed: int,
+    residual: Tensor | None = None,
+    alpha: float = 0.0,
+    beta: float = 0.0,
+) -> Tensor:
     with guarded(cuda_ext.rotated_bytes(x.numel(), bits, bucket_size), torch.uint8) as payload:
-        run(
-            kernels.emulated_encode_rotated, x, x.dtype, x.numel(), bits, bucket_size, unbiased, seed, payload
-        )
+        settings = (bits, bucket_size, unbiased, seed, residual, alpha, beta)
+        run(kernels.emulated_encode_rotated, x, x.dtype, x.numel(), *settings, None, 0, payload)
+    return payload
+
+
+def reduce_encode(
+    kernels: ctypes.CDLL,
+    payloads: Tensor,
+    numel: int,
+    bits: int,
+    residual: Tensor | None,
+    alpha: float,
+    beta: float,
+) -> Tensor:
+    """In buckets of 512, unbiased, with the seed 7."""
+    with guarded(cuda_ext.rotated_bytes(numel, bits, 512), torch.uint8) as payload:
+        settings = (bits, 512, True, 7, residual, alpha, beta)
+        of = (payloads, len(payloads))
+        run(kernels.emulated_encode_rotated, None, torch.float32, numel, *settings, *of, payload)
     return payload
 
 
@@ -94,3 +122,44 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
                 assert_same(ours, expected)
                 decode(kernels, payload, ours, bits, bucket_size, add=True)
                 assert_same(ours, expected + expected)
+
+
+FUSED_SIZES = [0, 1, 511, 512, 5000]
+"""In buckets of 512, which a warp holds: less than one, one, several and a part, more than a block."""
+
+
+@pytest.mark.parametrize("bits", range(1, 5))
+def test_encode_with_feedback_and_keep_the_error(kernels: ctypes.CDLL, bits: int) -> None:
+    """In the bucket with the infinity what was owed stays."""
+    for numel, dtype in zip(FUSED_SIZES, itertools.cycle(DTYPE_CODES)):
+        x = heavy_tailed(numel).to(dtype)
+        with guarded(numel, shift=1) as kept:
+            residual = kept.copy_(heavy_tailed(numel).nan_to_num(posinf=2.0)).clone()
+            ours = encode(kernels, x, bits, 512, bits % 2 == 0, 3, kept, 0.7, 0.9)
+            settings = (bits, 512, bits % 2 == 0, 3, 0.7, 0.9)
+            assert_same(ours, cuda_ext.encode_rotated_with_feedback(x, residual, *settings))
+            assert_same(kept, residual)
+
+
+@pytest.mark.parametrize("bits", range(1, 5))
+@pytest.mark.parametrize("count", [1, 3, 34])
+def test_means_of_payloads(kernels: ctypes.CDLL, bits: int, count: int) -> None:
+    """A block keeps the signs of 32; the last payload is noise."""
+    generator = torch.Generator().manual_seed(bits)
+    for numel in FUSED_SIZES:
+        coded = [cuda_ext.encode_rotated(heavy_tailed(numel), bits, 512, True, seed) for seed in range(count)]
+        coded[-1] = torch.randint(0, 256, coded[-1].shape, generator=generator, dtype=torch.uint8)
+        payloads = torch.stack(coded)
+        mean, residual = torch.empty(numel), heavy_tailed(numel).nan_to_num(posinf=2.0)
+        cuda_ext.decode_rotated_mean_into(mean, payloads, bits, 512)
+        with guarded(numel) as ours:
+            run(kernels.emulated_decode_rotated_mean, payloads, count, numel, bits, ours)
+            assert_same(ours, mean)
+        expected = cuda_ext.reduce_encode_rotated(payloads, numel, bits, 512, True, 7)
+        assert_same(reduce_encode(kernels, payloads, numel, bits, None, 1.0, 1.0), expected)
+        kept = residual.clone()
+        expected = cuda_ext.reduce_encode_rotated(
+            payloads, numel, bits, 512, True, 7, residual=residual, alpha=0.7, beta=0.9
+        )
+        assert_same(reduce_encode(kernels, payloads, numel, bits, kept, 0.7, 0.9), expected)
+        assert_same(kept, residual)

@@ -224,6 +224,17 @@ inline int64_t __shfl_up_sync(unsigned, int64_t value, int lanes, int line = __b
   });
 }
 
+inline float __shfl_xor_sync(unsigned, float value, int lanes, int line = __builtin_LINE()) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t others = emulation::exchange(bits, line, [=](const uint64_t* of_lane, int lane) {
+    return static_cast<uint32_t>(of_lane[lane ^ lanes]);
+  });
+  std::memcpy(&value, &others, sizeof(value));
+  return value;
+}
+
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline int __popc(uint32_t value) { return __builtin_popcount(value); }
 inline int __popcll(uint64_t value) { return __builtin_popcountll(value); }
 inline int __ffsll(long long value) { return __builtin_ffsll(value); }

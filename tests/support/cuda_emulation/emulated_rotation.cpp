@@ -1,6 +1,7 @@
 // The entry points of cuda_rotation.h.
 #include "cuda_rotation_decode.cu"
 #include "cuda_rotation_encode.cu"
+#include "cuda_rotation_piece.cu"
 #include "entry_points.h"
 
 using namespace mqgrad;
@@ -8,11 +9,13 @@ using namespace mqgrad;
 extern "C" {
 
 cudaError_t emulated_encode_rotated(const void* x, int64_t dtype, int64_t numel, int64_t bits, int64_t bucket_size,
-                                    bool unbiased, uint64_t seed, uint8_t* payload) {
+                                    bool unbiased, uint64_t seed, float* residual, double alpha, double beta,
+                                    const uint8_t* payloads, int64_t count, uint8_t* payload) {
   const RotationLayout layout{numel, static_cast<int>(bits), bucket_size};
   std::vector<uint64_t> workspace = dirty_memory(cuda::rotation_workspace_bytes(layout));
-  return cuda::encode_rotated(x, static_cast<cuda::ScalarType>(dtype), layout, unbiased, seed, payload,
-                              workspace.data(), nullptr);
+  return cuda::encode_rotated({x, static_cast<cuda::ScalarType>(dtype), layout, unbiased, seed, residual, alpha, beta,
+                               payloads, count},
+                              payload, workspace.data(), nullptr);
 }
 
 cudaError_t emulated_decode_rotated(const uint8_t* payload, int64_t numel, int64_t bits, int64_t bucket_size, bool add,
@@ -20,6 +23,11 @@ cudaError_t emulated_decode_rotated(const uint8_t* payload, int64_t numel, int64
   const RotationLayout layout{numel, static_cast<int>(bits), bucket_size};
   std::vector<uint64_t> workspace = dirty_memory(cuda::rotation_workspace_bytes(layout));
   return cuda::decode_rotated(payload, layout, add, out, workspace.data(), nullptr);
+}
+
+cudaError_t emulated_decode_rotated_mean(const uint8_t* payloads, int64_t count, int64_t numel, int64_t bits,
+                                         float* out) {
+  return cuda::decode_rotated_mean(payloads, count, {numel, static_cast<int>(bits), 512}, out, nullptr);
 }
 
 }  // extern "C"

@@ -1,0 +1,184 @@
+// A rotated bucket of one piece, 512 elements, in the registers of a warp.
+#pragma once
+
+#include "cuda_piece.h"
+#include "cuda_rotation_bucket.h"  // butterflies
+
+namespace mqgrad::cuda {
+
+// Note [Rotated pieces]
+//
+// A bucket is a matrix of 32 rows of 16 columns, Note [Rotation], of which a lane has 16 elements in one of two orders:
+//
+//     by rows     lane l has column l % 16 of the rows 16 * (l / 16) + j, j = 0..15: as elements are loaded and stored
+//     by columns  lane l has row l: as sums are taken, and codes packed and unpacked
+//
+// All four stages of the columns are done in registers, and four of the five of the rows; the fifth takes what the lane
+// 16 further on has. From one order to the other the matrix goes through shared memory, where a row is 17 elements long:
+// so no two lanes are at the same bank.
+constexpr int kMatrixColumns = static_cast<int>(kRotationColumns);
+constexpr int kMatrixStride = kMatrixColumns + 1;
+static_assert(kPiece == 512 && kPiece == kLanes * kMatrixColumns && kPerLane == kMatrixColumns, "is_piece(); a lane must have a row, or half a column");
+
+union PieceRoom {
+  float matrix[kLanes * kMatrixStride];
+  PieceCodes codes;
+};
+
+__device__ __forceinline__ int lane_row() {
+  return static_cast<int>(threadIdx.x) / kMatrixColumns * kMatrixColumns;
+}
+
+__device__ __forceinline__ int lane_column() {
+  return static_cast<int>(threadIdx.x) % kMatrixColumns;
+}
+
+// Of the bucket, that a lane's j-th is by rows.
+__device__ __forceinline__ int element_by_rows(int j) {
+  return (lane_row() + j) * kMatrixColumns + lane_column();
+}
+
+// Of a lane's elements by rows, a bit each: two of them share a word of the stream.
+__device__ __forceinline__ uint32_t lane_signs(uint64_t seed) {
+  const Stream stream = random_stream(seed, 0);
+  uint32_t signs = 0;
+#pragma unroll
+  for (int j = 0; j < kPerLane; j += 2) {
+    const uint32_t element = static_cast<uint32_t>(element_by_rows(j));
+    const uint32_t word = random_word(stream, element >> 5) >> (element & 31);
+    signs |= ((word & 1) | (word >> kMatrixColumns & 1) << 1) << j;
+  }
+  return signs;
+}
+
+// Or the compiler would spread them over sixteen, once and for all.
+__device__ __forceinline__ void keep_in_one_register(uint32_t& signs) {
+  asm volatile("" : "+r"(signs));
+}
+
+__device__ __forceinline__ float sign_by_rows(uint32_t signs, int j) {
+  return float_from_bits(float_bits(1.0f) | (signs << (31 - j) & kSignBit));
+}
+
+template <typename T>
+__device__ __forceinline__ void load_by_rows(const T* piece, int length, float* v) {
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    const int i = element_by_rows(j);
+    v[j] = i < length ? static_cast<float>(piece[i]) : 0.0f;
+  }
+}
+
+__device__ __forceinline__ void load_by_rows(const void* x, ScalarType dtype, int64_t first, int length, float* v) {
+  switch (dtype) {
+    case ScalarType::Double: return load_by_rows(static_cast<const double*>(x) + first, length, v);
+    case ScalarType::Half: return load_by_rows(static_cast<const c10::Half*>(x) + first, length, v);
+    case ScalarType::BFloat16: return load_by_rows(static_cast<const c10::BFloat16*>(x) + first, length, v);
+    default: return load_by_rows(static_cast<const float*>(x) + first, length, v);
+  }
+}
+
+__device__ __forceinline__ void store_by_rows(const float* v, int length, float* piece) {
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    if (element_by_rows(j) < length) piece[element_by_rows(j)] = v[j];
+  }
+}
+
+__device__ __forceinline__ void rows_to_columns(float* v, PieceRoom& room) {
+  __syncwarp();  // the room may still be read
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) room.matrix[(lane_row() + j) * kMatrixStride + lane_column()] = v[j];
+  __syncwarp();
+#pragma unroll
+  for (int c = 0; c < kPerLane; ++c) v[c] = room.matrix[static_cast<int>(threadIdx.x) * kMatrixStride + c];
+}
+
+__device__ __forceinline__ void columns_to_rows(float* v, PieceRoom& room) {
+  __syncwarp();  // the room may still be read
+#pragma unroll
+  for (int c = 0; c < kPerLane; ++c) room.matrix[static_cast<int>(threadIdx.x) * kMatrixStride + c] = v[c];
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) v[j] = room.matrix[(lane_row() + j) * kMatrixStride + lane_column()];
+}
+
+// The stages of the bits of the row, ascending, by rows.
+__device__ __forceinline__ void transform_rows(float* v) {
+  butterflies<kPerLane>(v);
+  const float sign = threadIdx.x < kLanes / 2 ? 1.0f : -1.0f;
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) {
+    const float other = __shfl_xor_sync(0xffffffffu, v[j], kLanes / 2);
+    v[j] = __fmaf_rn(v[j], sign, other);  // a + b or a - b, as the product is exact
+  }
+}
+
+// From x, by rows, to y = H D x, by columns.
+__device__ __forceinline__ void rotate(float* v, uint32_t signs, PieceRoom& room) {
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) v[j] *= sign_by_rows(signs, j);
+  transform_rows(v);
+  rows_to_columns(v, room);
+  butterflies<kPerLane>(v);
+}
+
+// From codewords c, by columns, to scale * D H c, by rows; in any order, as they are whole numbers.
+__device__ __forceinline__ void rotate_back(float* v, float scale, uint32_t signs, PieceRoom& room) {
+  butterflies<kPerLane>(v);
+  columns_to_rows(v, room);
+  transform_rows(v);
+#pragma unroll
+  for (int j = 0; j < kPerLane; ++j) v[j] = v[j] * scale * sign_by_rows(signs, j);
+}
+
+// Adds the second half to the first until one is left.
+template <int COUNT>
+__device__ __forceinline__ void fold(float* terms) {
+  if constexpr (COUNT > 1) {
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; ++i) terms[i] += terms[i + COUNT / 2];
+    fold<COUNT / 2>(terms);
+  }
+}
+
+// Over the tree of positions, Note [Rotation], of a term for each element by columns: first those of a row, then the rows.
+__device__ __forceinline__ float sum_over_positions(float* terms) {
+  fold<kPerLane>(terms);
+  float sum = terms[0];
+#pragma unroll
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+  return sum;
+}
+
+// By columns: in the place of y its codewords, a code a byte in the room, and the bucket's scale.
+template <int BITS>
+__device__ __forceinline__ float choose_codewords(float* y, bool unbiased, PieceCodes& codes) {
+  float products[kPerLane], squares[kPerLane];
+#pragma unroll
+  for (int c = 0; c < kPerLane; ++c) products[c] = float_from_bits(abs_bits(y[c]));
+  const RotatedUnit unit = rotated_unit<BITS>(sum_over_positions(products), kPiece);
+  __syncwarp();  // the room may still be read
+#pragma unroll
+  for (int c = 0; c < kPerLane; ++c) {
+    const float u = y[c] * unit.inverse;
+    const Codeword nearest = nearest_codeword<BITS>(u);
+    const float term = unbiased ? u : nearest.word;
+    products[c] = u * nearest.word;
+    squares[c] = term * term;
+    codes.bytes[c * kLanes + threadIdx.x] = static_cast<uint8_t>(nearest.code);
+    y[c] = nearest.word;
+  }
+  return rotated_scale(unit, unbiased, sum_over_positions(products), sum_over_positions(squares), kPiece);
+}
+
+// By columns, from the codes of a bucket, aligned or not. `words`: those of all codes, in shared memory.
+template <int BITS>
+__device__ __forceinline__ void load_codewords(const uint8_t* packed, const float* words, PieceRoom& room, float* v) {
+  __syncwarp();  // the room may still be read
+  unpack_piece<BITS>(packed, kPiece, room.codes);
+#pragma unroll
+  for (int c = 0; c < kPerLane; ++c) v[c] = words[room.codes.bytes[c * kLanes + threadIdx.x]];
+}
+
+}  // namespace mqgrad::cuda
