@@ -51,8 +51,8 @@ def _is_recent(gpu: torch.device) -> bool:
 
 
 def runs_on_cpu(device: torch.device) -> bool:
-    """Whether the compiled ops that the CPU alone has cover the device: those of scattered vectors and of several
-    steps at once, whose work other ops do elsewhere."""
+    """Whether the compiled ops that the CPU alone has cover the device: those of scattered vectors and
+    most of several steps at once, whose work other ops do elsewhere."""
     return IMPLEMENTATION == "extension" and device.type == "cpu"
 
 

@@ -28,8 +28,8 @@ def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
     return reference_rotation.SEED_BYTES + num_buckets * (4 + bucket_size // 8 * bits)
 
 
-def _takes_all_steps(device: torch.device, bucket_size: int) -> bool:
-    """Whether the compiled ops do several steps at once there."""
+def _has_fused_steps(device: torch.device, bucket_size: int) -> bool:
+    """Whether the compiled ops do several steps at once there; direct callers find that out by an error."""
     on_cuda = device.type == "cuda" and bucket_size == _CUDA_BUCKET_SIZE and library.has_kernels(device)
     return on_cuda or library.runs_on_cpu(device)
 
@@ -66,7 +66,7 @@ def encode_rotated(
         return library.kernels(x.device, reference_rotation).encode_rotated(x, *settings)
     out = checks.payload_out(out, length, x.device)
     scattered.require_apart("out", out, x)
-    if not _takes_all_steps(x.device, bucket_size):
+    if not library.has_kernels(x.device):
         return out.copy_(encode_rotated(x, *settings))
     torch.ops.mqgrad.encode_rotated_into(out, *scattered.pieces(x), None, numel, *settings, 0.0, 0.0)
     return out
@@ -100,7 +100,7 @@ def encode_rotated_with_feedback(
     scattered.require_apart("residual", residual, x)
     scattered.require_apart("out", out, x, residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _takes_all_steps(x.device, bucket_size):
+    if _has_fused_steps(x.device, bucket_size):
         tensors, offsets = scattered.pieces(x)
         torch.ops.mqgrad.encode_rotated_into(out, tensors, offsets, residual, numel, *settings, alpha, beta)
         return out
@@ -143,7 +143,7 @@ def reduce_encode_rotated(
         checks.require_apart("residual", residual, payloads=payloads)
     checks.require_coefficients(alpha, beta)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _takes_all_steps(payloads.device, bucket_size):
+    if _has_fused_steps(payloads.device, bucket_size):
         out = checks.payload_out(out, payloads.shape[1], payloads.device)
         checks.require_apart("out", out, payloads=payloads, residual=residual)
         torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
@@ -191,7 +191,7 @@ def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_si
         mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
         decode_rotated_mean_into(mean, payloads, bits, bucket_size)
         out.copy_(mean)
-    elif _takes_all_steps(payloads.device, bucket_size):
+    elif _has_fused_steps(payloads.device, bucket_size):
         torch.ops.mqgrad.decode_rotated_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
     else:
         out.copy_(

@@ -90,12 +90,7 @@ __device__ __forceinline__ void load_piece(const T* piece, int length, float* va
 }
 
 __device__ __forceinline__ void load_piece(const void* x, ScalarType dtype, int64_t first, int length, float* values) {
-  switch (dtype) {
-    case ScalarType::Double: return load_piece(static_cast<const double*>(x) + first, length, values);
-    case ScalarType::Half: return load_piece(static_cast<const c10::Half*>(x) + first, length, values);
-    case ScalarType::BFloat16: return load_piece(static_cast<const c10::BFloat16*>(x) + first, length, values);
-    default: return load_piece(static_cast<const float*>(x) + first, length, values);
-  }
+  with_type(x, dtype, [=](const auto* data) { load_piece(data + first, length, values); });
 }
 
 __device__ __forceinline__ void store_piece(const float* values, int length, float* piece) {

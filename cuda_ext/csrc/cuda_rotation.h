@@ -10,10 +10,12 @@ namespace mqgrad::cuda {
 // Bytes of device memory that each needs besides its arguments, 4-byte aligned. None for buckets of up to 4096.
 int64_t rotation_workspace_bytes(const RotationLayout& layout);
 
+constexpr int64_t kPieceBucket = 512;
+
 // Whether a bucket is held in registers: only then may there be a residual or payloads among the arguments of
 // encode_rotated, and only then is there decode_rotated_mean.
 MQ_INLINE bool is_piece(const RotationLayout& layout) {
-  return layout.bucket_size == 512;
+  return layout.bucket_size == kPieceBucket;
 }
 
 // `payload` must be 4-byte aligned, as a fresh tensor is; its seed is written, too.

@@ -1,18 +1,17 @@
 // One rotated bucket on CUDA: where its elements are, who works on them, its transform and its sums.
 #pragma once
 
-#include "cuda_warp.h"
-#include "rotation_kernels.h"
+#include "cuda_rotation_parts.h"
 
 namespace mqgrad::cuda {
 
 // Note [Rotated buckets]
 //
-// A bucket of n elements, other than 512 (Note [Rotated pieces]), is a matrix of n / C rows of C = min(n, 16), Note [Rotation], in shared memory, or, from 8192
-// elements on, in global memory. It has a thread per row, up to all threads of the block; a block holds as many buckets as
-// its shared memory and its threads do. Four stages of butterflies are done at once, on 16 elements in registers. The
-// matrix is never transposed: element (row, column) stands at row * C + column, and has position column * n / C + row in
-// the payload.
+// A bucket of n elements, other than 512 (Note [Rotated pieces]), is a matrix of n / C rows of C = min(n, 16), Note
+// [Rotation], in shared memory, or, from 8192 elements on, in global memory. It has a thread per row, up to all threads of
+// the block; a block holds as many buckets as its shared memory and its threads do. Four stages of butterflies are done at
+// once, on 16 elements in registers. The matrix is never transposed: element (row, column) stands at row * C + column, and
+// has position column * n / C + row in the payload.
 //
 // An element is added after each 32, so that threads that are 16 elements apart read from different banks.
 constexpr int kRotationThreads = 256;
@@ -55,21 +54,6 @@ struct RotatedBucket {
     }
   }
 };
-
-// Butterflies of neighbours, then at distance 2, 4, ...
-template <int COUNT>
-__device__ __forceinline__ void butterflies(float* v) {
-#pragma unroll
-  for (int distance = 1; distance < COUNT; distance *= 2) {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      if (i & distance) continue;
-      const float a = v[i], b = v[i + distance];
-      v[i] = a + b;
-      v[i + distance] = a - b;
-    }
-  }
-}
 
 // The stages of the bits [bit, bit + STAGES) of an element's index.
 template <int STAGES>
@@ -184,17 +168,7 @@ __device__ __forceinline__ int64_t elements_in(const RotationLayout& layout, int
   return left < 0 ? 0 : left < layout.bucket_size ? left : layout.bucket_size;
 }
 
-// Calls launch_with(width), the width as a constant, and returns what it says.
-template <typename F>
-cudaError_t with_rotated_width(int bits, const F& launch_with) {
-  cudaError_t status = cudaSuccess;
-  with_width(bits, [&](auto width) {
-    if constexpr (decltype(width)::value <= kMaxRotationBits) status = launch_with(width);
-  });
-  return status;
-}
-
-// The same with whether buckets are in shared memory as another.
+// As with_rotated_width, with whether buckets are in shared memory as another constant.
 template <typename F>
 cudaError_t with_kernel(const RotationLayout& layout, const F& launch_with) {
   return with_rotated_width(layout.bits, [&](auto width) {

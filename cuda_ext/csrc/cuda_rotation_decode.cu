@@ -1,6 +1,6 @@
 // Decodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
 #include "cuda_rotation.h"
-#include "cuda_rotation_piece.h"
+#include "cuda_rotation_bucket.h"
 #include "payload.h"
 
 namespace mqgrad::cuda {

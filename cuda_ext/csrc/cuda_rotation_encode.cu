@@ -1,6 +1,7 @@
 // Encodes randomly rotated buckets on CUDA, Note [Rotated buckets] in cuda_rotation_bucket.h.
+#include "cuda_piece.h"  // GroupUnit
 #include "cuda_rotation.h"
-#include "cuda_rotation_piece.h"
+#include "cuda_rotation_bucket.h"
 #include "payload.h"
 
 namespace mqgrad::cuda {

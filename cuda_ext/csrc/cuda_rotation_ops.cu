@@ -14,11 +14,15 @@ Tensor new_workspace(const Tensor& like, const RotationLayout& layout) {
   return torch::stable::new_empty(like, {cuda::rotation_workspace_bytes(layout)}, ScalarType::Byte);
 }
 
+void check_fused(bool is_fused, const RotationLayout& layout) {
+  STD_TORCH_CHECK(!is_fused || cuda::is_piece(layout), "mqgrad: on CUDA several steps at once take buckets of ",
+                  cuda::kPieceBucket, ", got ", layout.bucket_size);
+}
+
 void run_encode(const RotatedArguments& arguments, const Tensor& payload) {
   const RotationLayout& layout = arguments.layout;
   check_payload(payload, layout.payload_bytes());
-  STD_TORCH_CHECK(cuda::is_piece(layout) || !(arguments.residual || arguments.payloads),
-                  "mqgrad: on CUDA several steps at once take buckets of 512, got ", layout.bucket_size);
+  check_fused(arguments.residual || arguments.payloads, layout);
   const OnDevice device(payload);
   const Tensor workspace = new_workspace(payload, layout);
   write_aligned(payload, 4, device.stream(), [&](uint8_t* bytes) {
@@ -86,7 +90,7 @@ void decode_rotated_into(const Tensors& tensors, const Offsets& offsets, const T
 void decode_rotated_mean_into(const Tensors& tensors, const Offsets& offsets, const Tensor& payloads, int64_t numel,
                               int64_t bits, int64_t bucket_size) {
   const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
-  STD_TORCH_CHECK(cuda::is_piece(layout), "mqgrad: on CUDA several steps at once take buckets of 512, got ", bucket_size);
+  check_fused(true, layout);
   checked_gap(payloads, layout.payload_bytes());
   check_pieces(tensors, offsets, payloads);
   const Tensor& out = only_piece(tensors, offsets, numel);

@@ -2,7 +2,8 @@
 #pragma once
 
 #include "cuda_piece.h"
-#include "cuda_rotation_bucket.h"  // butterflies
+#include "cuda_rotation.h"
+#include "cuda_rotation_parts.h"
 
 namespace mqgrad::cuda {
 
@@ -18,14 +19,15 @@ namespace mqgrad::cuda {
 // so no two lanes are at the same bank.
 constexpr int kMatrixColumns = static_cast<int>(kRotationColumns);
 constexpr int kMatrixStride = kMatrixColumns + 1;
-static_assert(kPiece == 512 && kPiece == kLanes * kMatrixColumns && kPerLane == kMatrixColumns, "is_piece(); a lane must have a row, or half a column");
+static_assert(kPiece == kPieceBucket, "a piece must be a bucket");
+static_assert(kPiece == kLanes * kMatrixColumns && kPerLane == kMatrixColumns, "a lane must have a row, or half a column");
 
 union PieceRoom {
   float matrix[kLanes * kMatrixStride];
   PieceCodes codes;
 };
 
-__device__ __forceinline__ int lane_row() {
+__device__ __forceinline__ int first_row() {
   return static_cast<int>(threadIdx.x) / kMatrixColumns * kMatrixColumns;
 }
 
@@ -35,33 +37,40 @@ __device__ __forceinline__ int lane_column() {
 
 // Of the bucket, that a lane's j-th is by rows.
 __device__ __forceinline__ int element_by_rows(int j) {
-  return (lane_row() + j) * kMatrixColumns + lane_column();
+  return (first_row() + j) * kMatrixColumns + lane_column();
 }
 
-// Of a lane's elements by rows, a bit each: two of them share a word of the stream.
-__device__ __forceinline__ uint32_t lane_signs(uint64_t seed) {
+// Of a lane's elements by rows, a bit each. Two of them share a word of the stream, of which the bucket has sixteen.
+__device__ __forceinline__ uint32_t lane_signs(uint64_t seed, PieceCodes& room) {
   const Stream stream = random_stream(seed, 0);
+  __syncwarp();  // the room may still be read
+  if (threadIdx.x < kPiece / 32) room.quads[threadIdx.x] = random_word(stream, threadIdx.x);
+  __syncwarp();
   uint32_t signs = 0;
 #pragma unroll
   for (int j = 0; j < kPerLane; j += 2) {
-    const uint32_t element = static_cast<uint32_t>(element_by_rows(j));
-    const uint32_t word = random_word(stream, element >> 5) >> (element & 31);
+    const uint32_t word = room.quads[(first_row() + j) / 2] >> lane_column();
     signs |= ((word & 1) | (word >> kMatrixColumns & 1) << 1) << j;
   }
   return signs;
 }
 
-// Or the compiler would spread them over sixteen, once and for all.
+// Or the compiler would spread them over sixteen registers for the whole loop, a sign bit each.
 __device__ __forceinline__ void keep_in_one_register(uint32_t& signs) {
   asm volatile("" : "+r"(signs));
 }
 
-__device__ __forceinline__ float sign_by_rows(uint32_t signs, int j) {
-  return float_from_bits(float_bits(1.0f) | (signs << (31 - j) & kSignBit));
+__device__ __forceinline__ float with_sign(float v, uint32_t signs, int j) {
+  return float_from_bits(float_bits(v) ^ (signs << (31 - j) & kSignBit));
 }
 
 template <typename T>
 __device__ __forceinline__ void load_by_rows(const T* piece, int length, float* v) {
+  if (length == kPiece) {
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) v[j] = static_cast<float>(piece[element_by_rows(j)]);
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
     const int i = element_by_rows(j);
@@ -69,16 +78,12 @@ __device__ __forceinline__ void load_by_rows(const T* piece, int length, float* 
   }
 }
 
-__device__ __forceinline__ void load_by_rows(const void* x, ScalarType dtype, int64_t first, int length, float* v) {
-  switch (dtype) {
-    case ScalarType::Double: return load_by_rows(static_cast<const double*>(x) + first, length, v);
-    case ScalarType::Half: return load_by_rows(static_cast<const c10::Half*>(x) + first, length, v);
-    case ScalarType::BFloat16: return load_by_rows(static_cast<const c10::BFloat16*>(x) + first, length, v);
-    default: return load_by_rows(static_cast<const float*>(x) + first, length, v);
-  }
-}
-
 __device__ __forceinline__ void store_by_rows(const float* v, int length, float* piece) {
+  if (length == kPiece) {
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) piece[element_by_rows(j)] = v[j];
+    return;
+  }
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
     if (element_by_rows(j) < length) piece[element_by_rows(j)] = v[j];
@@ -88,7 +93,7 @@ __device__ __forceinline__ void store_by_rows(const float* v, int length, float*
 __device__ __forceinline__ void rows_to_columns(float* v, PieceRoom& room) {
   __syncwarp();  // the room may still be read
 #pragma unroll
-  for (int j = 0; j < kPerLane; ++j) room.matrix[(lane_row() + j) * kMatrixStride + lane_column()] = v[j];
+  for (int j = 0; j < kPerLane; ++j) room.matrix[(first_row() + j) * kMatrixStride + lane_column()] = v[j];
   __syncwarp();
 #pragma unroll
   for (int c = 0; c < kPerLane; ++c) v[c] = room.matrix[static_cast<int>(threadIdx.x) * kMatrixStride + c];
@@ -100,7 +105,7 @@ __device__ __forceinline__ void columns_to_rows(float* v, PieceRoom& room) {
   for (int c = 0; c < kPerLane; ++c) room.matrix[static_cast<int>(threadIdx.x) * kMatrixStride + c] = v[c];
   __syncwarp();
 #pragma unroll
-  for (int j = 0; j < kPerLane; ++j) v[j] = room.matrix[(lane_row() + j) * kMatrixStride + lane_column()];
+  for (int j = 0; j < kPerLane; ++j) v[j] = room.matrix[(first_row() + j) * kMatrixStride + lane_column()];
 }
 
 // The stages of the bits of the row, ascending, by rows.
@@ -117,19 +122,19 @@ __device__ __forceinline__ void transform_rows(float* v) {
 // From x, by rows, to y = H D x, by columns.
 __device__ __forceinline__ void rotate(float* v, uint32_t signs, PieceRoom& room) {
 #pragma unroll
-  for (int j = 0; j < kPerLane; ++j) v[j] *= sign_by_rows(signs, j);
+  for (int j = 0; j < kPerLane; ++j) v[j] = with_sign(v[j], signs, j);
   transform_rows(v);
   rows_to_columns(v, room);
   butterflies<kPerLane>(v);
 }
 
-// From codewords c, by columns, to scale * D H c, by rows; in any order, as they are whole numbers.
+// From codewords c, by columns, to scale * D H c, by rows. The order of the stages is free, as c are whole numbers.
 __device__ __forceinline__ void rotate_back(float* v, float scale, uint32_t signs, PieceRoom& room) {
   butterflies<kPerLane>(v);
   columns_to_rows(v, room);
   transform_rows(v);
 #pragma unroll
-  for (int j = 0; j < kPerLane; ++j) v[j] = v[j] * scale * sign_by_rows(signs, j);
+  for (int j = 0; j < kPerLane; ++j) v[j] *= with_sign(scale, signs, j);
 }
 
 // Adds the second half to the first until one is left.

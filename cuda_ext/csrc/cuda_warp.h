@@ -60,13 +60,19 @@ MQ_INLINE void with_width(int bits, const F& f) {
   }
 }
 
-__device__ __forceinline__ float load_float(const void* x, ScalarType dtype, int64_t i) {
+// Calls f with x as a pointer to its type.
+template <typename F>
+__device__ __forceinline__ auto with_type(const void* x, ScalarType dtype, const F& f) {
   switch (dtype) {
-    case ScalarType::Double: return static_cast<float>(static_cast<const double*>(x)[i]);
-    case ScalarType::Half: return static_cast<float>(static_cast<const c10::Half*>(x)[i]);
-    case ScalarType::BFloat16: return static_cast<float>(static_cast<const c10::BFloat16*>(x)[i]);
-    default: return static_cast<const float*>(x)[i];
+    case ScalarType::Double: return f(static_cast<const double*>(x));
+    case ScalarType::Half: return f(static_cast<const c10::Half*>(x));
+    case ScalarType::BFloat16: return f(static_cast<const c10::BFloat16*>(x));
+    default: return f(static_cast<const float*>(x));
   }
+}
+
+__device__ __forceinline__ float load_float(const void* x, ScalarType dtype, int64_t i) {
+  return with_type(x, dtype, [=](const auto* values) { return static_cast<float>(values[i]); });
 }
 
 // A warp is a row of threads: threadIdx.x is the lane.

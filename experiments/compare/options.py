@@ -35,10 +35,19 @@ def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
     if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
         defaults |= dict.fromkeys(_SYSTEMS, ())
     if "workloads" in given:
-        defaults |= {"optimizers": ("own",), "settings": ()}
-        if "=" in defaults.get("budget_seconds", ""):  # by workload: of others
-            del defaults["budget_seconds"]
+        defaults |= _of_workloads(defaults, given["workloads"])
     return {**defaults, **given}
+
+
+def _of_workloads(defaults: dict[str, Any], workloads: list[str]) -> dict[str, Any]:
+    """The grid's budgets and settings of these workloads; and its optimizers, if all of them are the grid's."""
+    budgets = defaults.get("budget_seconds", "").split(",")
+    own_budgets = [text for text in budgets if "=" not in text or text.partition("=")[0] in workloads]
+    return {
+        "budget_seconds": ",".join(own_budgets) or None,
+        "settings": [text for text in defaults["settings"] if text.partition(":")[0] in workloads],
+        "optimizers": defaults["optimizers"] if set(workloads) <= set(defaults["workloads"]) else ("own",),
+    }
 
 
 def make_config(

@@ -125,14 +125,16 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
 
 
 FUSED_SIZES = [0, 1, 511, 512, 5000]
-"""In buckets of 512, which a warp holds: less than one, one, several and a part, more than a block."""
+"""In buckets of 512, which a warp holds: less than one, one, several and a part. There is one block of eight warps, and
+two of them have two buckets in the last case."""
 
 
 @pytest.mark.parametrize("bits", range(1, 5))
 def test_encode_with_feedback_and_keep_the_error(kernels: ctypes.CDLL, bits: int) -> None:
-    """In the bucket with the infinity what was owed stays."""
+    """Where there is an infinity what was owed stays: in the last bucket, and in the first of two of a warp."""
     for numel, dtype in zip(FUSED_SIZES, itertools.cycle(DTYPE_CODES)):
         x = heavy_tailed(numel).to(dtype)
+        x[3:4] = math.inf
         with guarded(numel, shift=1) as kept:
             residual = kept.copy_(heavy_tailed(numel).nan_to_num(posinf=2.0)).clone()
             ours = encode(kernels, x, bits, 512, bits % 2 == 0, 3, kept, 0.7, 0.9)

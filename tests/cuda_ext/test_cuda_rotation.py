@@ -74,7 +74,11 @@ def test_feedback_and_reduction(bits: int) -> None:
         cuda_ext.decode_rotated_into(out, payload, bits, 512)
         payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6), payload])
         reduced = cuda_ext.reduce_encode_rotated(payloads, 9000, bits, 512, True, 7, residual=residual)
-        return [payload, out, reduced, residual]
+        mean = torch.empty(9000, device=device)
+        cuda_ext.decode_rotated_mean_into(mean, payloads.repeat(12, 1), bits, 512)  # signs of 32 are kept
+        memory = torch.empty(len(payload) + 1, dtype=torch.uint8, device=device)
+        cuda_ext.encode_rotated(x.bfloat16(), bits, 512, True, 8, out=memory[1:])  # not aligned
+        return [payload, out, reduced, residual, mean, memory[1:]]
 
     for ours, expected in zip(run("cuda"), run("cpu"), strict=True):
         assert_same(ours, expected)
@@ -94,9 +98,13 @@ def test_nothing_waits_and_a_graph_can_capture_it(bucket_size: int) -> None:
     with torch.cuda.graph(graph):
         payload = cuda_ext.encode_rotated(x, 3, bucket_size, True, 1)
         decoded = cuda_ext.decode_rotated(payload, numel, 3, bucket_size)
+        reduced = cuda_ext.reduce_encode_rotated(payload.unsqueeze(0), numel, 3, bucket_size, True, 2)
     values = heavy_tailed(numel)
     x.copy_(values)
     graph.replay()
     expected = cuda_ext.encode_rotated(values, 3, bucket_size, True, 1)
     assert_same(payload, expected)
     assert_same(decoded, cuda_ext.decode_rotated(expected, numel, 3, bucket_size))
+    assert_same(
+        reduced, cuda_ext.reduce_encode_rotated(expected.unsqueeze(0), numel, 3, bucket_size, True, 2)
+    )

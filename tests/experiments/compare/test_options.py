@@ -38,6 +38,15 @@ def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
         with_defaults({}, "all")
 
 
+def test_some_workloads_of_a_grid_keep_what_it_says_of_them() -> None:
+    chosen = with_defaults({"workloads": ["bytes-gpt"]}, "workloads")
+    assert (chosen["optimizers"], chosen["budget_seconds"]) == (("adam",), "bytes-gpt=12")
+    assert chosen["settings"] == ["bytes-gpt:evaluation_bytes=4096"]
+    others = with_defaults({"workloads": ["logreg"]}, "workloads")
+    assert (others["optimizers"], others["budget_seconds"], others["settings"]) == (("own",), None, [])
+    assert with_defaults({"workloads": ["logreg"]}, "links")["budget_seconds"] == "4"
+
+
 def grid_config(grid: str) -> SweepConfig:
     chosen = with_defaults({}, grid)
     return make_config(chosen, list(chosen["settings"]), None, Console())

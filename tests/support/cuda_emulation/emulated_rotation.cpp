@@ -1,4 +1,5 @@
 // The entry points of cuda_rotation.h.
+#define MQ_MAX_PIECE_BLOCKS 1  // so that warps have several buckets
 #include "cuda_rotation_decode.cu"
 #include "cuda_rotation_encode.cu"
 #include "cuda_rotation_piece.cu"
