@@ -125,8 +125,9 @@ def test_decode_any_bytes_at_any_address(kernels: ctypes.CDLL, bits: int, shift:
 
 
 FUSED_SIZES = [0, 1, 511, 512, 5000]
-"""In buckets of 512, which a warp holds: less than one, one, several and a part. There is one block of eight warps, two
-of which have two buckets then."""
+"""In buckets of 512, which a warp holds: less than one, one, several and a part.
+
+There is one block of eight warps, two of which have two buckets in the last case."""
 
 
 @pytest.mark.parametrize("bits", range(1, 5))
