@@ -1,4 +1,6 @@
-"""The emulation of CUDA itself: threads that do not meet at a barrier, or a misaligned vector, fail the launch."""
+"""The emulation of CUDA itself: threads that do not meet at a barrier, or a misaligned vector, fail the launch.
+
+What lacks a barrier does not always come out right."""
 
 import ctypes
 from concurrent.futures import Future
@@ -30,6 +32,14 @@ def test_threads_meet_at_every_barrier_or_the_launch_fails(
     for _ in range(2):  # a launch that failed leaves nothing behind
         assert status(library.run, kernel.encode(), argument) == expected
         assert status(library.run, b"all_meet", 0) == 0
+
+
+@pytest.mark.parametrize("reader", [0, 63])
+def test_what_lacks_a_barrier_comes_out_differently(
+    emulated: dict[str, Future[ctypes.CDLL]], reader: int
+) -> None:
+    library = emulated["broken_rules"].result()
+    assert {library.read_without_barrier(reader) for _ in range(8)} == {0, 1}
 
 
 @pytest.mark.parametrize("kernel", ["load_vector", "store_vector"])

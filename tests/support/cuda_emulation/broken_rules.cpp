@@ -33,6 +33,13 @@ __global__ void half_a_warp(int lanes) {
   if (static_cast<int>(threadIdx.x % 32) < lanes) __reduce_add_sync(0xffffffffu, 1);
 }
 
+int word, seen;
+
+__global__ void no_barrier(int reader) {
+  if (static_cast<int>(threadIdx.x) == reader) seen = word;
+  if (static_cast<int>(threadIdx.x) == 63 - reader) word = 1;
+}
+
 alignas(16) unsigned char bytes[64];
 
 __global__ void load_vector(int at) {
@@ -59,4 +66,14 @@ extern "C" cudaError_t run(const char* kernel, int64_t argument) {
   config.gridDim = dim3(2);
   config.blockDim = dim3(64);
   return cudaLaunchKernelEx(&config, kernels.at(kernel), static_cast<int>(argument));
+}
+
+// What one thread reads of what another writes, without a barrier.
+extern "C" int read_without_barrier(int reader) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(64);
+  word = 0;
+  cudaLaunchKernelEx(&config, no_barrier, reader);
+  return seen;
 }
