@@ -91,7 +91,7 @@ def cuda_library_folders() -> list[str]:
     Torch looks above the first nvcc on the path, which may be a script that calls another one, with none beside it.
     """
     command = [NVCC, "--dryrun", "-x", "cu", os.devnull]  # says what it would do
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     return re.findall(r'"-L(.+?)"', said.partition("LIBRARIES=")[2].partition("\n")[0])
 
 
