@@ -43,7 +43,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     _plot_times(time_axes, group)
-    figure.legend(loc="outside lower center", ncols=8, fontsize="small")
+    figure.legend(loc="outside lower center", ncols=4, fontsize="small")  # more would be cut off
     figure.suptitle(str(group), fontweight="bold")
     return png_bytes(figure)
 
