@@ -13,10 +13,10 @@ class _Evaluation(NamedTuple):
 def first_reached(at: Sequence[float], losses: Sequence[float | None], target: float) -> float | None:
     """When the loss first was at or below the target; None if no evaluation shows it.
 
-    Some systems are looked at after every iteration, others eight times as seldom: to count the whole way to an
-    evaluation would favour the former. So ln(loss) is interpolated linearly between the first evaluation at or below
-    the target and the one before; the loss itself, where it is not positive. If there is none before, or its loss is
-    not known, the time is that of the evaluation.
+    Some systems are looked at after every second iteration, others four times as seldom: to count the whole way to
+    an evaluation would favour the former. So ln(loss) is interpolated linearly between the first evaluation at or
+    below the target and the one before; the loss itself, where it is not positive. If there is none before, or its
+    loss is not known, the time is that of the evaluation.
 
     Args:
         at: seconds or iterations of each evaluation, increasing.

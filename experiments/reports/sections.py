@@ -18,12 +18,12 @@ from .widths import bits_table, figures_table
 _NOTES = (
     "**Target**: the held-out loss that every finished fp32 run of a cell (workload, optimizer and link) reached "
     f"within {100 * TARGET_SHARE:.0f} % of its seconds, by the running median of three points; what is slower than "
-    "fp32 has the rest of the time to show it. Held-out loss is looked at about every 3 % of the budget, or 5 "
-    "iterations where there is none, outside the clock; of methods that average replicas now and then, after an "
-    "average.",
+    "fp32 has the rest of the time to show it. Held-out loss is looked at after every 2 iterations, from the 60th on "
+    "after every 5 % more, of all systems alike, outside the clock; of methods that average replicas now and then, "
+    "after their next average.",
     "**Times to the target** are interpolated, ln(loss) linearly over seconds, between the first evaluation at or "
-    "below the target and the one before: systems are looked at more or less often. The first crossing counts, noise "
-    "or not.",
+    "below the target and the one before. The first crossing counts, noise or not: much of the noise is the order of "
+    "the data, which all systems have in common.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
     "1. Final losses are geometric means too, or arithmetic ones where some loss is not "

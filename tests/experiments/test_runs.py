@@ -78,13 +78,13 @@ def test_a_run_that_is_cut_off_leaves_its_record(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_once(Interrupted(), "fixed:4", 0, iterations=99, tensorboard=None, record=file, **arguments)
     record = RunRecord.from_dict(json.loads(file.read_text()))
-    assert [point.iteration for point in record.points] == [5, 10]
+    assert [point.iteration for point in record.points] == [2, 4, 6, 8, 10]
     assert record.outcome == "running"
 
 
 def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
     record = run_training(TinyCluster(), "fixed:4", 0, iterations=12)
-    assert [p.iteration for p in record.points] == [5, 10, 12]
+    assert [p.iteration for p in record.points] == [2, 4, 6, 8, 10, 12]
     assert record.final.elapsed_seconds == pytest.approx(12)
     assert record.final.wire_bytes == pytest.approx(1200)
     assert record.final.parts == {"compute": 6.0, "encode": 0.0, "wire": 6.0, "decode": 0.0, "decide": 0.0}
@@ -98,11 +98,20 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
 
 def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
     record = run_training(TinyCluster(), "fixed:4", 0, budget_seconds=7)
-    assert [point.iteration for point in record.points] == [1, 2, 3, 4, 5, 6, 7]
-    record = run_training(TinyCluster(), "fixed:4", 0, budget_seconds=600)
-    assert [point.iteration for point in record.points[:4]] == [1, 2, 20, 38]
+    assert [point.iteration for point in record.points] == [2, 4, 6, 7]
     record = run_training(TinyCluster(diverge_at=8), "fixed:4", 0, iterations=100)
-    assert (record.outcome, record.final.iteration) == ("diverged", 10)
+    assert (record.outcome, record.final.iteration) == ("diverged", 8)
+
+
+def test_runs_are_looked_at_after_the_same_iterations_whatever_these_take() -> None:
+    def looked_at(cluster: TinyCluster) -> list[int]:
+        record = run_training(cluster, "fixed:4", 0, budget_seconds=200)
+        return [point.iteration for point in record.points if point.elapsed_seconds < 150]
+
+    slow, fast = looked_at(TinyCluster()), looked_at(SwitchingCluster())
+    assert fast[: len(slow)] == slow
+    assert slow[:32] == [*range(2, 62, 2), 63, 66]
+    assert 1.04 < fast[-1] / fast[-2] <= 1.05
 
 
 class SwitchingCluster(TinyCluster):
@@ -120,18 +129,13 @@ class SwitchingCluster(TinyCluster):
         return dataclasses.replace(statistics, step_seconds=(self.elapsed - before) / iterations)
 
 
-def test_a_fast_phase_of_the_link_is_not_looked_at_as_often_as_a_slow_one_has_to_be() -> None:
-    record = run_training(SwitchingCluster(), "fixed:4", 0, budget_seconds=32)
-    assert len(record.points) < 70  # a point every 2 iterations, right for the slow phase, would make 145
-
-
 def test_no_point_lies_beyond_the_budget_by_more_than_one_slow_iteration() -> None:
     for budget_seconds in (7.9, 20, 26.1, 32):
         record = run_training(SwitchingCluster(), "fixed:4", 0, budget_seconds=budget_seconds)
         assert budget_seconds <= record.final.elapsed_seconds < budget_seconds + 0.5
 
 
-@pytest.mark.parametrize(("period", "looked_at"), [(1, [1, 2, 3, 4, 5, 6, 7]), (3, [3, 6, 9])])
+@pytest.mark.parametrize(("period", "looked_at"), [(1, [2, 4, 6, 7]), (3, [3, 6, 9])])
 def test_a_run_is_looked_at_where_replicas_have_just_met(period: int, looked_at: list[int]) -> None:
     record = run_training(TinyCluster(period=period), None, 0, budget_seconds=7)
     assert [point.iteration for point in record.points] == looked_at
