@@ -193,7 +193,8 @@ def repricing(model: BaseAlgorithm) -> list[BaseCallback]:
     assert model.env is not None
     settings = model.env.get_attr("settings")[0]
     # Elsewhere the return so far cannot be read off an observation.
-    if settings.observation != "full" or settings.reward != "log-loss" or settings.discount_per_second != 1.0:
+    plain_drop = settings.discount_per_second == 1.0 and settings.smoothing_seconds == 0.0
+    if settings.observation != "full" or settings.reward != "log-loss" or not plain_drop:
         return []
     return [RepriceCallback(price, model.replay_buffer, settings.schema.history)]
 

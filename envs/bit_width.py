@@ -70,7 +70,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
 
     - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k), for losses above 0. Undiscounted, an
       episode's return is the log-loss that training lost within the budget. An interval that ends past the budget
-      counts with the share of its seconds that lay inside.
+      counts with the share of its seconds that lay inside. With `smoothing_seconds` above 0 a moving average takes
+      the place of ln L_k: the mean loss of a few iterations is noisy, and a return goes by the last of them.
     - `reward="authors"`: -300 * slope / (5 + 5 * bits), slope the least-squares slope of the last 5 smoothed losses.
 
     A step on which training diverges is rewarded with -`divergence_penalty` instead.
@@ -114,6 +115,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `action`              | **str**                        | `"absolute"`       | `"absolute"` or `"keep-or-increase"` |
     | `reward`              | **str**                        | `"log-loss"`       | `"log-loss"` or `"authors"` |
     | `discount_per_second` | **float**                      | `1.0`              | discount of the log-loss reward |
+    | `smoothing_seconds`   | **float**                      | `0.0`              | time constant of a moving average of the log-loss whose drop is the log-loss reward; 0: none |
     | `divergence_penalty`  | **float**                      | `10.0`             | see Rewards |
     | `compressor`          | **str**                        | `"quantized"`      | how gradients travel, as `mqgrad.make_compressor` takes it; its widths must include `widths` |
     | `clock`               | **ModelClock**                 | `None`             | modelled instead of measured seconds: a seed then gives one trajectory |

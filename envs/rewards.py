@@ -1,5 +1,6 @@
 """What a step of the environment is worth."""
 
+import math
 from typing import Protocol
 
 from mqgrad.controllers.sarsa import slope_reward
@@ -22,36 +23,49 @@ class Reward(Protocol):
 
 
 class LogLossReward:
-    """discount^elapsed · (ln L_{k−1} − ln L_k), L_k the mean loss of interval k.
+    """discount^elapsed · (ℓ_{k−1} − ℓ_k), ℓ_k the log-loss after interval k.
 
-    Without discount an episode's rewards add up to ln L_0 − ln L at the end of the budget. An interval that
-    ends past the budget counts with the share of its seconds that lay inside, so that a slow last step, at a
-    width that time no longer allows, earns nothing extra.
+    ℓ_k is ln L_k, L_k the mean loss of the interval, or a moving average of it over seconds. Late in training the
+    means of ten iterations each differ by a third: an episode's return then says more of its last interval than of
+    what was decided in it. An average in seconds, unlike one over intervals, lags behind alike at all widths.
+
+    Without discount an episode's rewards add up to ℓ_0 − ℓ at the end of the budget. An interval that ends past the
+    budget counts with the share of its seconds that lay inside, so that a slow last step, at a width that time no
+    longer allows, earns nothing extra.
 
     Args:
         discount_per_second: factor per second, above 0 and at most 1.
         budget_seconds: length of the episode; None is unlimited.
+        smoothing_seconds: time constant of the moving average; 0 for none.
     """
 
-    def __init__(self, discount_per_second: float = 1.0, budget_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        discount_per_second: float = 1.0,
+        budget_seconds: float | None = None,
+        smoothing_seconds: float = 0.0,
+    ) -> None:
         self.discount_per_second = discount_per_second
         self.budget_seconds = budget_seconds
-        self._previous = 0.0
+        self.smoothing_seconds = smoothing_seconds
+        self._level = 0.0
 
     def reset(self, opening: IntervalStatistics) -> None:
         """Raises ValueError for a loss that has no logarithm, and would be rewarded with 0 whatever is done."""
-        self._previous = log_loss(opening.loss)
-        if self._previous == log_loss(0.0):
+        self._level = log_loss(opening.loss)
+        if self._level == log_loss(0.0):
             raise ValueError(
                 f"the training loss is {opening.loss:g}, and its logarithm, whose drop is the reward, is taken of "
                 "losses above 1e-6 only: add a constant to the workload's loss, or give reward='authors'"
             )
 
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
-        drop = self._previous - log_loss(statistics.loss)
-        self._previous = log_loss(statistics.loss)
         share = self._share_inside(statistics.seconds, elapsed_seconds)
-        return float(self.discount_per_second**elapsed_seconds * share * drop)
+        if self.smoothing_seconds > 0:
+            share = -math.expm1(-share * statistics.seconds / self.smoothing_seconds)
+        drop = share * (self._level - log_loss(statistics.loss))
+        self._level -= drop
+        return float(self.discount_per_second**elapsed_seconds * drop)
 
     def _share_inside(self, seconds: float, elapsed_seconds: float) -> float:
         if self.budget_seconds is None or elapsed_seconds <= self.budget_seconds:
@@ -79,4 +93,4 @@ def make_reward(settings: BitWidthSettings) -> Reward:
     """The reward that an environment's settings ask for."""
     if settings.reward == "authors":
         return AuthorsReward()
-    return LogLossReward(settings.discount_per_second, settings.budget_seconds)
+    return LogLossReward(settings.discount_per_second, settings.budget_seconds, settings.smoothing_seconds)

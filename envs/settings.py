@@ -57,6 +57,8 @@ class BitWidthSettings:
     """``log-loss``: drop in log-loss. ``authors``: MQGrad's slope reward."""
     discount_per_second: float = 1.0
     """Factor on the ``log-loss`` reward per elapsed second, above 0 and at most 1."""
+    smoothing_seconds: float = 0.0
+    """Time constant of the moving average of the log-loss whose drop is the ``log-loss`` reward; 0 for none."""
     divergence_penalty: float = 10.0
     """Subtracted, in place of the reward, when training diverges."""
     compressor: str = DEFAULT_COMPRESSOR
@@ -96,7 +98,8 @@ class BitWidthSettings:
         if self.budget_seconds is not None:
             check_positive(budget_seconds=self.budget_seconds)
         check_positive(timeout_seconds=self.timeout_seconds, discount_per_second=self.discount_per_second)
-        check_not_negative(link_latency_ms=self.link_latency_ms, divergence_penalty=self.divergence_penalty)
+        not_negative = ("link_latency_ms", "smoothing_seconds", "divergence_penalty")
+        check_not_negative(**{name: getattr(self, name) for name in not_negative})
         if self.discount_per_second > 1:
             raise ValueError(f"discount_per_second must be at most 1, not {self.discount_per_second!r}")
 

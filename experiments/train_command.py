@@ -57,6 +57,10 @@ def train(
         typer.Option(help="Average every so many iterations; above 1, --interval counts such rounds.", min=1),
     ] = None,
     budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
+    smoothing_seconds: Annotated[
+        float | None,
+        typer.Option(help="Reward the drop of a moving average of the log-loss with this time constant."),
+    ] = None,
     widths: Annotated[
         str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
     ] = None,
@@ -95,6 +99,7 @@ def train(
         "interval": interval,
         "period": period,
         "budget_seconds": budget_seconds,
+        "smoothing_seconds": smoothing_seconds,
         "widths": parse_widths(widths),
         "preset": preset,
         "timeout_seconds": timeout_seconds,

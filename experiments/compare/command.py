@@ -48,10 +48,13 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs per cell of the grid.", min=1)] = None,
+    first_seed: Annotated[int | None, typer.Option(help="Of as many; 101 by default.", min=0)] = None,
     hosts: Annotated[int | None, typer.Option(help="Ranks of a run, one a host.", min=2)] = None,
     budget_seconds: Annotated[
         str | None,
-        typer.Option(help="Training seconds of a run: 10, or by workload: digits-cnn=6,bytes-gpt=15."),
+        typer.Option(
+            help="Training seconds of a run: 10, or by workload and link: digits-cnn=6,@100mbit=15."
+        ),
     ] = None,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of a run, besides or instead of the seconds.", min=1)
@@ -93,6 +96,7 @@ def compare(
     }
     others: dict[str, Any] = {
         "seeds": seeds,
+        "first_seed": first_seed,
         "hosts": hosts,
         "budget_seconds": budget_seconds,
         "iterations": iterations,

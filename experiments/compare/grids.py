@@ -16,6 +16,8 @@ _RULES = (
     "accordion:interval=5,window=3",
     "l-greco",
     "smoothness-layers",
+    "dq-sgd:interval=5,keep=0.9",
+    "linear-ramp:interval=5,decisions=20",
     "random-ramp:interval=5,decisions=20",
     "mqgrad-authors on minmax:topology=star",
 )
@@ -45,10 +47,12 @@ _METHODS = (
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
 _ROUNDS = ("fixed:1 every 8", "fixed:4 every 8", f"{WIDE_GOODPUT} every 8", "default every 8")
 _ON_ALL_GATHER = "on quantized:topology=all-gather"
-_GATHERED = tuple(f"{name} {_ON_ALL_GATHER}" for name in ("fixed:1", "default", WIDE_GOODPUT))
+_GATHERED = (f"fixed:1 {_ON_ALL_GATHER}", f"default {_ON_ALL_GATHER}")
 _DELAY_RATIO = "fixed:1,interval=5 every 8,period_rule=delay-ratio"
 _ADACOMM = "fixed:1,interval=2 every 16,period_rule=adacomm:0.25"
 _LINKS = ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none")
+# At 100 Mbit/s fp32 is within the warm-up of its learning rate for 4 s.
+_BUDGETS = "4,@100mbit=12"
 _LEARNED_AND_RULE = ("default", WIDE_GOODPUT)
 _USUAL = ("plain-ddp", "plain-ddp:hook=fp16", "local-sgd")
 _MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync", "local-sgd")
@@ -65,15 +69,10 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 42 minutes: the main systems on all links, so that one report tells how they do on the whole; 440 runs.
+    # About 63 minutes: the main systems on all links, so that one report tells how they do on the whole; 380 runs.
     "links": {
         "controllers": (
-            *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default"),
-            *(
-                "dq-sgd:interval=5,keep=0.9",
-                "linear-ramp:interval=5,decisions=20",
-                "mqgrad-authors on minmax",
-            ),
+            *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "mqgrad-authors on minmax"),
             *_ROUNDS,
             *_GATHERED,
         ),
@@ -83,10 +82,10 @@ GRIDS: dict[str, dict[str, Any]] = {
         "links": _LINKS,
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "4",
+        "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
-    # About 73 minutes: every other system on the same links beside four of those; 760 runs.
+    # About two hours: every other system on the same links beside four of those; 800 runs.
     "peers": {
         "controllers": ("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         "compressors": _CODES,
@@ -95,7 +94,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "links": _LINKS,
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "4",
+        "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
     # About 7 minutes: further settings, where the link is slow enough for them to differ; 90 runs.
@@ -128,7 +127,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "4",
         "settings": _UNSEEN,
     },
-    # About 13 minutes: what rounds can be set to, on the same links; 160 runs.
+    # About 27 minutes: what rounds can be set to, on the same links; 160 runs.
     "rounds": {
         "controllers": (
             "fixed:1 every 8",
@@ -144,7 +143,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "links": _LINKS,
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "4",
+        "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
     # About 14 minutes: ranks with few classes each, where local steps drift apart; 120 runs.
@@ -173,7 +172,7 @@ GRIDS: dict[str, dict[str, Any]] = {
     "workloads": {
         "controllers": (
             *("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
-            *(f"fixed:1 {_ON_ALL_GATHER}", f"default {_ON_ALL_GATHER}"),
+            *_GATHERED,
         ),
         "compressors": ("powersgd:rank=4",),
         "methods": _USUAL,

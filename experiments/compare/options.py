@@ -36,18 +36,32 @@ def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
         defaults |= dict.fromkeys(_SYSTEMS, ())
     if "workloads" in given:
         defaults |= _of_workloads(defaults, given["workloads"])
+    if "links" in given:
+        defaults |= {"budget_seconds": _of_links(defaults.get("budget_seconds"), given["links"])}
     return {**defaults, **given}
 
 
 def _of_workloads(defaults: dict[str, Any], workloads: list[str]) -> dict[str, Any]:
     """The grid's budgets and settings of these workloads; and its optimizers, if all of them are the grid's."""
     budgets = defaults.get("budget_seconds", "").split(",")
-    own_budgets = [text for text in budgets if "=" not in text or text.partition("=")[0] in workloads]
+    own_budgets = [text for text in budgets if _place(text)[0] in ("", *workloads)]
     return {
         "budget_seconds": ",".join(own_budgets) or None,
         "settings": [text for text in defaults["settings"] if text.partition(":")[0] in workloads],
         "optimizers": defaults["optimizers"] if set(workloads) <= set(defaults["workloads"]) else ("own",),
     }
+
+
+def _of_links(budgets: str | None, links: list[str]) -> str | None:
+    """The grid's budgets but those of other links."""
+    parts = filter(None, (budgets or "").split(","))
+    return ",".join(text for text in parts if _place(text)[1] in ("", *links)) or None
+
+
+def _place(budget: str) -> tuple[str, str]:
+    """Workload and link of ``[WORKLOAD][@LINK]=SECONDS``; empty: all of them."""
+    workload, _, link = budget.rpartition("=")[0].strip().partition("@")
+    return workload, link
 
 
 def make_config(
@@ -57,7 +71,7 @@ def make_config(
     from ..sweep.axes import FP32
     from ..sweep.config import SweepConfig
 
-    names = list(chosen["workloads"])
+    names, first_seed = list(chosen["workloads"]), chosen.get("first_seed", _FIRST_SEED)
     systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
     links = available_links(list(chosen["links"]), console)
     systems = systems_on(links, systems, console)
@@ -66,9 +80,9 @@ def make_config(
         workloads=tuple(names),
         optimizers=tuple(chosen["optimizers"]),
         links=tuple(links),
-        seeds=tuple(range(_FIRST_SEED, _FIRST_SEED + chosen["seeds"])),
+        seeds=tuple(range(first_seed, first_seed + chosen["seeds"])),
         hosts=chosen["hosts"],
-        budget_seconds=parse_budgets(chosen.get("budget_seconds"), names),
+        budget_seconds=budgets_on(links, parse_budgets(chosen.get("budget_seconds"), names)),
         iterations=chosen.get("iterations"),
         settings=parse_workload_settings(settings, names),
         time_limit_seconds=time_limit_seconds,
@@ -113,18 +127,20 @@ def oracle_as_fixed_widths(systems: list[str]) -> tuple[str, ...]:
 
 
 def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
-    """``"6"`` → 6 seconds for every workload; ``"digits-cnn=6,bytes-gpt=15"`` → each its own."""
-    if text is None:
-        return {}
-    try:
-        if "=" not in text:
-            return dict.fromkeys(workloads, float(text))
-        pairs = (part.strip().rpartition("=") for part in text.split(","))
-        return {name: float(value) for name, _, value in pairs}
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not SECONDS or WORKLOAD=SECONDS,...", param_hint="--budget-seconds"
-        ) from None
+    """Seconds by ``WORKLOAD`` and ``WORKLOAD@LINK``, from ``"6"`` or ``"digits-cnn=6,@100mbit=15"``: what names no
+    workload is for all of them."""
+    budgets: dict[str, float] = {}
+    for part in filter(None, (text or "").split(",")):
+        workload, link = _place(part)
+        try:
+            seconds = float(part.rpartition("=")[2])
+        except ValueError:
+            raise typer.BadParameter(
+                f"{part!r} is not SECONDS, WORKLOAD=SECONDS or @LINK=SECONDS", param_hint="--budget-seconds"
+            ) from None
+        on_link = f"@{link}" if link else ""
+        budgets |= {f"{each}{on_link}": seconds for each in ([workload] if workload else workloads)}
+    return budgets
 
 
 def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
@@ -159,6 +175,19 @@ def available_links(names: list[str], console: Console) -> list[str]:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))
     return names
+
+
+def budgets_on(links: list[str], budgets: dict[str, float]) -> dict[str, float]:
+    """The budgets, those of a link that had to be emulated under its new name."""
+    from ..sweep.axes import Link
+
+    renamed: dict[str, float] = {}
+    for place, seconds in budgets.items():
+        workload, on, link = place.partition("@")
+        if on and link not in links and Link.parse(link).emulation().name in links:
+            place = f"{workload}@{Link.parse(link).emulation().name}"
+        renamed[place] = seconds
+    return renamed
 
 
 def systems_on(links: list[str], systems: tuple[str, ...], console: Console) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> Non
 
 def estimate_seconds(config: SweepConfig, cells: Sequence[Cell]) -> float | None:
     """How long these runs will take on an idle machine; None where no budget bounds them."""
-    budgets = [config.budget_seconds.get(cell.workload) for cell in cells]
+    budgets = [config.budget_of(cell.workload, cell.link) for cell in cells]
     if None in budgets:
         return None
     served = [(cell.link, server_options(cell, config)) for cell in cells]

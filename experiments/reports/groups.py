@@ -47,7 +47,7 @@ class SystemSummary:
     """Time to target over each reference's, on the seeds that the reference finished; None if one of its own runs did
     not finish."""
     final_loss: Estimate | None
-    """Held-out loss at the end, by :func:`mean_loss`; here and below, over finished runs."""
+    """Held-out loss late in runs, ``CellResult.late_loss``; here and below, over finished runs."""
     accuracy: Estimate | None
     iterations: float | None
     wire_mib: float | None
@@ -170,7 +170,7 @@ def _summarize_system(
         reached=len(reached),
         seconds_to_target=statistics.fmean(reached) if reached else None,
         ratios=_ratios(name, runs, target, known),
-        final_loss=mean_loss(_values(finished, lambda run: run.heldout["loss"])),
+        final_loss=mean_loss(_values(finished, lambda run: run.late_loss)),
         accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),
         wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),

@@ -26,8 +26,8 @@ _NOTES = (
     "the data, which all systems have in common.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
-    "1. Final losses are geometric means too, or arithmetic ones where some loss is not "
-    "positive.",
+    "1. Final losses, each of the last tenth of a run's iterations, are geometric means too, or arithmetic ones "
+    "where some loss is not positive.",
     "**A target that was missed** makes a ratio a lower bound (≥): the run counts with all the seconds it was "
     "given. Where the reference missed it, the ratio is an upper bound (≤); where both did, there is none, and "
     "a mean says over how many cells it goes. A system with a run that did not finish has no mean; a reference "

@@ -86,7 +86,7 @@ def _revisions(results: Sequence[CellResult]) -> str:
 def describe_cell(group: GroupSummary, config: SweepConfig) -> str:
     """The target of a cell, when its runs ended, what no schedule can pass, and which references lack runs."""
     target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
-    budget = config.budget_seconds.get(group.group.workload)
+    budget = config.budget_of(group.group.workload, group.group.link)
     ends = [] if budget is None else [f"{budget:g} s of training"]
     ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
     ceiling = (

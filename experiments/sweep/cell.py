@@ -206,7 +206,7 @@ def request_of(cell: Cell, config: SweepConfig, record: Path) -> RunRequest:
         method=system.method,
         link=emulation(link) if link.emulated else None,
         iterations=config.iterations,
-        budget_seconds=config.budget_seconds.get(cell.workload),
+        budget_seconds=config.budget_of(cell.workload, cell.link),
     )
 
 

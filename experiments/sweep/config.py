@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class SweepConfig:
     hosts: int = 2
     """Ranks of every run: hosts of the lab, or local processes on an emulated link."""
     budget_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Training seconds of a run, by workload."""
+    """Training seconds of a run, by workload, or by ``WORKLOAD@LINK``, which goes before it."""
     iterations: int | None = None
     """Iterations of a run; with a budget too, whichever is spent first."""
     settings: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -48,10 +48,10 @@ class SweepConfig:
 
     def __post_init__(self) -> None:
         self._check_grid()
-        for workload in self.workloads:
-            self._check_end(workload)
         for link in self.links:
             Link.parse(link)
+            for workload in self.workloads:
+                self._check_end(workload, link)
         if self.time_limit_seconds is not None:
             check_positive(time_limit_seconds=self.time_limit_seconds)
 
@@ -64,7 +64,8 @@ class SweepConfig:
         """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones, and
         where fp32 is not among the systems."""
         for workload, system in itertools.product(self.workloads, self.systems):
-            System.parse(system).check(self.budget_seconds.get(workload), self.hosts)
+            for link in self.links:
+                System.parse(system).check(self.budget_of(workload, link), self.hosts)
             for optimizer in self.optimizers_of(workload):
                 make_workload(workload, **self.workload_settings(workload, optimizer, system))
         if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped
@@ -105,11 +106,15 @@ class SweepConfig:
             for link in self.links
         ]
 
+    def budget_of(self, workload: str, link: str) -> float | None:
+        """Training seconds of a run; None where only iterations end it."""
+        return self.budget_seconds.get(f"{workload}@{link}", self.budget_seconds.get(workload))
+
     def limit_of(self, cell: Cell) -> float:
         """Wall-clock seconds after which a run is stopped."""
         if self.time_limit_seconds is not None:
             return self.time_limit_seconds
-        budget = self.budget_seconds.get(cell.workload)
+        budget = self.budget_of(cell.workload, cell.link)
         return 1800.0 if budget is None else 180.0 + 10.0 * budget
 
     def command_line(self) -> str:
@@ -120,6 +125,7 @@ class SweepConfig:
             "optimizers": ",".join(self.optimizers),
             "links": ",".join(self.links),
             "seeds": len(self.seeds),
+            "first-seed": self.seeds[0],
             "hosts": self.hosts,
             "budget-seconds": ",".join(f"{name}={value:g}" for name, value in self.budget_seconds.items()),
             "iterations": self.iterations,
@@ -159,20 +165,24 @@ class SweepConfig:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
         if not 2 <= self.hosts <= MAX_HOSTS:
             raise ValueError(f"{self.hosts} hosts: 2 to {MAX_HOSTS} can be compared")
-        for what, mapping in (("budget_seconds", self.budget_seconds), ("settings", self.settings)):
-            unknown = sorted(set(mapping) - set(self.workloads))
-            if unknown:
-                raise ValueError(
-                    f"{what} for {', '.join(unknown)}, which is not compared; "
-                    f"compared are {', '.join(self.workloads)}"
-                )
+        on_links = [f"{workload}@{link}" for workload in self.workloads for link in self.links]
+        self._check_keys("budget_seconds", self.budget_seconds, [*self.workloads, *on_links])
+        self._check_keys("settings", self.settings, self.workloads)
 
-    def _check_end(self, workload: str) -> None:
-        budget = self.budget_seconds.get(workload)
+    def _check_keys(self, what: str, mapping: Iterable[str], known: Sequence[str]) -> None:
+        if unknown := sorted(set(mapping) - set(known)):
+            raise ValueError(
+                f"{what} for {', '.join(unknown)}, which is not compared; compared are {', '.join(known)}"
+            )
+
+    def _check_end(self, workload: str, link: str) -> None:
+        budget = self.budget_of(workload, link)
         if budget is None and self.iterations is None:
-            raise ValueError(f"nothing ends a run of {workload}: give budget_seconds, iterations or both")
+            raise ValueError(
+                f"nothing ends a run of {workload} at {link}: give budget_seconds, iterations or both"
+            )
         if budget is not None:
-            check_positive(**{f"budget_seconds of {workload}": budget})
+            check_positive(**{f"budget_seconds of {workload} at {link}": budget})
 
 
 def _digest(path: Path) -> str:

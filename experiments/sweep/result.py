@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mqgrad.widths import Width
 
+from ..estimates import mean_loss
 from ..runs import PARTS, RunPoint, RunRecord
 from ..time_to_target import first_reached
 from .axes import Cell, Group
@@ -75,6 +76,14 @@ class CellResult:
     @property
     def finished(self) -> bool:
         return self.outcome == "finished"
+
+    @property
+    def late_loss(self) -> float | None:
+        """Held-out loss over the last tenth of the iterations, whose single evaluations differ by a factor of two:
+        geometric mean, or arithmetic where some loss is not positive. None where none is known."""
+        late = [at > 0.9 * self.iterations[-1] for at in self.iterations]
+        mean = mean_loss([loss for loss in itertools.compress(self.losses, late) if loss is not None])
+        return None if mean is None else mean.value
 
     def seconds_to(self, loss: float) -> float | None:
         """Seconds until the held-out loss first was at or below ``loss``, by :func:`first_reached`; None if it never

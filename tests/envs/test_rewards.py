@@ -48,6 +48,26 @@ def test_last_interval_counts_as_far_as_it_lies_inside_the_budget() -> None:
     assert reward(interval(2.0, seconds=4.0), 15.0) == 0.0
 
 
+def test_the_drop_of_a_moving_average_over_seconds_telescopes_to_its_last_value() -> None:
+    reward = LogLossReward(smoothing_seconds=2.0)
+    reward.reset(interval(8.0))
+    level = math.log(8)
+    losses, seconds = (4.0, 1.0, 2.0), (1.0, 3.0, 0.5)
+    rewards = [reward(interval(loss, seconds=s), 1.0) for loss, s in zip(losses, seconds, strict=True)]
+    for loss, s in zip(losses, seconds, strict=True):
+        level = math.exp(-s / 2) * level + (1 - math.exp(-s / 2)) * math.log(loss)
+    assert sum(rewards) == pytest.approx(math.log(8) - level)
+
+
+def test_a_moving_average_does_not_depend_on_how_seconds_are_cut_into_intervals() -> None:
+    whole, halves = (LogLossReward(budget_seconds=10.0, smoothing_seconds=3.0) for _ in range(2))
+    whole.reset(interval(8.0))
+    halves.reset(interval(8.0))
+    once = whole(interval(2.0, seconds=4.0), 12.0)  # half of it lies inside
+    assert halves(interval(2.0, seconds=2.0), 10.0) == pytest.approx(once)
+    assert once == pytest.approx((1 - math.exp(-2 / 3)) * math.log(4))
+
+
 @pytest.mark.parametrize("loss", [-3.0, 0.0])
 def test_a_loss_without_a_logarithm_is_refused(loss: float) -> None:
     with pytest.raises(ValueError, match=f"the training loss is {loss:g}, .*add a constant"):

@@ -1,6 +1,7 @@
 """Intervals of a run through the compression hook: of one rank, and of all of them."""
 
 import dataclasses
+import time
 from statistics import mean
 
 import torch
@@ -40,9 +41,9 @@ class CompressedInterval:
     def end(self) -> RankInterval:
         """What the iterations since :meth:`begin` cost and showed."""
         decides = self._compression.controller is not None
-        self._compression.drain()  # else it is chance whether the last iteration's decision is seen; not timed
+        drained = self._drain()
         return RankInterval(
-            statistics=self._statistics(),
+            statistics=self._statistics(drained),
             bits=self._compression.bits,
             iteration=self._compression.totals.iterations,
             bit_iterations=self._compression.totals.bit_iterations - self._before.bit_iterations
@@ -54,16 +55,24 @@ class CompressedInterval:
             decided_on=self._compression.last_statistics,
         )
 
+    def _drain(self) -> float:
+        """Wait for the decision that follows from the last iteration, if one does; else it is chance whether it is
+        seen. Returns seconds. In training it would be made during the next forward, here it is waited for."""
+        start = time.perf_counter()
+        self._compression.drain()
+        return time.perf_counter() - start
+
     def _figures(self) -> dict[str, float]:
         figures = self._compression.compressor.figures()
         chosen = self._compression.period_rule is not None
         return {**figures, "period": self._compression.period} if chosen else figures
 
-    def _statistics(self) -> RankStatistics:
+    def _statistics(self, drained: float) -> RankStatistics:
         if self._compression.controller is None:
             return self._compression.take_statistics()
         # What the state collects, gradient figures included, belongs to the controller.
         costs = dataclasses.asdict(self._compression.totals.since(self._before))
+        costs["step_seconds"] += drained  # or decisions would be free where a run is looked at
         return RankStatistics(losses=[float(loss) for loss in self._losses], **costs)
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
 from mqgrad.compressors import compressor_names
@@ -11,6 +12,7 @@ from mqgrad.controllers import controller_names
 from mqgrad.experiments.compare.grids import GRIDS
 from mqgrad.experiments.compare.options import (
     available_links,
+    budgets_on,
     data_root_settings,
     make_config,
     oracle_as_fixed_widths,
@@ -44,7 +46,27 @@ def test_some_workloads_of_a_grid_keep_what_it_says_of_them() -> None:
     assert chosen["settings"] == ["bytes-gpt:evaluation_bytes=4096"]
     others = with_defaults({"workloads": ["logreg"]}, "workloads")
     assert (others["optimizers"], others["budget_seconds"], others["settings"]) == (("own",), None, [])
-    assert with_defaults({"workloads": ["logreg"]}, "links")["budget_seconds"] == "4"
+    assert with_defaults({"workloads": ["logreg"]}, "links")["budget_seconds"] == "4,@100mbit=12"
+
+
+def test_a_link_may_have_a_budget_of_its_own() -> None:
+    assert with_defaults({"links": ["1gbit"]}, "links")["budget_seconds"] == "4"
+    assert parse_budgets("4,@100mbit=12,logreg=2", ["logreg", "digits-cnn"]) == {
+        **{"logreg": 2, "digits-cnn": 4},
+        **{"logreg@100mbit": 12, "digits-cnn@100mbit": 12},
+    }
+    with pytest.raises(typer.BadParameter, match="'=x' is not SECONDS"):
+        parse_budgets("4,=x", ["logreg"])
+    budgets = {"logreg": 2.0, "logreg@100mbit": 12.0}
+    assert budgets_on(["100mbit"], budgets) == budgets
+    assert budgets_on(["emulated:100mbit"], budgets) == {"logreg": 2.0, "logreg@emulated:100mbit": 12.0}
+
+
+def test_other_seeds_can_be_asked_for() -> None:
+    chosen = with_defaults({"first_seed": 201, "seeds": 2}, "links")
+    config = make_config(chosen, list(chosen["settings"]), None, Console())
+    assert config.seeds == (201, 202)
+    assert "--first-seed=201" in config.command_line()
 
 
 def grid_config(grid: str) -> SweepConfig:

@@ -95,6 +95,7 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
         ({"time_limit_seconds": float("nan")}, "time_limit_seconds .* not nan"),
         ({"time_limit_seconds": float("inf")}, "time_limit_seconds .* not inf"),
         ({"budget_seconds": {"bytes-gpt": 1.0}}, "bytes-gpt, which is not compared"),
+        ({"budget_seconds": {"digits-mlp@1gbit": 1.0}}, "digits-mlp@1gbit, which is not compared"),
     ],
 )
 def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -156,6 +157,17 @@ def test_links_are_read() -> None:
     assert parse_emulation(emulation(switching)).switch_seconds == 10.0
     with pytest.raises(ValueError, match="to or from none"):
         Link.parse("emulated:none/1gbit@10s")
+
+
+def test_the_budget_of_a_link_goes_before_that_of_the_workload() -> None:
+    budgets = {"digits-mlp": 4.0, "digits-mlp@emulated:100mbit": 12.0}
+    config = small_config(links=("emulated:100mbit", "emulated:1gbit"), budget_seconds=budgets)
+    cells = {cell.link: cell for cell in config.cells()}
+    assert {link: request_of(cell, config, Path("x")).budget_seconds for link, cell in cells.items()} == {
+        "emulated:100mbit": 12.0,
+        "emulated:1gbit": 4.0,
+    }
+    assert config.limit_of(cells["emulated:100mbit"]) > config.limit_of(cells["emulated:1gbit"])
 
 
 def test_the_report_names_the_command_that_makes_it() -> None:
