@@ -163,7 +163,12 @@ def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
     if config.time_price and settings.budget_seconds is not None:
         # A price that follows the pace takes from an episode what it gains by being better all along.
         by_pace = isinstance(settings.link_mbit_per_s, tuple) and config.action_repeat == 1
-        env = TimePrice(env, budget_seconds=settings.budget_seconds, by_pace=by_pace)
+        env = TimePrice(
+            env,
+            budget_seconds=settings.budget_seconds,
+            by_pace=by_pace,
+            smoothed=settings.smoothing_seconds > 0,
+        )
     return ActionRepeat(env, config.action_repeat) if config.action_repeat > 1 else env
 
 

@@ -19,11 +19,11 @@ from mqgrad.envs import BitWidthSettings
 from mqgrad.envs.settings import make_settings
 from mqgrad.policies.policy import FrozenPolicy
 from mqgrad.policies.policy_network import Normalization
-from mqgrad.trainers.versions import git_revision, package_versions
 
 from .build import algorithm_class
 from .checkpoint import load_model, load_settings
 from .config import TrainConfig
+from .origin import load_origin, origin
 from .sarsa import SarsaPolicy
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
@@ -37,8 +37,9 @@ _ENVIRONMENT = (
     "compressor",
     "period",
     "reward",
+    "smoothing_seconds",
+    "discount_per_second",
 )
-_PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
 
 def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
@@ -58,9 +59,10 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
     """
     config: TrainConfig | None = None
     settings: BitWidthSettings | None = None
+    made_by = origin()
     if not isinstance(model, BaseAlgorithm):
         run = _run_folder(Path(model))
-        config, settings = _saved_config(run), load_settings(run)
+        config, settings, made_by = _saved_config(run), load_settings(run), load_origin(run) or made_by
         model = load_model(Path(model), algorithm_class(config.algo))
     settings = settings or _settings_of(model, config)
     layers, activation = network_layers(model.policy)
@@ -74,7 +76,7 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
         initial_bits=settings.first_bits,
         normalization=_normalization(model),
         budget_seconds=settings.budget_seconds,
-        provenance=provenance(model, config, settings),
+        provenance=provenance(model, config, settings) | made_by,
     )
     frozen.save(path)
     return frozen
@@ -107,15 +109,13 @@ def network_layers(policy: BasePolicy) -> tuple[Layers, str]:
 def provenance(
     model: BaseAlgorithm, config: TrainConfig | None, settings: BitWidthSettings
 ) -> dict[str, Any]:
-    """Where a policy comes from, as plain JSON: algorithm, steps, seed, settings, versions, revision, date."""
+    """Where a policy comes from, as plain JSON: algorithm, steps, seed, settings, date."""
     facts = {
         "algorithm": type(model).__name__,
         "steps": model.num_timesteps,
         "seed": model.seed,
         "config": _without_paths(config) if config else None,
         "environment": {name: getattr(settings, name) for name in _ENVIRONMENT},
-        "versions": package_versions(_PACKAGES),
-        "git_revision": git_revision(),
         "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     return json.loads(json.dumps(facts, default=str))

@@ -55,3 +55,19 @@ def only_process_in(folder: Path) -> Iterator[None]:
 
 def _owner(path: str) -> str:
     return Path(path).read_text().strip() or "(unknown)"
+
+
+def check_file(path: Path | None) -> None:
+    """Find whether a file that is to be written in the end, if any, could be.
+
+    Raises:
+        OSError: its folder does not exist or cannot be written, or it is one itself.
+    """
+    if path is None:
+        return
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder} for {path}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file")
+    check_writable(folder)

@@ -33,6 +33,7 @@ from .checkpoint import (
     save_settings,
 )
 from .config import OF_THE_AGENT, TrainConfig, plain
+from .origin import save_origin
 from .run_folder import check_writable, only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
@@ -62,7 +63,8 @@ class Interruption:
 def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None = None) -> Path:
     """Train a policy and return the path of the saved model, ``output/model.zip``.
 
-    The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``checkpoints/step_N``,
+    The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``origin.json`` (versions
+    and revision), ``checkpoints/step_N``,
     TensorBoard logs and, at the end, ``model.zip``. Whatever stops the run (its limits, Ctrl-C, SIGTERM, an
     error), a checkpoint is written, if any decision was made, and the environment's processes are ended; after a
     signal, the KeyboardInterrupt or SystemExit goes on to the caller.
@@ -103,6 +105,7 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
         model, seconds = _start(config, env, checkpoint)
         config.save(config.output / "config.json")  # a run that is refused stays as it was
         save_settings(config.output, settings)
+        save_origin(config.output)
         _learn(config, model, seconds, interruption)
         if model.num_timesteps > 0:  # else the run was interrupted before it began
             model.save(config.output / "model.zip")

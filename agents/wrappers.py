@@ -67,13 +67,14 @@ class WithWidth(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.widths: tuple[Width, ...] = env.get_wrapper_attr("settings").widths
+        settings = env.get_wrapper_attr("settings")
+        self.widths: tuple[Width, ...] = settings.widths
         inner = env.observation_space
         assert isinstance(inner, spaces.Box)
-        assert isinstance(env.action_space, spaces.Discrete)
-        if env.action_space.n != 2:
+        if settings.action != "keep-or-increase":
             raise ValueError(
-                f"sarsa keeps or increases the width: expected 2 actions, got {env.action_space.n}"
+                f"sarsa keeps or increases the width, and here the action is {settings.action!r}: give the "
+                "environment preset='authors' (--preset authors)"
             )
         low = np.append(inner.low, 0.0).astype(np.float32)
         high = np.append(inner.high, len(self.widths) - 1.0).astype(np.float32)
@@ -145,7 +146,8 @@ class TimePrice(gymnasium.Wrapper):
 
     The loss of an interval is the mean over its iterations, so it stands for the interval's middle, and p is
     taken there. Taken at the end, a decision would pay for all of its seconds at once and earn half of its
-    gain a step later, discounted: a bias towards cheap widths, on the toy link of the tests 2 bits for 3.
+    gain a step later, discounted: a bias towards cheap widths, on the toy link of the tests 2 bits for 3. A moving
+    average of the loss, though, moves by an interval's own seconds: there p is taken at the end.
 
     Φ is a running mean over episodes on a grid of p. A replay buffer holds rewards shaped by an older Φ:
     :class:`~mqgrad.agents.callbacks.RepriceCallback` brings them up to date.
@@ -154,12 +156,16 @@ class TimePrice(gymnasium.Wrapper):
         env: an ``mqgrad/BitWidth-v0``.
         budget_seconds: length of its episodes.
         by_pace: whether k follows the episode: for episodes on different links.
+        smoothed: whether the reward is the drop of a moving average.
     """
 
-    def __init__(self, env: gymnasium.Env, *, budget_seconds: float, by_pace: bool = False) -> None:
+    def __init__(
+        self, env: gymnasium.Env, *, budget_seconds: float, by_pace: bool = False, smoothed: bool = False
+    ) -> None:
         super().__init__(env)
         self.budget_seconds = budget_seconds
         self.by_pace = by_pace
+        self.smoothed = smoothed
         self.grid = np.linspace(0.0, 1.0, CELLS + 1)
         self.returns_to_go = np.zeros(CELLS + 1)
         self.episodes = 0
@@ -169,13 +175,13 @@ class TimePrice(gymnasium.Wrapper):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
         self._elapsed = 0.0
-        self._path = [(self._middle(info["elapsed_seconds"]), 0.0)]
+        self._path = [(self._part_spent(info["elapsed_seconds"]), 0.0)]
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         spent, gained = self._path[-1]
-        self._path.append((self._middle(info["elapsed_seconds"]), gained + float(reward)))
+        self._path.append((self._part_spent(info["elapsed_seconds"]), gained + float(reward)))
         if terminated or truncated:
             self._learn()
         # Nothing is to come after an end, whether the budget was spent or training diverged before that.
@@ -183,10 +189,11 @@ class TimePrice(gymnasium.Wrapper):
         shaped = SCALE * (float(reward) - float(self.price(spent, spent_after, gained)))
         return observation, shaped, terminated, truncated, info
 
-    def _middle(self, elapsed: float) -> float:
-        """Part of the budget spent in the middle of the interval that ends after ``elapsed`` seconds."""
+    def _part_spent(self, elapsed: float) -> float:
+        """Part of the budget spent where the loss of the interval that ends after ``elapsed`` seconds stands."""
         before, self._elapsed = self._elapsed, elapsed
-        return min((before + elapsed) / 2 / self.budget_seconds, 1.0)
+        at = elapsed if self.smoothed else (before + elapsed) / 2
+        return min(at / self.budget_seconds, 1.0)
 
     def price(self, spent: Any, spent_after: Any, gained: Any, returns_to_go: Array | None = None) -> Any:
         """What a decision is charged for its seconds, k · (Φ(p) − Φ(p')); scalars or arrays alike.

@@ -8,6 +8,8 @@ from torch import Tensor
 from mqgrad.cuda_ext.reference import mix64, random_key
 
 SKETCH_SIZE = 256
+SLICE = 2**24
+"""Elements that are sketched at a time: what is made of them takes 14 bytes each."""
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 
 
@@ -32,8 +34,13 @@ def _peak_energy(x: Tensor, bucket_size: int) -> Tensor:
 
 
 def _sketch(x: Tensor, key: int, seed: int) -> Tensor:
-    table = torch.nn.functional.pad(x, (0, -x.numel() % SKETCH_SIZE)).view(-1, SKETCH_SIZE)
     start = random_key(seed, torch.full((), key, dtype=torch.int64, device=x.device))
-    words = mix64(start + _GOLDEN * torch.arange(table.numel() // 64, device=x.device))
+    slices = [_sketch_of_slice(x[at : at + SLICE], start, at) for at in range(0, x.numel(), SLICE)]
+    return torch.stack(slices).sum(dim=0)
+
+
+def _sketch_of_slice(x: Tensor, start: Tensor, at: int) -> Tensor:
+    table = torch.nn.functional.pad(x, (0, -x.numel() % SKETCH_SIZE)).view(-1, SKETCH_SIZE)
+    words = mix64(start + _GOLDEN * torch.arange(at // 64, (at + table.numel()) // 64, device=x.device))
     bits = words.view(torch.uint8).unsqueeze(1) >> torch.arange(8, dtype=torch.uint8, device=x.device) & 1
     return torch.where(bits.view_as(table) == 1, -table, table).sum(dim=0).double()

@@ -112,6 +112,11 @@ class BitWidthSettings:
             )
         if self.period > 1 and self.clock is not None:
             raise ValueError(f"period {self.period} needs measured seconds: a clock models single iterations")
+        if self.reward != "log-loss" and (self.smoothing_seconds > 0 or self.discount_per_second != 1):
+            raise ValueError(
+                f"smoothing_seconds={self.smoothing_seconds!r}, discount_per_second={self.discount_per_second!r} are "
+                f"of the reward 'log-loss', not of {self.reward!r}: leave them out"
+            )
         if self.budget_seconds is None and self.max_steps is None:
             raise ValueError("an episode needs an end: give budget_seconds, max_steps or both")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mqgrad.agents.run_folder import check_writable
+from mqgrad.agents.run_folder import check_file, check_writable
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.settings import check_positive
@@ -30,14 +30,7 @@ def check_run(budget_seconds: float | None, tensorboard: Path | None, record: Pa
         check_positive(budget_seconds=budget_seconds)
     if tensorboard is not None:
         check_writable(tensorboard)
-    if record is None:
-        return
-    folder = record.absolute().parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"there is no folder {folder} for the record")
-    if record.is_dir():
-        raise IsADirectoryError(f"the record {record} is a folder; give a file")
-    check_writable(folder)
+    check_file(record)
 
 
 def run_once(

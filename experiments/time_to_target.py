@@ -1,8 +1,31 @@
 """When a run's held-out loss first reached a target, told from evaluations that are some time apart."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
+
+_WINDOW = 0.1  # of the iterations so far, to both sides
+
+
+def smoothed(iterations: Sequence[int], losses: Sequence[float | None]) -> list[float | None]:
+    """Each loss as the mean of all within 10 % of its iterations: geometric, or arithmetic where one is not positive.
+
+    A single evaluation may lie far below those around it, and would count as the first that reached a target. By
+    iterations, not by evaluations, of which methods that average now and then have fewer. None where one of them is
+    not known.
+    """
+    return [_mean_within(at * (1 - _WINDOW), at * (1 + _WINDOW), iterations, losses) for at in iterations]
+
+
+def _mean_within(
+    first: float, last: float, iterations: Sequence[int], losses: Sequence[float | None]
+) -> float | None:
+    near = [loss for at, loss in zip(iterations, losses, strict=True) if first <= at <= last]
+    known = [loss for loss in near if loss is not None and math.isfinite(loss)]
+    if len(known) < len(near):
+        return None
+    return statistics.geometric_mean(known) if min(known) > 0 else statistics.fmean(known)
 
 
 class _Evaluation(NamedTuple):

@@ -59,7 +59,10 @@ def train(
     budget_seconds: Annotated[float | None, typer.Option(help="Training seconds per episode.")] = None,
     smoothing_seconds: Annotated[
         float | None,
-        typer.Option(help="Reward the drop of a moving average of the log-loss with this time constant."),
+        typer.Option(
+            help="Reward the drop of a moving average of the log-loss with this time constant: with --action-repeat, "
+            "as what an action gains then shows late."
+        ),
     ] = None,
     widths: Annotated[
         str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
@@ -68,8 +71,17 @@ def train(
     algo: Annotated[
         str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")
     ] = DEFAULT_ALGO,
-    total_steps: Annotated[int | None, typer.Option(help="Stop after this many decisions.")] = None,
-    total_seconds: Annotated[float | None, typer.Option(help="Stop after this much wall-clock time.")] = None,
+    total_steps: Annotated[
+        int | None,
+        typer.Option(help="Stop after this many decisions, of --action-repeat intervals each."),
+    ] = None,
+    total_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop after this much wall-clock time, at the end of a rollout: PPO's are 64 decisions, or 32 with "
+            "--action-repeat."
+        ),
+    ] = None,
     warm_start: Annotated[
         str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
     ] = "auto",

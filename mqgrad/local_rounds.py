@@ -1,5 +1,6 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from .saved_state import check_keys
 
 Average = Callable[[BucketWork, bool, int], torch.futures.Future[torch.Tensor]]
 
-_SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections")
+_SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests")
 _REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
 
 
@@ -79,6 +80,10 @@ class LocalRounds:
         """Iterations of a round that u is of."""
         self._corrections: dict[int, torch.Tensor] = {}
         """By parameter: m; empty without variance reduction, and in the first round."""
+        self._expected: dict[int, str] = {}
+        """By parameter: what the model was saved with within a round, until it has been looked at."""
+        self._is_moving = False
+        """Whether parameters are being moved to their mean, of which an interruption leaves some where they were."""
 
     def pass_on(self, bucket: dist.GradBucket, layout: Layout) -> torch.futures.Future[torch.Tensor]:
         """The comm hook of a local iteration: the gradients as they are.
@@ -99,6 +104,7 @@ class LocalRounds:
     def _know(self, layout: Layout) -> None:
         """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
         for key in layout.keys:
+            self._check_loaded(key)
             device, loaded = self._layouts.parameters[key].device, self._anchors.get(key)
             if loaded is None:
                 if self.iterations > 0:
@@ -108,6 +114,14 @@ class LocalRounds:
                 for tensors in (self._anchors, self._velocities, self._corrections):
                     if key in tensors:
                         tensors[key] = tensors[key].to(device)
+
+    def _check_loaded(self, key: int) -> None:
+        expected = self._expected.pop(key, None)
+        if expected is not None and expected != _digest(self._layouts.parameters[key]):
+            raise RuntimeError(
+                "the state was saved within a round, and this rank's parameters are not those it had then: load each "
+                "rank's own model after DDP has wrapped it, which gives all ranks the parameters of rank 0"
+            )
 
     @torch.no_grad()
     def end_iteration(self) -> None:
@@ -166,14 +180,14 @@ class LocalRounds:
     @torch.no_grad()
     def _apply(self, works: list[BucketWork], period: int) -> None:
         """Move the anchors by the means that the buckets hold now, and the parameters to them."""
-        part = min(self.iterations / period, 1.0)
+        self._is_moving, part = True, min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
                 if self._is_variance_reduced:
                     self._follow_drift(key, mean, part)
                 self._anchors[key].sub_(self._slow_step(key, mean, part, period) if self._momentum else mean)
                 self._layouts.parameters[key].copy_(self._anchors[key])
-        self._last_period, self.iterations = period, 0
+        self._last_period, self.iterations, self._is_moving = period, 0, False
 
     def _follow_drift(self, key: int, mean: torch.Tensor, part: float) -> None:
         drift = (mean - self._move(key)).div_(self.iterations)
@@ -187,19 +201,40 @@ class LocalRounds:
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """State as tensors and plain types."""
+        """State as tensors and plain types.
+
+        Raises:
+            RuntimeError: an average was interrupted while parameters were moved to it.
+        """
+        if self._is_moving:
+            raise RuntimeError(
+                "interrupted while parameters were moved to their mean: go back to a checkpoint"
+            )
         return {
             "iterations": self.iterations,
             "last_period": self._last_period,
+            "digests": {key: self._digest_of(key) for key in self._anchors} if self.iterations else {},
             "anchors": {key: anchor.clone() for key, anchor in self._anchors.items()},
             "velocities": {key: velocity.clone() for key, velocity in self._velocities.items()},
             "corrections": {key: correction.clone() for key, correction in self._corrections.items()},
         }
 
+    def _digest_of(self, key: int) -> str:
+        """Of a parameter, or what was loaded as long as the parameter has not come through the hook."""
+        loaded = self._expected.get(key)
+        return _digest(self._layouts.parameters[key]) if loaded is None else loaded
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned on this rank."""
         check_keys(state, _SAVED, "rounds of local iterations")
         self.iterations, self._last_period = state["iterations"], state["last_period"]
+        self._expected = dict(state["digests"])
         self._anchors = {key: anchor.clone() for key, anchor in state["anchors"].items()}
         self._velocities = {key: velocity.clone() for key, velocity in state["velocities"].items()}
         self._corrections = {key: correction.clone() for key, correction in state["corrections"].items()}
+
+
+def _digest(x: torch.Tensor) -> str:
+    """Of a parameter's bytes."""
+    content = x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()

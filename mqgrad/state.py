@@ -1,5 +1,6 @@
 """The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -198,13 +199,14 @@ class CompressionState:
         return tuple(self._layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
-        """Report the iteration's training loss; call after ``optimizer.step()``. Never blocks, but where
-        a round of local iterations ends: then it averages parameters; and after its first iteration, where a rule
-        decides how many it has.
+        """Report the iteration's training loss; call after ``optimizer.step()``. It blocks where a round of local
+        iterations ends, when it averages parameters, and after a round's first iteration, where a rule decides how
+        many it has; and where DDP has called no bucket the last.
 
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
         """
+        self._thread.check_open()
         if self._are_local:
             self._end_local_iteration()
         elif self._is_last_due:
@@ -310,17 +312,37 @@ class CompressionState:
         self._thread.drain()
 
     def close(self) -> None:
-        """Finish the work at hand, stop the communication thread and give its process group back; once."""
+        """Finish the work at hand, stop the communication thread and give its process group back; once.
+
+        Warns:
+            RuntimeWarning: communication has failed, which the training loop may not have been told; or a round is
+                under way, so that replicas differ.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         self._direct.drain()
         self._thread.close()
         self._transport.close()
+        self._warn_of_loose_ends()
+
+    def _warn_of_loose_ends(self) -> None:
+        rank = self._transport.rank
+        if self._thread.failure is not None:
+            text = f"rank {rank}: communication had failed before close(): {self._thread.failure}"
+        elif not self.replicas_are_equal:
+            text = (
+                f"rank {rank}: closed within a round, after {self._rounds.iterations} iterations of its own: the "
+                "replicas differ; call finish_round() before"
+            )
+        else:
+            return
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is; the body of the comm hook."""
         if self._are_local:
+            self._thread.check_open()  # or its replicas would part without a word
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
         self._is_last_due = not bucket.is_last()
         if self._direct.takes(bucket):
@@ -340,7 +362,8 @@ class CompressionState:
 
         Call it between ``step`` and the next backward. It holds the residuals, the position in the interval, the
         controller and the totals: a run that loads it goes on with the same gradients: bit by bit from 1 bit on,
-        at 32 bits with two ranks.
+        at 32 bits with two ranks. Of one that was saved within a round, load the model after DDP has wrapped it: to
+        wrap it is to give all ranks the parameters of rank 0.
 
         Raises:
             RuntimeError: communication has failed, which leaves residuals half updated.
@@ -361,7 +384,7 @@ class CompressionState:
                 states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
-        own = self.state_dict()
+        own, seen = self.state_dict(), self._iteration.last_statistics
         self._direct.forget()
         self._iteration.recheck()
         check_run(state, own, f"rank {self._transport.rank}")
@@ -369,6 +392,7 @@ class CompressionState:
             self._thread.run(lambda: self._parts.load_state_dict(state))
         except Exception:
             self._thread.run(lambda: self._parts.load_state_dict(own))
+            self._iteration.last_statistics = seen
             raise
         self._iteration.abandon()
         self._clock.restart()

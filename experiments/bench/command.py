@@ -39,6 +39,7 @@ def bench(
     workload. Run it under torchrun or `mqgrad netlab` to measure a real or shaped link instead of loopback. With
     THP_MEM_ALLOC_ENABLE=1 in the environment torch asks for huge pages: memory is read faster, and so is the codec.
     """
+    from mqgrad.agents.run_folder import check_file
     from mqgrad.trainers.workloads.workload import make_workload
 
     from ..provenance import describe_run
@@ -47,8 +48,10 @@ def bench(
 
     if only not in (None, "codec", "transport"):
         raise typer.BadParameter(f"{only!r} is neither codec nor transport", param_hint="--only")
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {json_file.parent}", param_hint="--json")
+    try:
+        check_file(json_file)
+    except OSError as error:
+        raise typer.BadParameter(str(error), param_hint="--json") from None
     workload_settings = parse_settings(settings)
     make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
     console = Console(quiet=_rank() != 0)

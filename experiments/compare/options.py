@@ -54,8 +54,14 @@ def _of_workloads(defaults: dict[str, Any], workloads: list[str]) -> dict[str, A
 
 def _of_links(budgets: str | None, links: list[str]) -> str | None:
     """The grid's budgets but those of other links."""
-    parts = filter(None, (budgets or "").split(","))
-    return ",".join(text for text in parts if _place(text)[1] in ("", *links)) or None
+    from ..sweep.axes import Link
+
+    kept = []
+    for text in filter(None, (budgets or "").split(",")):
+        _, link = _place(text)
+        if not link or {link, Link.parse(link).emulation().name} & {*links}:
+            kept.append(text)
+    return ",".join(kept) or None
 
 
 def _place(budget: str) -> tuple[str, str]:
@@ -128,9 +134,9 @@ def oracle_as_fixed_widths(systems: list[str]) -> tuple[str, ...]:
 
 def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
     """Seconds by ``WORKLOAD`` and ``WORKLOAD@LINK``, from ``"6"`` or ``"digits-cnn=6,@100mbit=15"``: what names no
-    workload is for all of them."""
+    workload is for all of them that have none of their own."""
     budgets: dict[str, float] = {}
-    for part in filter(None, (text or "").split(",")):
+    for part in sorted(filter(None, (text or "").split(",")), key=lambda part: _place(part)[0] != ""):
         workload, link = _place(part)
         try:
             seconds = float(part.rpartition("=")[2])

@@ -93,20 +93,17 @@ def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupS
 
 
 def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
-    """The largest, over finished fp32 runs, of the loss that one reached within ``TARGET_SHARE`` of its seconds.
-
-    That loss is the lowest running median of three points, lest one lucky evaluation set the target; a run that was
-    looked at only later gives its first point. None if no fp32 run finished.
-    """
+    """The largest, over finished fp32 runs, of the smoothed loss that one reached within ``TARGET_SHARE`` of its
+    seconds; a run that was looked at only later gives its first point. None if no fp32 run finished."""
     dense = [result for result in results if result.system == fp32 and result.finished]
     return max(map(_early_loss, dense), default=None)
 
 
 def _early_loss(run: CellResult) -> float:
     end = TARGET_SHARE * run.seconds[-1]
-    known = [(at, loss) for at, loss in zip(run.seconds, run.losses, strict=True) if loss is not None]
-    early = [loss for at, loss in known if at <= end] or [known[0][1]]
-    return min(statistics.median_low(early[n : n + 3]) for n in range(max(1, len(early) - 2)))
+    points = zip(run.seconds, run.smoothed_losses, strict=True)
+    known = [(at, loss) for at, loss in points if loss is not None]
+    return min((loss for at, loss in known if at <= end), default=known[0][1])
 
 
 def verdict(summary: SystemSummary) -> str:

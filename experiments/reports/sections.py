@@ -17,13 +17,14 @@ from .widths import bits_table, figures_table
 
 _NOTES = (
     "**Target**: the held-out loss that every finished fp32 run of a cell (workload, optimizer and link) reached "
-    f"within {100 * TARGET_SHARE:.0f} % of its seconds, by the running median of three points; what is slower than "
-    "fp32 has the rest of the time to show it. Held-out loss is looked at after every 2 iterations, from the 60th on "
-    "after every 5 % more, of all systems alike, outside the clock; of methods that average replicas now and then, "
-    "after their next average.",
+    f"within {100 * TARGET_SHARE:.0f} % of its seconds; what is slower than fp32 has the rest of the time to show "
+    "it. Held-out loss is looked at after every 2 iterations, from the 60th on after every 5 % more, of all systems "
+    "alike, outside the clock; of methods that average replicas now and then, after their next average.",
+    "**Held-out losses are smoothed**, for the target and the times to it: each is the geometric mean of all "
+    "evaluations within 10 % of its iterations, as a single one may lie far below those around it.",
     "**Times to the target** are interpolated, ln(loss) linearly over seconds, between the first evaluation at or "
-    "below the target and the one before. The first crossing counts, noise or not: much of the noise is the order of "
-    "the data, which all systems have in common.",
+    "below the target and the one before, also of methods that average replicas now and then: a round could have "
+    "been ended there.",
     "**Ratios** are times to the target, geometric means over seeds, each seed against the reference's run of "
     "the same seed, with 95 % intervals (Student's t). Below 1 is faster; *undecided*: the interval includes "
     "1. Final losses, each of the last tenth of a run's iterations, are geometric means too, or arithmetic ones "

@@ -131,7 +131,7 @@ class SweepConfig:
             "iterations": self.iterations,
             "time-limit-seconds": self.time_limit_seconds,
         }
-        words = [f"--{name}={value}" for name, value in options.items() if value]
+        words = [f"--{name}={value}" for name, value in options.items() if value not in (None, "")]
         for workload, settings in self.settings.items():
             words += [f"--set={workload}:{name}={json.dumps(value)}" for name, value in settings.items()]
         return shlex.join(["mqgrad", "compare", "--output=FOLDER", *words])

@@ -11,7 +11,7 @@ from mqgrad.widths import Width
 
 from ..estimates import mean_loss
 from ..runs import PARTS, RunPoint, RunRecord
-from ..time_to_target import first_reached
+from ..time_to_target import first_reached, smoothed
 from .axes import Cell, Group
 
 REASON_CHARACTERS = 300
@@ -78,6 +78,11 @@ class CellResult:
         return self.outcome == "finished"
 
     @property
+    def smoothed_losses(self) -> list[float | None]:
+        """Held-out loss by :func:`smoothed`, one entry a point."""
+        return smoothed(self.iterations, self.losses)
+
+    @property
     def late_loss(self) -> float | None:
         """Held-out loss over the last tenth of the iterations, whose single evaluations differ by a factor of two:
         geometric mean, or arithmetic where some loss is not positive. None where none is known."""
@@ -86,13 +91,13 @@ class CellResult:
         return None if mean is None else mean.value
 
     def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the held-out loss first was at or below ``loss``, by :func:`first_reached`; None if it never
-        was, or if the run did not finish: a run that diverges later has not got there."""
-        return first_reached(self.seconds, self.losses, loss) if self.finished else None
+        """Seconds until the smoothed held-out loss first was at or below ``loss``, by :func:`first_reached`; None if
+        it never was, or if the run did not finish: a run that diverges later has not got there."""
+        return first_reached(self.seconds, self.smoothed_losses, loss) if self.finished else None
 
     def iterations_to(self, loss: float) -> float | None:
         """Iterations in the place of seconds."""
-        return first_reached(self.iterations, self.losses, loss) if self.finished else None
+        return first_reached(self.iterations, self.smoothed_losses, loss) if self.finished else None
 
 
 class Ending(NamedTuple):

@@ -47,7 +47,9 @@ class CommThread:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
+        """What a job, or something beside the thread, has failed with first."""
+        self._is_closed = False
         self._is_latest_done: Callable[[], bool] = lambda: True  # of what was handed over last
         self._under_way: _UnderWay | None = None
         self._device = device if device is not None and device.type == "cuda" else None
@@ -62,22 +64,32 @@ class CommThread:
         too: the ranks are no longer in step.
         """
         if result.is_cuda:
-            self._device = result.device
+            self._use_stream_of(result.device)
         devices: list[int | str | torch.device] | None = [result.device] if result.is_cuda else None
         future: torch.futures.Future[Any] = torch.futures.Future(devices=devices)
+        self.check_open()
         self._executor.submit(self._begin, job, result, future, self._ready())
         self._is_latest_done = future.done
         return future.then(value_or_raise)
 
     def post(self, job: Callable[[], object]) -> None:
         """Run ``job`` after all earlier ones have ended. If it raises, the next submitted job reports it."""
+        self.check_open()
         self._is_latest_done = self._executor.submit(self._run_posted, job, self._ready()).done
 
     def run(self, job: Callable[[], object]) -> None:
         """Run ``job`` after all earlier ones have ended, and wait for it; on CUDA, the current stream waits."""
+        self.check_open()
         self._executor.submit(self._run, job, self._ready()).result()
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def _use_stream_of(self, device: torch.device) -> None:
+        if self._device not in (None, device):
+            raise RuntimeError(
+                f"gradients on {device}, after some on {self._device}: give every process one GPU, as DDP advises"
+            )
+        self._device = device
 
     def drain(self) -> None:
         """Wait until everything handed over so far is done."""
@@ -85,8 +97,16 @@ class CommThread:
 
     def check(self) -> None:
         """Raise ``RuntimeError`` if a job has failed."""
-        if self._failure is not None:
-            raise RuntimeError(_stopped_by(self._failure)) from self._failure
+        if self.failure is not None:
+            raise RuntimeError(_stopped_by(self.failure)) from self.failure
+
+    def check_open(self) -> None:
+        """Raise ``RuntimeError`` after :meth:`close`."""
+        if self._is_closed:
+            raise RuntimeError(
+                "this CompressionState is closed, and DDP cannot drop a hook: to train on, wrap the model in a new "
+                "DistributedDataParallel, and register a new state if gradients are to be compressed"
+            )
 
     @property
     def is_idle(self) -> bool:
@@ -96,11 +116,11 @@ class CommThread:
     @property
     def has_failed(self) -> bool:
         """Whether a job has failed, or something beside the thread."""
-        return self._failure is not None
+        return self.failure is not None
 
     def fail(self, failure: BaseException) -> None:
         """Something beside the thread has failed: later jobs fail, too."""
-        self._failure = self._failure or failure
+        self.failure = self.failure or failure
 
     def _ready(self) -> torch.Event | None:
         """What the caller's stream has been given so far."""
@@ -110,7 +130,8 @@ class CommThread:
         if ready is None:
             return
         if self._stream is None:
-            self._stream = torch.cuda.Stream(self._device)
+            # Before backward's kernels, whose links would wait for what is coded.
+            self._stream = torch.cuda.Stream(self._device, priority=-1)
             stopwatch.follow(self._stream)
         self._stream.wait_event(ready)
 
@@ -122,11 +143,11 @@ class CommThread:
     def _run_posted(self, job: Callable[[], object], ready: torch.Event | None) -> None:
         self._end(self._under_way)  # which may fail
         try:
-            if self._failure is None:
+            if self.failure is None:
                 self._run(job, ready)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
-            self._failure = error
+            self.failure = error
 
     def _begin(
         self,
@@ -137,6 +158,8 @@ class CommThread:
     ) -> None:
         def begin() -> Pending[None] | None:
             self._wait_for(ready)
+            if self._stream is not None and result.is_cuda:
+                result.record_stream(self._stream)  # after a failure nobody waits for it before it is freed
             try:
                 with trace_range("begin"):
                     return job()
@@ -166,8 +189,8 @@ class CommThread:
     ) -> Pending[None] | None:
         """Do a part of a job. It leaves something pending, which is returned, or else the future is resolved."""
         try:
-            if self._failure is not None:
-                raise RuntimeError(_stopped_by(self._failure))
+            if self.failure is not None:
+                raise RuntimeError(_stopped_by(self.failure))
             pending = part()
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
             traceback.clear_frames(error.__traceback__)  # they hold what is under way, and with it the group
@@ -183,6 +206,7 @@ class CommThread:
         """Finish what was submitted and stop."""
         self.drain()  # jobs are submitted by jobs
         self._is_latest_done = lambda: False
+        self._is_closed = True
         self._executor.shutdown(wait=True)
 
 

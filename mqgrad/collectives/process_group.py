@@ -71,21 +71,19 @@ class Collectives:
 
 
 class ProcessGroupTransport(Transport):
-    """The collectives of one process group, Gloo's or NCCL's.
+    """The collectives of one process group: Gloo's for what is on the CPU, small messages among it.
 
     Args:
-        group: the ranks.
+        group: the ranks, as :func:`own_group` makes it.
         link: emulated link: each collective is stretched to the time that it would take there.
     """
 
     def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
-        is_nccl = dist.get_backend(group) == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
-        super().__init__(group.rank(), group.size(), device, paced)
+        super().__init__(group.rank(), group.size(), torch.device("cpu"), paced)
         self.group = group
-        self._collectives = Collectives(group)
-        self._messages = None if is_nccl else PointToPoint(group)
+        self._on_gpu = Collectives(group)
+        self._on_cpu = PointToPoint(group)
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
         received, round_trip = like.new_empty(self.world_size, lengths[self.rank]), self.next_round_trip
@@ -111,7 +109,7 @@ class ProcessGroupTransport(Transport):
         )
 
     def _carrier(self, like: torch.Tensor) -> Collectives | PointToPoint:
-        return self._collectives if self._messages is None or like.is_cuda else self._messages
+        return self._on_gpu if like.is_cuda else self._on_cpu
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
@@ -127,8 +125,7 @@ class ProcessGroupTransport(Transport):
 
     def can_start_sum(self, tensor: torch.Tensor) -> bool:
         """A dense one on the CPU, but on no emulated link, for which somebody has to wait."""
-        is_dense_on_cpu = not tensor.is_cuda and not tensor.is_sparse
-        return self._messages is not None and is_dense_on_cpu and not self.is_paced
+        return not (tensor.is_cuda or tensor.is_sparse or self.is_paced)
 
     def start_sum(
         self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]
@@ -197,9 +194,8 @@ class ProcessGroupTransport(Transport):
         """
         with contextlib.suppress(ValueError):  # the script has destroyed all groups before
             dist.destroy_process_group(self.group)
-        for holder in (self._collectives, self._messages):
-            if holder is not None:
-                holder.close()
+        self._on_gpu.close()
+        self._on_cpu.close()
         del self.group
 
 
@@ -220,6 +216,21 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     return dist.new_group(
         ranks,
         timeout=datetime.timedelta(seconds=timeout_seconds),
-        backend=dist.get_backend(group),
+        backend=own_backend(dist.get_backend(group), dist.get_backend_config(group)),
         use_local_synchronization=len(ranks) < dist.get_world_size(),
     )
+
+
+def own_backend(backend: str, config: str) -> str:
+    """The script's backend, and beside NCCL Gloo: small messages stay on the CPU.
+
+    On a GPU each of them would wait for what the stream has to do, a rank that is missing would be found by NCCL's
+    watchdog, which ends the process without naming it, and a script may never have chosen the device that the
+    process is on.
+
+    Args:
+        backend: its name, which may be ``"undefined"``.
+        config: its parts by device, such as ``"cuda:nccl"``.
+    """
+    has_cpu = any(part.partition(":")[0] == "cpu" for part in config.split(","))
+    return backend if has_cpu else f"cpu:gloo,{config}"

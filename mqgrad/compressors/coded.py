@@ -164,7 +164,7 @@ class CodedMean(abc.ABC):
         if bits == 32:
             return [gradient.reshape(-1) for gradient in work.gradients]
         codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
-        decoded = torch.empty(layout.numel, device=work.gradients[0].device)
+        decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
         for start in range(0, layout.numel, layout.shard_numel):
             shard = slice(start, start + layout.shard_numel)
             payload = codec.encode(self._coded_from(vector.part(shard), bits), bits)

@@ -18,7 +18,7 @@ class DGC(Sparsified):
     """Deep Gradient Compression (Lin, Han, Mao, Wang and Dally, ICLR 2018).
 
     Momentum is applied here, before the selection: give the optimizer none. Both u and v are zeroed where they were
-    sent ("momentum factor masking").
+    sent ("momentum factor masking"). With one rank nothing is averaged, and there is no momentum either.
 
     Raises:
         ValueError: for a ratio outside 0..1, a momentum outside 0..1 or a negative number elsewhere.

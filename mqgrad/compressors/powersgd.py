@@ -123,14 +123,13 @@ class PowerSGD(CompressorDefaults):
     def _begin(self, key: int, gradient: torch.Tensor, step: Step) -> LowRank:
         matrix = _as_matrix(gradient).float()
         if key in self.residuals:
-            matrix = matrix + self.residuals[key]
+            matrix = matrix + self.residuals[key].to(matrix.device)  # loaded ones may be on the CPU
         q = self.factors.get(key)
         if q is None:
             generator = torch.Generator().manual_seed(stream_seed(step.seed, step.iteration, key))
-            q = torch.randn(matrix.shape[1], self._rank_of(*matrix.shape), generator=generator).to(
-                matrix.device
-            )
-        return LowRank(key, gradient, matrix, p=matrix @ _orthonormal(q))
+            size = matrix.shape[1], self._rank_of(*matrix.shape)
+            q = torch.randn(size, generator=generator, dtype=torch.float32)
+        return LowRank(key, gradient, matrix, p=matrix @ _orthonormal(q.to(matrix.device)))
 
     def _finish(self, part: LowRank, p: torch.Tensor, q: torch.Tensor) -> None:
         mean = p @ q.T

@@ -20,8 +20,8 @@ from .sparsified import check_ratio, num_largest
 class SketchedSGD(CompressorDefaults):
     """Sketched SGD (Ivkin, Rothchild, Ullah, Braverman, Stoica and Arora, NeurIPS 2019), with one sketch a parameter.
 
-    Momentum is applied here, before the sketch: give the optimizer none. The hash tables are kept in memory: 8 bytes
-    for each row and element.
+    Momentum is applied here, before the sketch: give the optimizer none (with one rank there is none at all). The
+    hash tables are kept in memory: 8 bytes for each row and element.
 
     Raises:
         ValueError: for a number outside its range.
@@ -181,7 +181,9 @@ class CountSketch:
         """Sketch of ``x`` [numel]: float32 [rows, columns]."""
         return torch.stack(
             [
-                torch.zeros(self._shape[1], device=x.device).index_add_(0, hashes >> 1, x * _signs(hashes))
+                torch.zeros(self._shape[1], dtype=x.dtype, device=x.device).index_add_(
+                    0, hashes >> 1, x * _signs(hashes)
+                )
                 for hashes in self._hashes
             ]
         )

@@ -129,7 +129,7 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
 def _ternary(x: torch.Tensor, scale: torch.Tensor, seed: int) -> torch.Tensor:
     """uint8 [N]: 0, 1 or 2 for −1, 0 or 1."""
     generator = torch.Generator(device=x.device).manual_seed(seed)
-    chosen = torch.rand(x.shape, generator=generator, device=x.device) * scale < x.abs()
+    chosen = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) * scale < x.abs()
     return (1 + torch.where(chosen, x.sign(), 0.0)).to(torch.uint8)
 
 

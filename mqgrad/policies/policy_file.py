@@ -5,8 +5,9 @@ Layout of a ``.mqg`` file, every entry stored without compression:
     policy.json     format, version, and what the policy says about itself
     NAME.npy        one little-endian float array each, NumPy format 1.0
 
-Nothing in it can execute: there is no pickle, and object arrays are refused. Sizes are checked against limits
-before anything is read, and stored entries cannot expand, so a zip bomb is refused and not unpacked.
+Nothing in it can execute: there is no pickle, and object arrays are refused. The size of the file is checked before
+it is opened and those of its entries before they are read, and stored entries cannot expand, so a zip bomb is refused
+and not unpacked.
 """
 
 import contextlib
@@ -94,7 +95,8 @@ def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     try:
         entries = _read_entries(path)
         document = _parse_document(path, entries.pop(DOCUMENT, None))
-        return document, {name: _parse_array(path, name, content) for name, content in entries.items()}
+        named = ((name.removesuffix(".npy"), content) for name, content in entries.items())
+        return document, {name: _parse_array(path, name, content) for name, content in named}
     except (PolicyFileError, MemoryError):
         raise
     except FileNotFoundError as error:
@@ -118,7 +120,7 @@ def _read_entries(path: Path) -> dict[str, bytes]:
         with zipfile.ZipFile(file) as archive:
             infos = archive.infolist()
             _check_entries(path, infos, size)
-            return {info.filename.removesuffix(".npy"): archive.read(info) for info in infos}
+            return {info.filename: archive.read(info) for info in infos}
 
 
 def _check_entries(path: Path, infos: list[zipfile.ZipInfo], size: int) -> None:
@@ -130,7 +132,8 @@ def _check_entries(path: Path, infos: list[zipfile.ZipInfo], size: int) -> None:
     if len(infos) > MAX_ENTRIES or len(set(names)) != len(names):
         raise file_error(path, f"has {len(infos)} entries, and at most {MAX_ENTRIES} different ones may be")
     for info in infos:
-        if info.filename != DOCUMENT and not info.filename.endswith(".npy"):
+        is_array = info.filename.endswith(".npy") and info.filename != f"{DOCUMENT}.npy"
+        if info.filename != DOCUMENT and not is_array:
             raise file_error(path, f"has an unexpected entry {info.filename!r}")
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise file_error(path, f"has a compressed entry {info.filename!r}, which is not allowed")

@@ -28,7 +28,9 @@ class RankStatistics(Costs):
     """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
     update_exponent: float = 1.0
     """How the optimizer's steps grow with gradients; see :mod:`mqgrad.update_probe`."""
-    sketch: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(SKETCH_SIZE))
+    sketch: torch.Tensor = dataclasses.field(
+        default_factory=lambda: torch.zeros(SKETCH_SIZE, dtype=torch.float32)
+    )
     """float32 [SKETCH_SIZE], sketch of this rank's gradient; see :func:`mqgrad.cuda_ext.gradient_figures`."""
     parameters: dict[int, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     """By parameter, where a controller wants it: elements, ‖g_r‖² and peak energy, then error and ‖Q(g_r)‖² of each

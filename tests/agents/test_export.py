@@ -1,5 +1,6 @@
 """A frozen policy acts exactly as the model that it came from."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
     assert facts["config"]["env"] == {"workload": "digits-mlp", "workload_settings": {"width": 16}}
     assert facts["versions"]["torch"] == torch.__version__
     assert str(tmp_path) not in str(facts)
+    made_by = {"versions": {"torch": "2.0"}, "git_revision": "abc"}  # who exports it has gone on to another
+    (model_zip.parent / "origin.json").write_text(json.dumps(made_by))
+    assert export(model_zip, tmp_path / "policy.mqg").provenance.items() >= made_by.items()
+    (model_zip.parent / "origin.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"origin\.json does not hold"):
+        export(model_zip, tmp_path / "policy.mqg")
 
 
 def test_a_policy_that_learned_in_simulation_is_exported_like_any_other(tmp_path: Path) -> None:

@@ -24,6 +24,11 @@ def state(loss: float, index: int) -> np.ndarray:
     return np.array([[loss] * 5 + [index]], dtype=np.float32)
 
 
+def test_two_widths_to_choose_from_are_not_to_keep_or_increase() -> None:
+    with pytest.raises(ValueError, match=r"action is 'absolute'.*--preset authors"):
+        WithWidth(toy_env(widths=(2, 8)))
+
+
 def test_network_is_the_authors() -> None:
     model = make_sarsa()
     assert [tuple(p.shape) for p in model.policy.net.parameters()] == [(30, 5), (30,), (7, 30), (7,)]

@@ -36,6 +36,16 @@ def test_widths_of_equal_goodput_are_worth_the_same_right_after_a_switch() -> No
         assert abs(float(shaped)) < 0.1 * typical
 
 
+@pytest.mark.parametrize("smoothed", [False, True])
+def test_the_loss_of_an_interval_stands_for_its_middle_and_a_moving_average_for_its_end(
+    smoothed: bool,
+) -> None:
+    env = TimePrice(toy_env(budget_seconds=BUDGET), budget_seconds=BUDGET, smoothed=smoothed)
+    before = env.reset(seed=0)[1]["elapsed_seconds"]
+    after = env.step(np.int64(2))[4]["elapsed_seconds"]
+    assert env._path[-1][0] == pytest.approx((after if smoothed else (before + after) / 2) / BUDGET)
+
+
 def priced(returns_to_go: Any, **settings: Any) -> TimePrice:
     env = TimePrice(toy_env(budget_seconds=BUDGET), budget_seconds=BUDGET, **settings)
     env.returns_to_go = np.array(returns_to_go)

@@ -125,3 +125,11 @@ def test_wrong_arguments() -> None:
 @pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
 def test_shapes_are_known_without_data() -> None:
     torch.library.opcheck(torch.ops.mqgrad.gradient_figures.default, (gradients([5, 7]), [0, 1], 512, 0))
+
+
+def test_a_sketch_in_slices_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = gradients([5000])
+    whole = reference_figures.gradient_figures(own, [3], 512, seed=1)
+    monkeypatch.setattr(reference_figures, "SLICE", 1024)
+    sliced = reference_figures.gradient_figures(own, [3], 512, seed=1)
+    torch.testing.assert_close(sliced, whole, rtol=1e-5, atol=1e-5)

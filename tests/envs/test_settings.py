@@ -15,6 +15,7 @@ NUMBERS = (
     "opening",
     "period",
     "discount_per_second",
+    "smoothing_seconds",
     "divergence_penalty",
     "timeout_seconds",
 )
@@ -49,6 +50,9 @@ NUMBERS = (
         ({"link_mbit_per_s": "100"}, "'100'"),
         ({"link_latency_ms": -1}, "link_latency_ms .*, not -1"),
         ({"discount_per_second": 1.5}, r"discount_per_second .*, not 1\.5"),
+        ({"smoothing_seconds": -1}, "smoothing_seconds .*, not -1"),
+        ({"preset": "authors", "smoothing_seconds": 2}, "smoothing_seconds=2.* of the reward 'log-loss'"),
+        ({"preset": "authors", "discount_per_second": 0.5}, r"discount_per_second=0\.5 are of the reward"),
         ({"simulated": True}, "simulated=True needs a clock"),
         ({"clock": "modelled"}, "clock 'modelled'.*ModelClock"),
         ({"timeout_seconds": math.nan}, "timeout_seconds .*, not nan"),

@@ -7,7 +7,7 @@ from comparison import result
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mqgrad.experiments.time_to_target import first_reached
+from mqgrad.experiments.time_to_target import first_reached, smoothed
 
 HALVING = [8.0, 4.0, 2.0, 1.0]
 SECONDS = [1.0, 2.0, 3.0, 4.0]
@@ -74,3 +74,11 @@ def test_iterations_are_told_in_the_same_way_and_of_finished_runs_only() -> None
     assert run.iterations_to(2.0) == pytest.approx(7.5)
     diverged = result("fixed:4", 1, [4.0, 1.0], outcome="diverged")
     assert diverged.seconds_to(2.0) is diverged.iterations_to(2.0) is None
+
+
+def test_a_loss_is_smoothed_over_the_iterations_within_ten_percent_of_it() -> None:
+    assert smoothed([10, 20, 95, 100, 111], [8.0, 4.0, 1.0, 4.0, 9.0]) == pytest.approx(
+        [8.0, 4.0, 2.0, 2.0, 6.0]
+    )
+    assert smoothed([95, 100], [-1.0, 4.0]) == [1.5, 1.5]  # which have no logarithm
+    assert smoothed([10, 95, 100], [8.0, None, 4.0]) == [pytest.approx(8.0), None, None]

@@ -51,7 +51,7 @@ def test_tensorboard_shows_what_an_iteration_takes_under_the_tags_of_training(tm
     ("options", "message"),
     [
         ({"record": Path("/nowhere/record.json")}, "there is no folder /nowhere"),
-        ({"record": Path("/tmp")}, "the record /tmp is a folder"),
+        ({"record": Path("/tmp")}, "/tmp is a folder"),
         ({"record": Path("/proc/record.json")}, "cannot write to /proc"),
         ({"tensorboard": Path("/proc/logs")}, "cannot write to /proc/logs"),
         ({"budget_seconds": float("nan")}, "budget_seconds must be a finite number above 0, not nan"),

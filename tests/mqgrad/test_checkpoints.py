@@ -187,7 +187,7 @@ def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
         models.train(model, optimizer, state, rank, range(3, 6))
         if not is_controlled:
             state.set_width([4, 8] * 4)  # from the next iteration on
-        own, widths = state.state_dict(), state.parameter_bits
+        own, widths, seen = state.state_dict(), state.parameter_bits, state.last_statistics
         controller = {"controller": {}} if is_controlled else {"controller_class": "Scripted"}
         parts = [{"statistics": {}}, {"requested_bits": 7.5}, {"compressor": {}}, controller]
         same = []
@@ -195,6 +195,7 @@ def test_a_refused_state_leaves_the_run_as_it_was(is_controlled: bool) -> None:
             with pytest.raises((ValueError, KeyError)):
                 state.load_state_dict(other | part)
             same.append(same_state(state.state_dict(), own) and state.parameter_bits == widths)
+            same.append(state.last_statistics is seen)
         models.train(model, optimizer, state, rank, range(6, 8))
         state.close()
         return same

@@ -19,7 +19,7 @@ def small_model(width: int = 64, layers: int = 3, seed: int = 0) -> nn.Module:
 
 def batch(rank: int, iteration: int, width: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * rank + iteration)
-    x = torch.randn(16, width, generator=generator)
+    x = torch.randn(16, width, generator=generator, dtype=torch.float32)
     return x, (x[:, :4].argmax(dim=1))
 
 

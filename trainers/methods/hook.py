@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import warnings
 
 import torch
 from torch import nn
@@ -100,4 +101,8 @@ class DDP:
 
     def close(self) -> None:
         self._unsynchronized.close()
-        self._compression.close()
+        with (
+            warnings.catch_warnings()
+        ):  # a run may be cut off within a round, and its failures are told elsewhere
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._compression.close()

@@ -207,6 +207,7 @@ def test_transport_and_steps_on_two_ranks() -> None:
     [
         (["--only", "disk"], "disk"),
         (["--json", "no-such-folder/bench.json"], "no-such-folder"),
+        (["--json", "."], "is a folder"),
         (["--num-workers", "1"], "num-workers"),
     ],
 )

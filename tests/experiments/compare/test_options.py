@@ -55,6 +55,8 @@ def test_a_link_may_have_a_budget_of_its_own() -> None:
         **{"logreg": 2, "digits-cnn": 4},
         **{"logreg@100mbit": 12, "digits-cnn@100mbit": 12},
     }
+    assert parse_budgets("logreg=2,4", ["logreg", "digits-cnn"]) == {"logreg": 2, "digits-cnn": 4}
+    assert with_defaults({"links": ["emulated:100mbit"]}, "links")["budget_seconds"] == "4,@100mbit=12"
     with pytest.raises(typer.BadParameter, match="'=x' is not SECONDS"):
         parse_budgets("4,=x", ["logreg"])
     budgets = {"logreg": 2.0, "logreg@100mbit": 12.0}
@@ -67,6 +69,8 @@ def test_other_seeds_can_be_asked_for() -> None:
     config = make_config(chosen, list(chosen["settings"]), None, Console())
     assert config.seeds == (201, 202)
     assert "--first-seed=201" in config.command_line()
+    from_zero = make_config(chosen | {"first_seed": 0}, list(chosen["settings"]), None, Console())
+    assert "--first-seed=0" in from_zero.command_line()
 
 
 def grid_config(grid: str) -> SweepConfig:

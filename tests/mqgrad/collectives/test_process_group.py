@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_cases, run_ranks
 
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.collectives.process_group import ProcessGroupTransport, own_backend, own_group
 
 WORLD_SIZE = 3
 BY_COLLECTIVES = [False, True]
@@ -17,7 +17,7 @@ def new_transport(by_collectives: bool) -> ProcessGroupTransport:
     """By messages, as on the CPU, or by the backend's collectives, as on a GPU."""
     transport = ProcessGroupTransport(dist.group.WORLD)
     if by_collectives:
-        transport._messages = None
+        transport._on_cpu = transport._on_gpu
     return transport
 
 
@@ -97,3 +97,30 @@ def test_an_error_of_a_collective_says_who_waited_in_what_and_what_to_do(collect
     assert f"rank 1 of 2 waited in vain for another one in {named}" in told
     assert "its own log says why" in told
     assert "timeout_seconds" in told
+
+
+@pytest.mark.parametrize(
+    ("backend", "config", "own"),
+    [
+        ("gloo", "cpu:gloo,cuda:gloo", "gloo"),
+        ("undefined", "cpu:gloo", "undefined"),
+        ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("nccl", "cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("undefined", "cuda:nccl", "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_there_is_always_a_backend_for_messages_on_the_cpu(backend: str, config: str, own: str) -> None:
+    assert own_backend(backend, config) == own
+
+
+def test_the_script_may_have_given_its_backend_by_device() -> None:
+    def rank_main(rank: int) -> torch.Tensor:
+        transport = ProcessGroupTransport(own_group(dist.new_group(backend="cpu:gloo"), 30))
+        rows = transport.all_gather(payload_of(rank, 5))
+        total = torch.full((3,), float(rank))
+        transport.all_reduce_(total)
+        transport.close()
+        return torch.cat([rows.flatten(), total])
+
+    expected = torch.cat([payload_of(rank, 5) for rank in range(2)] + [torch.ones(3)])
+    assert all(torch.equal(got, expected) for got in run_ranks(rank_main, 2))

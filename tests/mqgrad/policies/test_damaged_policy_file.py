@@ -209,3 +209,10 @@ def test_flipped_bits_are_refused_or_harmless(saved: pathlib.Path, data: st.Data
 def _original(path: pathlib.Path) -> bytes:
     make_policy().save(path)
     return path.read_bytes()
+
+
+def test_a_second_document_is_refused(saved: pathlib.Path) -> None:
+    """What a tool shows would not be what is loaded."""
+    rewrite(saved, lambda entries: entries.update({"policy.json.npy": entries["policy.json"]}))
+    with pytest.raises(PolicyFileError, match=r"unexpected entry 'policy.json.npy'"):
+        load_policy(saved)

@@ -1,0 +1,57 @@
+"""States of rounds that are saved where they should not be, or loaded into another model."""
+
+import copy
+from typing import Any
+
+import models
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.local_rounds import LocalRounds
+
+
+def test_the_model_of_another_rank_is_noticed_within_a_round() -> None:
+    """As where it was loaded before DDP wrapped it, and gave all ranks the parameters of rank 0."""
+
+    def rank_main(rank: int) -> bool:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=4)
+        models.train(model, optimizer, state, rank, range(6))
+        saved, own = state.state_dict(), copy.deepcopy(model.module)
+        state.finish_round()
+        state.close()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
+        wrapped = models.compressed_ddp(own, state)
+        state.load_state_dict(saved)
+        if rank == 0:
+            models.backward(wrapped, rank, 6)
+        else:
+            with pytest.raises(RuntimeError, match="load each rank's own model after DDP has wrapped it"):
+                models.backward(wrapped, rank, 6)
+        return True
+
+    assert run_ranks(rank_main) == [True, True]
+
+
+def test_an_average_that_is_interrupted_as_it_is_applied_cannot_be_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2, slow_momentum=0.5)
+        models.train(model, optimizer, state, rank, range(3))
+        moved = []
+
+        def interrupted(self: LocalRounds, key: int, *_: Any) -> torch.Tensor:
+            moved.append(key)
+            if len(moved) == 2:
+                raise KeyboardInterrupt
+            return torch.zeros_like(self._anchors[key])
+
+        monkeypatch.setattr(LocalRounds, "_slow_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            models.train(model, optimizer, state, rank, range(3, 4))
+        with pytest.raises(RuntimeError, match="go back to a checkpoint"):
+            state.state_dict()
+
+    run_ranks(rank_main)
