@@ -130,7 +130,7 @@ class CommThread:
         if ready is None:
             return
         if self._stream is None:
-            # Before backward's kernels, whose links would wait for what is coded.
+            # Ahead of backward's kernels: the link waits for what is coded.
             self._stream = torch.cuda.Stream(self._device, priority=-1)
             stopwatch.follow(self._stream)
         self._stream.wait_event(ready)
