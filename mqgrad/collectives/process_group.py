@@ -222,7 +222,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
 
 
 def own_backend(backend: str, config: str) -> str:
-    """The script's backend; where that is for GPUs alone, with Gloo beside it, so that small messages stay on the CPU.
+    """The script's backend, with Gloo beside it where that is for GPUs alone: small messages stay on the CPU.
 
     On a GPU each of them would wait for what the stream has to do, a rank that is missing would be found by NCCL's
     watchdog, which ends the process without naming it, and a script may never have chosen the device that the
