@@ -16,37 +16,37 @@ def compare(
         str,
         typer.Option(
             help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 7 "
-            "minutes on 2 idle cores; the others are the full comparison, in about six hours."
+            "minutes on 2 idle cores; the others are the full comparison, in about six and a half hours."
         ),
     ] = "quick",
     controllers: Annotated[
-        str | None,
+        list[str],
         typer.Option(
-            help="Separated by commas: policy files, or names as in `mqgrad run`; 'goodput on qsgd' names both. "
-            "'... with momentum=0' changes a setting of the workload for this system alone."
+            help="Separated by commas, as all such lists, or repeated: policy files, or names as in `mqgrad run`; "
+            "'goodput on qsgd' names both. '... with momentum=0' changes a setting of the workload for this system "
+            "alone."
         ),
-    ] = None,
+    ] = [],  # noqa: B006 (typer reads the default, nothing changes it; so below)
     compressors: Annotated[
-        str | None, typer.Option(help="Separated by commas: compressors, each at its own width.")
-    ] = None,
+        list[str], typer.Option(help="Separated by commas: compressors, each at its own width.")
+    ] = [],  # noqa: B006
     methods: Annotated[
-        str | None,
-        typer.Option(help="Separated by commas: other ways of training, e.g. local-sgd."),
-    ] = None,
-    workloads: Annotated[str | None, typer.Option(help="Separated by commas.")] = None,
+        list[str], typer.Option(help="Separated by commas: other ways of training, e.g. local-sgd.")
+    ] = [],  # noqa: B006
+    workloads: Annotated[list[str], typer.Option(help="Separated by commas.")] = [],  # noqa: B006
     optimizers: Annotated[
-        str | None,
+        list[str],
         typer.Option(
             help="Separated by commas: values of the workloads' setting 'optimizer', or own: as it is."
         ),
-    ] = None,
+    ] = [],  # noqa: B006
     links: Annotated[
-        str | None,
+        list[str],
         typer.Option(
             help="Separated by commas: 100mbit, 1gbit, ... shaped in the kernel, none: not shaped (all need root), "
             "100mbit/1gbit@10s: in turn, emulated:RATE: paced in the transport. Without root, all are emulated."
         ),
-    ] = None,
+    ] = [],  # noqa: B006
     seeds: Annotated[int | None, typer.Option(help="Runs per cell of the grid.", min=1)] = None,
     first_seed: Annotated[int | None, typer.Option(help="Of as many; 101 by default.", min=0)] = None,
     hosts: Annotated[int | None, typer.Option(help="Ranks of a run, one a host.", min=2)] = None,
@@ -66,7 +66,7 @@ def compare(
             metavar="[WORKLOAD:]NAME=VALUE",
             help="A setting of one workload or of all; may be repeated.",
         ),
-    ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    ] = [],  # noqa: B006
     data_root: Annotated[
         Path | None, typer.Option(help="Sets data_root of the workloads that read their data from a folder.")
     ] = None,
@@ -101,7 +101,7 @@ def compare(
         "budget_seconds": budget_seconds,
         "iterations": iterations,
     }
-    given: dict[str, Any] = {name: split_list(text) for name, text in lists.items() if text is not None}
+    given: dict[str, Any] = {name: split_list(*texts) for name, texts in lists.items() if texts}
     given |= {name: value for name, value in others.items() if value is not None}
     console = Console(highlight=False)
     chosen = with_defaults(given, grid)

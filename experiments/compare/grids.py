@@ -97,7 +97,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
-    # About 7 minutes: further settings, where the link is slow enough for them to differ; 90 runs.
+    # About 19 minutes: further settings, where the link is slow enough for them to differ; 90 runs.
     "settings": {
         "controllers": (
             "fixed:1",
@@ -124,13 +124,13 @@ GRIDS: dict[str, dict[str, Any]] = {
         "links": ("100mbit",),
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "4",
+        "budget_seconds": "12",
         "settings": _UNSEEN,
     },
-    # About 27 minutes: what rounds can be set to, on the same links; 160 runs.
+    # About 50 minutes: what rounds can be set to, on the same links; 300 runs.
     "rounds": {
         "controllers": (
-            "fixed:1 every 8",
+            *(f"fixed:1 every {period}" for period in (8, 16, 32)),
             "fixed:4 every 8,variance_reduced=true",
             "default every 8",
             "default every 8,slow_momentum=0.5",
@@ -138,7 +138,11 @@ GRIDS: dict[str, dict[str, Any]] = {
             _ADACOMM,
         ),
         "compressors": (),
-        "methods": ("plain-ddp", "slowmo"),
+        "methods": (
+            "plain-ddp",
+            *("local-sgd", "local-sgd:period=16", "local-sgd:period=32"),  # 8 where none is named
+            *("slowmo", "slowmo:period=16", "slowmo:period=32"),
+        ),
         "workloads": ("digits-cnn",),
         "links": _LINKS,
         "seeds": 5,
@@ -146,7 +150,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
-    # About 14 minutes: ranks with few classes each, where local steps drift apart; 120 runs.
+    # About 21 minutes: ranks with few classes each, where local steps drift apart; 120 runs.
     "unequal-data": {
         "controllers": (
             "fixed:1",
@@ -165,7 +169,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "links": ("100mbit", "1gbit"),
         "seeds": 5,
         "hosts": 4,
-        "budget_seconds": "5",
+        "budget_seconds": "5,@100mbit=12",
         "settings": (*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
     },
     # About 65 minutes: other models and data, with Adam; 220 runs.

@@ -104,13 +104,13 @@ def system_name(kind: str, name: str) -> str:
     return re.sub(r"(?= every | with |$)", f" on {DEFAULT_COMPRESSOR}", name, count=1)
 
 
-def split_list(text: str) -> list[str]:
-    """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``.
+def split_list(*texts: str) -> list[str]:
+    """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``, of all texts together.
 
     A part that begins with ``name=`` is a further argument of the system before it.
     """
     items: list[str] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in filter(None, (part.strip() for text in texts for part in text.split(","))):
         if items and re.match(r"\w+=", part):
             items[-1] += f",{part}"
         else:

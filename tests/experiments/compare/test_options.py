@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import typer
 from rich.console import Console
+from typer.testing import CliRunner
 
 from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names
+from mqgrad.experiments.cli import app
 from mqgrad.experiments.compare.grids import GRIDS
 from mqgrad.experiments.compare.options import (
     available_links,
@@ -146,7 +148,22 @@ def test_the_options_of_the_command_are_read() -> None:
         "linear-ramp:start=2,end=8",
         "a/b=c.mqg",
     ]
+    assert split_list("fixed:2,fixed:4", "goodput") == ["fixed:2", "fixed:4", "goodput"]
     assert parse_budgets("6", ["a", "b"]) == {"a": 6.0, "b": 6.0}
     assert parse_budgets("a=6,b=1.5", ["a", "b"]) == {"a": 6.0, "b": 1.5}
     settings = parse_workload_settings(["a:width=64", "batch_size=8"], ["a", "b"])
     assert settings == {"a": {"width": 64, "batch_size": 8}, "b": {"batch_size": 8}}
+
+
+def test_a_list_given_twice_is_not_only_its_last_part(tmp_path: Path) -> None:
+    """``--controllers a --controllers b`` compared b alone, without a word."""
+    words = [
+        "compare",
+        "--output",
+        str(tmp_path),
+        "--controllers",
+        "no-such-rule",
+        "--controllers",
+        "fixed:1",
+    ]
+    assert "no-such-rule" in str(CliRunner().invoke(app, words).exception)
