@@ -73,6 +73,7 @@ class CompressionState:
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
             the compressor lacks; a wrong interval, period or slow momentum; a period rule without a controller.
+        RuntimeError: torch.distributed has not been initialised.
     """
 
     def __init__(
@@ -205,6 +206,10 @@ class CompressionState:
 
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
+
+        Raises:
+            ValueError: a loss that is not one number.
+            RuntimeError: the state is closed, or the iteration or a round's average has failed.
         """
         self._thread.check_open()
         if self._are_local:

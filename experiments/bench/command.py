@@ -36,8 +36,7 @@ def bench(
     """How fast coding and sending are here, and below which link rate each bit width pays.
 
     Measures the codec beside memcpy and other codecs, the compressed mean between ranks, and training steps of a
-    workload. Run it under torchrun or `mqgrad netlab` to measure a real or shaped link instead of loopback. With
-    THP_MEM_ALLOC_ENABLE=1 in the environment torch asks for huge pages: memory is read faster, and so is the codec.
+    workload. Run it under torchrun or `mqgrad netlab` to measure a real or shaped link instead of loopback.
     """
     from mqgrad.agents.run_folder import check_file
     from mqgrad.trainers.workloads.workload import make_workload

@@ -18,8 +18,9 @@ _log = logging.getLogger(__name__)
 class ECQSGD(QSGD):
     """ECQ-SGD (Wu et al., ICML 2018): QSGD of v = g + α·h, with h ← β·h + g − Q(v).
 
-    Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured once per interval, on the
-    vectors of all ranks; λ ≥ 1 is warned of once a run. The same vectors give the size under an ideal entropy code.
+    Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured at an interval's end, and every ten
+    iterations of a longer one, on the vectors of all ranks; λ ≥ 1 is warned of once a run. The same vectors give the
+    size under an ideal entropy code.
 
     Raises:
         ValueError: for a coefficient that is negative or not finite.
