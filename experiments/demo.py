@@ -1,6 +1,7 @@
 """The main job from end to end: learn a policy, freeze it, drive runs with it that it has not seen."""
 
 import json
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def run_demo(output: Path, train_seconds: float, console: Console) -> None:
 def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> None:
     """Train with PPO for some wall-clock seconds and export; an interrupted run is resumed."""
     if policy.exists():
-        console.print(f"{policy} is there already: delete it to learn a new one", soft_wrap=True)
+        console.print(f"{policy} is there already: delete it and {run} to learn a new one", soft_wrap=True)
         return
     config = TrainConfig(
         output=run,
@@ -129,8 +130,8 @@ def _run(cluster: Distributed, system: System, seed: int) -> RunRecord:
 
 
 def target_loss(records: dict[str, list[RunRecord]]) -> float:
-    """The lowest held-out loss that every fp32 run reaches."""
-    return max(min(point.heldout["loss"] for point in run.points) for run in records["fp32 DDP"])
+    """The lowest smoothed held-out loss that every fp32 run reaches."""
+    return max(min(filter(None, run.smoothed_losses)) for run in records["fp32 DDP"])
 
 
 def result_table(records: dict[str, list[RunRecord]], target: float) -> Table:
@@ -155,7 +156,7 @@ def _time_to(runs: list[RunRecord], target: float) -> str:
 def _means(runs: list[RunRecord]) -> list[str]:
     mean = statistics.fmean
     return [
-        f"{mean(run.final.heldout['loss'] for run in runs):.3f}",
+        f"{mean(run.late_loss or math.nan for run in runs):.3f}",
         f"{mean(run.final.heldout['accuracy'] for run in runs):.3f}",
         f"{mean(run.final.iteration for run in runs):.0f}",
         f"{mean(run.final.wire_bytes / 2**20 for run in runs):.2f}",

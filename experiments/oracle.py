@@ -40,15 +40,16 @@ def oracle_trials(controller: str | None, compressor: str) -> tuple[str, ...]:
 
 
 def best_in_hindsight(trials: Sequence[RunRecord]) -> RunRecord:
-    """The record of lowest final held-out loss of those that finished, labelled, with all as its trials."""
+    """The record of lowest held-out loss at its end, of those that finished, labelled, with all as its trials."""
     best = min(trials, key=_badness)
     label = f"{HINDSIGHT}: {best.controller} in hindsight"
     return dataclasses.replace(best, controller=label, trials=list(trials))
 
 
 def _badness(run: RunRecord) -> tuple[bool, float]:
-    loss = run.final.heldout["loss"]
-    return run.outcome != "finished" or not math.isfinite(loss), loss
+    loss = run.late_loss
+    known = loss is not None and math.isfinite(loss)
+    return run.outcome != "finished" or not known, loss if loss is not None else math.inf
 
 
 def run_oracle(trials: Sequence[str], train: Callable[[str], RunRecord], record: Path | None) -> RunRecord:

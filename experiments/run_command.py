@@ -1,6 +1,7 @@
 """The command ``mqgrad run``."""
 
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,9 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compressor
 from mqgrad.controllers import controller_names, make_controller
+from mqgrad.trainers.clusters.method_checks import check_method
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width, make_method, method_names
+from mqgrad.widths import check_width
 
 from .options import (
     DataRoot,
@@ -52,7 +56,9 @@ def run(
     method: Annotated[
         str, typer.Option(help=f"How the replicas train together: one of {', '.join(method_names())}.")
     ] = DEFAULT_METHOD,
-    iterations: Annotated[int | None, typer.Option(help="Training iterations.", min=1)] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Training iterations; 200 where no seconds are given.", min=1)
+    ] = None,
     budget_seconds: Annotated[
         float | None, typer.Option(help="Stop after this many training seconds.")
     ] = None,
@@ -73,7 +79,7 @@ def run(
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .oracle import oracle_trials, run_oracle, trials_table
-    from .ranks import open_cluster, read_once
+    from .ranks import open_cluster, read_once, under_torchrun
     from .recorded_run import check_run, run_once
 
     if iterations is None and budget_seconds is None:
@@ -83,6 +89,10 @@ def run(
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
     controller = _checked_controller(controller, compressor, method, is_oracle=bool(trials))
+    world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun() else num_workers
+    check_method(
+        method, make_method(method), world_size=world_size, controller=controller, clock=None, link=link
+    )
     with open_cluster(workload, parse_settings(settings, data_root), num_workers, timeout_seconds) as cluster:
         if cluster is None:
             return
@@ -134,8 +144,14 @@ def _checked_controller(
     if is_oracle or not has_width(method):
         return controller
     chosen = controller or default_controller(compressor)
-    read_once(lambda: make_controller(chosen).initial_bits)
+    read_once(lambda: _check_together(chosen, compressor))
     return chosen
+
+
+def _check_together(controller: str, compressor: str) -> None:
+    decides, code = make_controller(controller), make_compressor(compressor)
+    check_width(decides.initial_bits, code.widths)
+    check_compatible(decides, code)
 
 
 def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":

@@ -1,9 +1,12 @@
 """When a run's held-out loss first reached a target, told from evaluations that are some time apart."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from .estimates import mean_loss
 
 _WINDOW = 0.1  # of the iterations so far, to both sides
 
@@ -16,6 +19,14 @@ def smoothed(iterations: Sequence[int], losses: Sequence[float | None]) -> list[
     not known.
     """
     return [_mean_within(at * (1 - _WINDOW), at * (1 + _WINDOW), iterations, losses) for at in iterations]
+
+
+def late_loss(iterations: Sequence[int], losses: Sequence[float | None]) -> float | None:
+    """Loss over the last tenth of the iterations, whose single evaluations differ by a factor of two: geometric mean,
+    or arithmetic where some loss is not positive. None where none is known."""
+    late = [at > (1 - _WINDOW) * iterations[-1] for at in iterations]
+    mean = mean_loss([loss for loss in itertools.compress(losses, late) if loss is not None])
+    return None if mean is None else mean.value
 
 
 def _mean_within(

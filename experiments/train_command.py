@@ -73,13 +73,15 @@ def train(
     ] = DEFAULT_ALGO,
     total_steps: Annotated[
         int | None,
-        typer.Option(help="Stop after this many decisions, of --action-repeat intervals each."),
+        typer.Option(
+            help="Stop after this many decisions, of --action-repeat intervals each, at the end of a rollout: PPO's "
+            "are 64 decisions, or 32 with --action-repeat."
+        ),
     ] = None,
     total_seconds: Annotated[
         float | None,
         typer.Option(
-            help="Stop after this much wall-clock time, at the end of a rollout: PPO's are 64 decisions, or 32 with "
-            "--action-repeat."
+            help="Stop after this much wall-clock time, at the end of a rollout. 600 where no limit is given."
         ),
     ] = None,
     warm_start: Annotated[
@@ -90,7 +92,12 @@ def train(
     ] = 1,
     seed: Seed = 0,
     timeout_seconds: TimeoutSeconds = 60.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run in the folder; a limit that is given replaces those of before."
+        ),
+    ] = False,
 ) -> None:
     """Learn a bit-selection policy on a real distributed training loop.
 

@@ -8,6 +8,7 @@ from .agreement import Decision
 from .compatibility import check_compatible
 from .compressors.base import Compressor
 from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
+from .controllers.fixed import FixedBits
 from .controllers.period_rules import PeriodRule
 from .statistics.interval import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
@@ -49,6 +50,7 @@ class Decisions:
     Raises:
         ValueError: a controller and a compressor that do not go together; a period rule without a controller; an
             interval or opening that is no positive integer.
+        TypeError: a name in the place of a controller.
     """
 
     def __init__(
@@ -62,6 +64,11 @@ class Decisions:
     ) -> None:
         if period_rule is not None and controller is None:
             raise ValueError(f"{period_rule} decides where a controller does: give one, such as FixedBits(4)")
+        if isinstance(controller, str):
+            raise TypeError(
+                f"controller {controller!r} is a name: give mqgrad.make_controller({controller!r}), or of a policy "
+                f"mqgrad.load_policy({controller!r}, budget_seconds=…)"
+            )
         check_compatible(controller, compressor)
         self.controller, self.period_rule, self._compressor = controller, period_rule, compressor
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
@@ -134,6 +141,8 @@ class Decisions:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         bits = state["requested_bits"]
         self.bits = bits if isinstance(bits, tuple) else check_width(bits)
+        if isinstance(self.controller, FixedBits):  # which may have been given another one since
+            self.bits = self.controller.bits
         self.interval, self.period = state["interval"], state["period"]
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])

@@ -1,6 +1,8 @@
 """Times the iterations of a training loop, and how much of each waits for communication."""
 
 import contextlib
+import functools
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,7 +13,8 @@ from .costs import Costs
 
 
 class IterationClock:
-    """An iteration lasts from one :meth:`lap` to the next; what waits lies between its last bucket and its means."""
+    """An iteration lasts from one :meth:`lap` to the next; what waits lies between its last bucket and its means, in
+    each of its backwards."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -19,7 +22,11 @@ class IterationClock:
         self._local = 0.0
         self._start: float | None = None
         self._last_bucket: stopwatch.Mark = 0.0
-        self._waited = 0.0
+        self._lap = self._waiting_lap = 0
+        self._waits: dict[int, float] = {}
+        """Seconds by lap, of all its backwards; another thread adds to it, with a GPU some laps later."""
+        self._lock = threading.Lock()
+        """Of these."""
         self._blocked = 0.0
 
     def start(self) -> None:
@@ -29,7 +36,8 @@ class IterationClock:
     def restart(self) -> None:
         """Begin an iteration here, with nothing known of the one before."""
         self.start()
-        self.seconds = self._local = self._waited = 0.0
+        self.seconds = self._local = 0.0
+        self._waits.clear()
 
     def lap(self, communicated: bool = True) -> Costs | None:
         """End the iteration and begin the next one; return its seconds, or None if its start is not known.
@@ -37,6 +45,7 @@ class IterationClock:
         Args:
             communicated: whether there was anything to wait for.
         """
+        self._lap += 1
         start, self._start = self._start, time.perf_counter()
         if start is None:
             return None
@@ -44,7 +53,7 @@ class IterationClock:
         self._local += seconds
         self._blocked = 0.0
         if communicated:
-            waited = max(waited, self._waited)
+            waited = max(waited, self._last_known_wait())
             self.seconds, self._local = self._local, 0.0
         return Costs(step_seconds=seconds, compute_seconds=max(seconds - waited, 0.0))
 
@@ -57,11 +66,20 @@ class IterationClock:
 
     def begin_wait(self, device: torch.device) -> None:
         """The last bucket's gradients are there, on the current stream of ``device``."""
-        self._last_bucket = stopwatch.mark(device)
+        self._last_bucket, self._waiting_lap = stopwatch.mark(device), self._lap
 
     def end_wait(self) -> None:
         """All buckets have their means; called where that is found out, on another thread."""
-        stopwatch.since(self._last_bucket, self._set_waited)
+        stopwatch.since(self._last_bucket, functools.partial(self._add_wait, self._waiting_lap))
 
-    def _set_waited(self, seconds: float) -> None:
-        self._waited = seconds
+    def _add_wait(self, lap: int, seconds: float) -> None:
+        with self._lock:
+            self._waits[lap] = self._waits.get(lap, 0.0) + seconds
+
+    def _last_known_wait(self) -> float:
+        with self._lock:
+            if not self._waits:
+                return 0.0
+            last = max(self._waits)
+            self._waits = {last: self._waits[last]}
+            return self._waits[last]

@@ -66,7 +66,10 @@ class Layout:
             ValueError: there are parameters without a width.
         """
         if self.keys[-1] >= len(by_key):
-            raise ValueError(f"widths for {len(by_key)} parameters, and parameter {self.keys[-1]} has none")
+            raise ValueError(
+                f"widths for {len(by_key)} parameters, and parameter {self.keys[-1]} has none: where some appear "
+                "later in a run (by DDP's skip_all_reduce_unused_params, for one), take a rule with one width for all"
+            )
         return tuple(by_key[key] for key in self.keys)
 
     def pack(self, gradients: list[torch.Tensor]) -> torch.Tensor:
@@ -127,7 +130,7 @@ class LayoutTable:
         The order is that of the keys: DDP also reorders parameters within a bucket, and that should move nothing.
 
         Raises:
-            TypeError: the gradients are sparse.
+            TypeError: the gradients are sparse or complex.
             ValueError: parameters come in another order than in the run whose state has been loaded.
         """
         parameters = bucket.parameters()
@@ -144,6 +147,11 @@ class LayoutTable:
         return known.layout, [gradients[i] for i in known.order]
 
     def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
+        if any(map(torch.is_complex, parameters)):  # torch hands their gradients over in part
+            raise TypeError(
+                f"rank {self._rank}: some of the parameters of shapes {_shapes(parameters)} are complex, which are "
+                "not averaged here: keep them as real ones, and take torch.view_as_complex of them in forward"
+            )
         self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
         order = sorted(range(len(ids)), key=lambda i: self._keys[ids[i]])
         keys = tuple(self._keys[ids[i]] for i in order)
@@ -180,7 +188,8 @@ class LayoutTable:
             f"rank {self._rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
             f"residuals, anchors and velocities are kept: its bucket {number} had {_told(then)}, and here has "
             f"{_told(now)}. Construct DistributedDataParallel with the find_unused_parameters and bucket_cap_mb (and "
-            "static_graph) that it had, for the same model"
+            "static_graph) that it had, for the same model; where parameters were frozen, unfrozen or added in "
+            "mid-run, start with a new state, which loses what error feedback still owes"
         )
 
     def state_dict(self) -> Order:

@@ -108,7 +108,10 @@ class LocalRounds:
             device, loaded = self._layouts.parameters[key].device, self._anchors.get(key)
             if loaded is None:
                 if self.iterations > 0:
-                    raise RuntimeError(f"no gradient before step {self.iterations} of a round: {_REMEDY}")
+                    raise RuntimeError(
+                        f"no gradient before step {self.iterations} of a round: {_REMEDY}, and bring all parameters "
+                        "(leave skip_all_reduce_unused_params out)"
+                    )
                 self._anchors[key] = self._value(key).clone()
             elif loaded.device != device:
                 for tensors in (self._anchors, self._velocities, self._corrections):
@@ -133,7 +136,8 @@ class LocalRounds:
         self._check_backward()
         self.iterations += 1
         for key, correction in self._corrections.items():
-            self._layouts.parameters[key].sub_(correction)
+            if self._is_trained(key):
+                self._layouts.parameters[key].sub_(correction)
 
     def _check_backward(self) -> None:
         if not self._buckets:
@@ -149,11 +153,15 @@ class LocalRounds:
             RuntimeError: no gradient of the model has come through the hook; the average failed.
         """
         self._check_backward()
-        works = [self._moved(layout) for layout in self._buckets]
+        works = [self._moved(layout) for layout in self._buckets if any(map(self._is_trained, layout.keys))]
         averages = [self._average(work, work is works[-1], self.iterations) for work in works]
         for average in averages:
             average.wait()
         self._apply(works, period)
+
+    def _is_trained(self, key: int) -> bool:
+        """What has been frozen since stays as it is, whatever error feedback still owes it."""
+        return self._layouts.parameters[key].requires_grad
 
     def _moved(self, layout: Layout) -> BucketWork:
         """In the shapes of the parameters, by which some compressors go."""

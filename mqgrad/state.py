@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
+from .ownership import claim, release
 from .saved_parts import SavedParts
 from .saved_state import check_run
 from .statistics.interval import IntervalStatistics
@@ -72,7 +73,9 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
-            the compressor lacks; a wrong interval, period or slow momentum; a period rule without a controller.
+            the compressor lacks; a wrong interval, period, slow momentum or timeout; a period rule without a
+            controller; a compressor, controller or rule that another open state has.
+        TypeError: a name in the place of a controller.
         RuntimeError: torch.distributed has not been initialised.
     """
 
@@ -97,6 +100,7 @@ class CompressionState:
         self._decisions = Decisions(
             controller, period_rule, self.compressor, interval=interval, period=period
         )
+        claim(self, compressor=self.compressor, controller=controller, period_rule=period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
         self._config = (
@@ -307,9 +311,20 @@ class CompressionState:
         """It would shift where intervals end, which is where ranks with a controller check that they agree."""
         if self.controller is not None:
             raise RuntimeError(
-                f"{call} on rank {self._transport.rank}: the controller {self.controller} decides; to choose widths "
-                "yourself, construct CompressionState without one"
+                f"{call} on rank {self._transport.rank}: the controller, {type(self.controller).__name__}, decides; "
+                "to choose widths yourself, construct CompressionState without one"
             )
+
+    def __reduce__(self) -> NoReturn:
+        """Of a wrapped model, copied or saved as a whole.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "a CompressionState holds a process group and a thread, and cannot be copied or pickled: copy or save "
+            "ddp.module in place of the wrapped model, and state.state_dict()"
+        )
 
     def drain(self) -> None:
         """Wait until what was handed over is done, a decision included."""
@@ -329,6 +344,7 @@ class CompressionState:
         self._direct.drain()
         self._thread.close()
         self._transport.close()
+        release(self)
         self._warn_of_loose_ends()
 
     def _warn_of_loose_ends(self) -> None:

@@ -81,9 +81,10 @@ __global__ void __launch_bounds__(kCountThreads) raise_to_floor(Selection* selec
   for (uint32_t bin = threadIdx.x; bin < kLastBins; bin += kCountThreads) {
     const uint32_t key = (threshold & ~(kLastBins - 1)) | bin;
     if (key < threshold || key < lowest || key > top) continue;
-    const unsigned long long count = selection->bins[kDigits - 1][bin];
-    atomicAdd(reinterpret_cast<unsigned long long*>(&counts[(top - key) / kHalfOctave]),
-              key == threshold ? static_cast<unsigned long long>(ties) : count);
+    const unsigned long long count =
+        key == threshold ? static_cast<unsigned long long>(ties) : selection->bins[kDigits - 1][bin];
+    if (count == 0) continue;  // as nearly all are, and adding to one counter they would wait for one another
+    atomicAdd(reinterpret_cast<unsigned long long*>(&counts[(top - key) / kHalfOctave]), count);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;

@@ -28,6 +28,7 @@ _CODES = (
     "onebit",
     "ecq-sgd",
     "fixed:2 on rotation",
+    "qsgd:topology=all-gather",  # as published: every rank takes the mean of all codes
     "top-k:0.01",
     "gravac:base=top-k,window=20,largest_factor=100",
     "dgc:ratio=0.01 with momentum=0",  # these two have momentum of their own
@@ -113,9 +114,10 @@ GRIDS: dict[str, dict[str, Any]] = {
             "powersgd:rank=2",
             "powersgd:rank=4",
             "fixed:2 on qsgd",
+            "fixed:2 on qsgd:topology=all-gather",
             "fixed:2 on ecq-sgd",
             "top-k:0.1",
-            "onebit with momentum=0",
+            "onebit with momentum=0,learning_rate=0.4",  # it has no momentum of its own: the same step
             "dgc:ratio=0.01,warmup_iterations=20 with momentum=0",
             "gravac:base=dgc,window=20,largest_factor=100 with momentum=0",
         ),

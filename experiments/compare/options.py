@@ -136,6 +136,7 @@ def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
     """Seconds by ``WORKLOAD`` and ``WORKLOAD@LINK``, from ``"6"`` or ``"digits-cnn=6,@100mbit=15"``: what names no
     workload is for all of them that have none of their own."""
     budgets: dict[str, float] = {}
+    seen: set[tuple[str, str]] = set()
     for part in sorted(filter(None, (text or "").split(",")), key=lambda part: _place(part)[0] != ""):
         workload, link = _place(part)
         try:
@@ -144,16 +145,30 @@ def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
             raise typer.BadParameter(
                 f"{part!r} is not SECONDS, WORKLOAD=SECONDS or @LINK=SECONDS", param_hint="--budget-seconds"
             ) from None
+        if (workload, link) in seen:
+            raise typer.BadParameter(
+                f"{text!r} has two budgets of the same runs", param_hint="--budget-seconds"
+            )
+        seen.add((workload, link))
         on_link = f"@{link}" if link else ""
         budgets |= {f"{each}{on_link}": seconds for each in ([workload] if workload else workloads)}
     return budgets
 
 
 def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
-    """The folder as items of ``--set``, which ones that follow override."""
+    """The folder as items of ``--set``, which ones that follow override.
+
+    Raises:
+        BadParameter: no workload reads its data from a folder.
+    """
     if data_root is None:
         return []
-    return [f"{w}:data_root={data_root.absolute()}" for w in workloads if "data_root" in workload_settings(w)]
+    reading = [workload for workload in workloads if "data_root" in workload_settings(workload)]
+    if not reading:
+        raise typer.BadParameter(
+            f"none of {', '.join(workloads)} reads its data from a folder", param_hint="--data-root"
+        )
+    return [f"{workload}:data_root={data_root.absolute()}" for workload in reading]
 
 
 def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,8 @@ _NOTES = (
     "it. Held-out loss is looked at after every 2 iterations, from the 60th on after every 5 % more, of all systems "
     "alike, outside the clock; of methods that average replicas now and then, after their next average.",
     "**Held-out losses are smoothed**, for the target and the times to it: each is the geometric mean of all "
-    "evaluations within 10 % of its iterations, as a single one may lie far below those around it.",
+    "evaluations within 10 % of its iterations, as a single one may lie far below those around it. At a run's end "
+    "these are earlier ones only, so that a falling loss is shown up to a tenth of the iterations late.",
     "**Times to the target** are interpolated, ln(loss) linearly over seconds, between the first evaluation at or "
     "below the target and the one before, also of methods that average replicas now and then: a round could have "
     "been ended there.",

@@ -12,6 +12,7 @@ from typing import Any
 from mqgrad.controllers.registry import is_policy
 from mqgrad.policies.policy import policy_path
 from mqgrad.trainers.settings import check_positive
+from mqgrad.trainers.workloads.smooth import compressor_for
 from mqgrad.trainers.workloads.workload import make_workload, workload_settings
 
 from ..netlab.lab import MAX_HOSTS
@@ -61,13 +62,16 @@ class SweepConfig:
         return fp32_of(self.systems)
 
     def check_names(self) -> None:
-        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones, and
-        where fp32 is not among the systems."""
+        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones; for a
+        compressor or an optimizer that the workloads have no use for; and where fp32 is not among the systems."""
         for workload, system in itertools.product(self.workloads, self.systems):
             for link in self.links:
                 System.parse(system).check(self.budget_of(workload, link), self.hosts)
             for optimizer in self.optimizers_of(workload):
-                make_workload(workload, **self.workload_settings(workload, optimizer, system))
+                trained = make_workload(workload, **self.workload_settings(workload, optimizer, system))
+                compressor_for(trained, System.parse(system).compressor, self.hosts)
+        if not any("optimizer" in workload_settings(workload) for workload in self.workloads):
+            self._check_keys("optimizers", self.optimizers, [OWN_OPTIMIZER])
         if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped
             raise ValueError(f"the target comes from fp32 runs: add {FP32} to the systems")
 

@@ -24,8 +24,8 @@ from .result import CellResult
 _RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
 _SAME_ORIGIN = {
     "machine": ("cpu", "cpu_family", "cpu_model", "cores"),
-    "versions": ("torch", "numpy", "codec"),
-}  # what times and losses depend on
+    "versions": ("python", "torch", "numpy", "codec"),
+}  # what times and losses depend on; bytes-* learn the text of Python's library
 
 
 class Sweep:
@@ -90,7 +90,7 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
 
     Raises:
         ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
-            machine, version of torch or numpy, or implementation of the codec.
+            machine, version of Python, torch or numpy, or implementation of the codec.
     """
     config.check_names()
     given = {"sweep": config.to_dict(), "policies": config.policy_digests()}

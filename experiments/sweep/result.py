@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from mqgrad.widths import Width
 
-from ..estimates import mean_loss
 from ..runs import PARTS, RunPoint, RunRecord
-from ..time_to_target import first_reached, smoothed
+from ..time_to_target import first_reached, late_loss, smoothed
 from .axes import Cell, Group
 
 REASON_CHARACTERS = 300
@@ -84,11 +83,8 @@ class CellResult:
 
     @property
     def late_loss(self) -> float | None:
-        """Held-out loss over the last tenth of the iterations, whose single evaluations differ by a factor of two:
-        geometric mean, or arithmetic where some loss is not positive. None where none is known."""
-        late = [at > 0.9 * self.iterations[-1] for at in self.iterations]
-        mean = mean_loss([loss for loss in itertools.compress(self.losses, late) if loss is not None])
-        return None if mean is None else mean.value
+        """Held-out loss by :func:`mqgrad.experiments.time_to_target.late_loss`."""
+        return late_loss(self.iterations, self.losses)
 
     def seconds_to(self, loss: float) -> float | None:
         """Seconds until the smoothed held-out loss first was at or below ``loss``, by :func:`first_reached`; None if

@@ -19,10 +19,13 @@ def serve_runs(
     timeout_seconds: TimeoutSeconds = 60.0,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
+    import torch
+
     from ..ranks import open_cluster
     from ..settings import parse_settings
     from .run_server import serve_runs as serve
 
+    torch.set_num_threads(1)  # whatever OMP_NUM_THREADS is where a sweep goes on
     with open_cluster(workload, parse_settings(settings), num_workers, timeout_seconds) as cluster:
         if cluster is not None:  # rank 0 of a torchrun job; the others serve it
             serve(cluster, sys.stdin)

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
@@ -208,7 +209,12 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
+        ValueError: the timeout is not finite, or not above 0.
     """
+    if not (math.isfinite(timeout_seconds) and timeout_seconds > 0):
+        raise ValueError(
+            f"timeout_seconds {timeout_seconds!r} must be a finite number above 0: every wait has a bound"
+        )
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
     group = group or dist.group.WORLD

@@ -34,15 +34,15 @@ _STATEFUL = ("push_feedback", "pull_feedback", "push_gain", "pull_gain")
 class CodedMean(abc.ABC):
     """Averages gradients coded by a :class:`VectorCodec`, with error feedback on both ways.
 
-    This is a parameter server (MQGrad's push and pull, Cui et al. 2018) whose role is by default sharded over the
-    ranks: every rank receives 2·(W−1)/W of a coded model per iteration, whatever the world size.
+    With more than two ranks this is by default a parameter server (MQGrad's push and pull, Cui et al. 2018) whose
+    role is sharded over the ranks: each receives 2·(W−1)/W of a coded model per iteration, whatever the world size.
     """
 
     bucket_size: int = 512
     """Elements that share one fp32 scale."""
     error_feedback: bool = True
     """Keep what the code left out and send it later: an fp32 copy of the model, with shards 1 + 1/W."""
-    topology: CodedTopologyName = "sharded"
+    topology: CodedTopologyName = "auto"
     """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
     (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
     it costs no more bytes than shards do, else shards."""

@@ -23,7 +23,6 @@ from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
 from .feedback import FeedbackGain
 from .rotated import rotated_coefficients
-from .topology import CodedTopologyName
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -39,7 +38,6 @@ class Quantized(CodedMean):
         ValueError: for an unknown rounding or bucket size; with nearest rounding, one that is no multiple of 64.
     """
 
-    topology: CodedTopologyName = "auto"
     rounding: Rounding = "nearest"
     """``nearest`` is contractive and needs error feedback; ``stochastic`` is unbiased and noisier, and
     uniform at 1-3 bits, too."""
@@ -96,7 +94,6 @@ class QSGD(Quantized):
     packed at their fixed width.
     """
 
-    topology: CodedTopologyName = "sharded"
     error_feedback: bool = False
     """ECQ-SGD's addition; off in QSGD."""
     rounding: Rounding = "stochastic"

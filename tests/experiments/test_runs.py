@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mqgrad.experiments import demo
 from mqgrad.experiments.demo_plot import plot_runs
-from mqgrad.experiments.oracle import oracle_trials, run_oracle
+from mqgrad.experiments.oracle import best_in_hindsight, oracle_trials, run_oracle
 from mqgrad.experiments.recorded_run import run_once
 from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
 from mqgrad.statistics.interval import IntervalStatistics
@@ -171,6 +171,22 @@ def test_the_oracle_is_the_best_of_the_runs_that_finished() -> None:
     assert result.trials == list(runs.values())
     assert result.trial_seconds == 9
     assert RunRecord.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_the_oracle_goes_by_more_than_the_last_evaluation() -> None:
+    """Single ones differ by a factor of two."""
+    lucky, steady = [point(90, 0.9), point(96, 0.9), point(100, 0.4)], [point(91, 0.5), point(100, 0.5)]
+    runs = [
+        RunRecord(controller=c, seed=1, points=p, outcome="finished")
+        for c, p in (("a", lucky), ("b", steady))
+    ]
+    assert best_in_hindsight(runs).final == steady[-1]
+
+
+def test_a_single_low_evaluation_does_not_reach_a_target() -> None:
+    losses = [1.0] * 10 + [0.5] + [1.0] * 10
+    points = [point(100 + 2 * i, loss) for i, loss in enumerate(losses)]
+    assert RunRecord(controller="fixed:4", seed=1, points=points).seconds_to(0.6) is None
 
 
 def test_the_oracle_tries_the_widths_of_the_compressor() -> None:

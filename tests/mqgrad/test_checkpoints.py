@@ -121,6 +121,27 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
         assert part in message
 
 
+def test_another_fixed_width_begins_at_once() -> None:
+    """Not where the interval of up to a hundred iterations ends."""
+
+    def rank_main(rank: int) -> list[float]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4))
+        models.train(model, optimizer, state, rank, range(12))
+        saved = state.state_dict()
+        state.close()
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(8))
+        state.load_state_dict(saved)
+        widths = []
+        for iteration in range(12, 15):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            state.drain()
+            widths.append(state.bits)
+        state.close()
+        return widths
+
+    assert run_ranks(rank_main) == [[8, 8, 8]] * 2
+
+
 def test_the_state_of_another_rank_is_refused() -> None:
     """As where rank 0 alone saves, and all load: each residual would count as often as there are ranks."""
 

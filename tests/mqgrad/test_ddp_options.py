@@ -147,6 +147,51 @@ def test_sparse_gradients_are_refused_in_a_sentence() -> None:
     run_ranks(rank_main)
 
 
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weight).abs()
+
+
+def test_complex_parameters_are_refused_in_a_sentence() -> None:
+    """Of whose gradients torch's views show half: the other half was never averaged, without a word."""
+
+    def rank_main(rank: int) -> None:
+        for period, bits in ((1, 4), (2, 4), (2, 32)):
+            state = mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period)
+            ddp = models.compressed_ddp(Complex(), state)
+            with pytest.raises(TypeError, match=rf"rank {rank}: .*\(8, 3\).* are complex"):
+                ddp(torch.ones(3)).sum().backward()
+            state.close()
+
+    run_ranks(rank_main)
+
+
+@pytest.mark.parametrize("bits", [0.25, 1])
+def test_what_is_thrown_away_under_no_sync_is_not_handed_over_later(bits: float) -> None:
+    """As the gradients that a generator's backward leaves in the discriminator."""
+
+    def rank_main(rank: int) -> float:
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddp = models.compressed_ddp(model, state)
+        for iteration in range(4):
+            with ddp.no_sync():
+                models.backward(ddp, rank, iteration)
+            ddp.zero_grad()
+            loss = 0.0 * ddp(models.batch(rank, iteration)[0]).sum()
+            loss.backward()
+            state.step(loss)
+        moved = float(models.gradient_of(model).abs().max())
+        state.close()
+        return moved
+
+    assert run_ranks(rank_main) == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("period", [1, 3])
 def test_compiled(period: int) -> None:
     """Which divides the model at DDP's buckets, and refuses a first one that is larger than the others."""

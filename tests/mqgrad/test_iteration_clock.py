@@ -61,5 +61,20 @@ def test_waiting_is_what_is_longer(clock: IterationClock) -> None:
     assert seconds_of(clock, communicated=True) == (3.5, 1.0)
 
 
+def test_the_waits_of_several_backwards_add_up(clock: IterationClock) -> None:
+    """As of a GAN's discriminator; only the last one's counted, so that links seemed faster than they are."""
+    for _ in range(2):
+        passes(3.0)
+        clock.begin_wait(torch.device("cpu"))
+        passes(1.0)
+        clock.end_wait()
+    assert seconds_of(clock, communicated=True) == (8.0, 6.0)
+    passes(3.0)
+    clock.begin_wait(torch.device("cpu"))
+    passes(1.0)
+    clock.end_wait()
+    assert seconds_of(clock, communicated=True) == (4.0, 3.0)
+
+
 def test_the_first_iteration_without_a_start_is_not_known() -> None:
     assert IterationClock().lap() is None

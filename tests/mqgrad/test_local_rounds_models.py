@@ -229,3 +229,30 @@ def test_gradients_that_add_up_over_two_backwards(gradient_as_bucket_view: bool,
         return raw(model)
 
     assert len(set(run_ranks(rank_main))) == 1
+
+
+def test_what_is_frozen_is_neither_moved_nor_sent_any_more() -> None:
+    """Residuals went on moving it, and its bytes were sent."""
+
+    def rank_main(rank: int) -> tuple[bytes, bytes, float, float]:
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=2, variance_reduced=True)
+
+        def train(rounds: int) -> float:
+            ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.02)
+            optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+            before = state.totals.wire_bytes
+            models.train(ddp, optimizer, state, rank, range(2 * rounds))
+            state.drain()
+            return (state.totals.wire_bytes - before) / rounds
+
+        all_bytes = train(4)
+        model[0].requires_grad_(False)
+        frozen = models.parameters_of(model[0]).numpy().tobytes()
+        some_bytes = train(4)
+        state.close()
+        return frozen, models.parameters_of(model[0]).numpy().tobytes(), all_bytes, some_bytes
+
+    for before, after, all_bytes, some_bytes in run_ranks(rank_main):
+        assert after == before
+        assert some_bytes < 0.8 * all_bytes

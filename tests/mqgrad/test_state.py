@@ -180,7 +180,7 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
             state.take_statistics,
             lambda: setattr(state, "interval", 5),
         ):
-            with pytest.raises(RuntimeError, match=r"on rank 0.*FixedBits\(bits=4.* decides"):
+            with pytest.raises(RuntimeError, match=r"on rank 0.*FixedBits, decides"):
                 call()
         with pytest.raises(ValueError, match="rounding 'up'"):
             mqgrad.CompressionState(compressor="quantized:rounding=up")

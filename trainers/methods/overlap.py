@@ -35,7 +35,7 @@ class OverlapLocalSGD(LocalSGD):
 
     pull: float = 0.6
     """a: how far a replica is pulled to the anchor."""
-    beta: float = 0.0
+    beta: float = 0.7
     """β: momentum of the anchor; 0 makes it the last average."""
     _anchor: torch.Tensor = dataclasses.field(init=False, repr=False)
     _momentum: torch.Tensor = dataclasses.field(init=False, repr=False)

@@ -59,6 +59,8 @@ def test_a_link_may_have_a_budget_of_its_own() -> None:
     }
     assert parse_budgets("logreg=2,4", ["logreg", "digits-cnn"]) == {"logreg": 2, "digits-cnn": 4}
     assert with_defaults({"links": ["emulated:100mbit"]}, "links")["budget_seconds"] == "4,@100mbit=12"
+    with pytest.raises(typer.BadParameter, match="'6,@1gbit=2,8' has two budgets"):
+        parse_budgets("6,@1gbit=2,8", ["logreg"])
     with pytest.raises(typer.BadParameter, match="'=x' is not SECONDS"):
         parse_budgets("4,=x", ["logreg"])
     budgets = {"logreg": 2.0, "logreg@100mbit": 12.0}
@@ -136,6 +138,8 @@ def test_a_data_root_goes_to_the_workloads_that_read_one() -> None:
     settings = parse_workload_settings([*items, "bytes-gpt:data_root="], names)
     assert settings == {"cifar10-cnn": {"data_root": "/data"}, "bytes-gpt": {"data_root": ""}}
     assert data_root_settings(None, names) == []
+    with pytest.raises(typer.BadParameter, match="none of digits-mlp, logreg reads its data from a folder"):
+        data_root_settings(Path("/data"), ["digits-mlp", "logreg"])
 
 
 def test_the_options_of_the_command_are_read() -> None:

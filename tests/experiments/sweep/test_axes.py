@@ -131,6 +131,14 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
             {"systems": ("fixed:32", "backup-workers:backups=2")},
             "2 backups leave none of 2 ranks: .* at most 1",
         ),
+        (
+            {"systems": ("fixed:32", "smoothness")},
+            "smoothness matrices, which workload 'digits-mlp' does not have",
+        ),
+        (
+            {"workloads": ("logreg",), "budget_seconds": {}, "optimizers": ("adam",)},
+            "optimizers for adam, which",
+        ),
         ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
         ({"workloads": ("digits-rnn",)}, "known: .*digits-cnn"),

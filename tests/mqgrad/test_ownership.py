@@ -1,0 +1,71 @@
+"""What remembers a run is one state's alone; and what a state refuses to be used for."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import models
+import pytest
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.compressors import make_compressor
+
+SHARED: dict[str, Callable[[], dict[str, Any]]] = {
+    "compressor": lambda: {"compressor": make_compressor("quantized")},
+    "controller": lambda: {"controller": mqgrad.Goodput()},
+}
+
+
+@pytest.mark.parametrize("what", SHARED)
+def test_two_open_states_cannot_have_the_same_object(what: str) -> None:
+    """At 1 bit the residuals of one model moved the other, whose gradient was zero, by a norm of 87."""
+
+    def rank_main(rank: int) -> None:
+        shared = SHARED[what]()
+        first = mqgrad.CompressionState(**shared)
+        with pytest.raises(ValueError, match=f"{what}: this .* belongs to another CompressionState"):
+            mqgrad.CompressionState(**shared)
+        first.close()
+        mqgrad.CompressionState(**shared).close()
+
+    run_ranks(rank_main)
+
+
+def test_what_remembers_nothing_may_be_shared() -> None:
+    def rank_main(rank: int) -> None:
+        policy = mqgrad.FixedBits(1)
+        states = [mqgrad.CompressionState(policy) for _ in range(2)]
+        for state in states:
+            state.close()
+
+    run_ranks(rank_main)
+
+
+def test_a_wrapped_model_is_not_copied_as_a_whole() -> None:
+    def rank_main(rank: int) -> None:
+        ddp, _, state = models.new_run(mqgrad.FixedBits(4))
+        with pytest.raises(TypeError, match=r"copy or save ddp\.module in place"):
+            copy.deepcopy(ddp)
+        copy.deepcopy(ddp.module)
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_wrong_arguments_and_calls_are_named() -> None:
+    def rank_main(rank: int) -> None:
+        with pytest.raises(TypeError, match=r"'default' is a name: .*load_policy\('default'"):
+            mqgrad.CompressionState("default")  # type: ignore[arg-type]
+        for seconds in (float("inf"), float("nan"), 0.0):
+            with pytest.raises(ValueError, match=r"timeout_seconds .* every wait has a bound"):
+                mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=seconds)
+        state = mqgrad.CompressionState(mqgrad.load_policy("default", budget_seconds=60))
+        with pytest.raises(RuntimeError, match="FrozenPolicy, decides; to choose widths") as refused:
+            state.set_width(4)
+        assert len(str(refused.value)) < 200
+        with pytest.raises(TypeError, match="python_reducer"):
+            mqgrad.compression_hook(state, ())  # type: ignore[arg-type]
+        state.close()
+
+    run_ranks(rank_main)
