@@ -118,7 +118,7 @@ def test_some_systems_on_four_ranks(four: Distributed, controller: str, compress
 
 
 def test_what_a_compressor_measures_of_itself_is_recorded(two: Distributed) -> None:
-    ecq = checked(two, "fixed:2,interval=2", "ecq-sgd", DEFAULT_METHOD).final.figures
+    ecq = checked(two, "fixed:2,interval=2", "ecq-sgd:topology=sharded", DEFAULT_METHOD).final.figures
     assert 0 < ecq["feedback_growth_push"] < 1
     assert 0 < ecq["feedback_growth_pull"] < 1
     assert 0 < ecq["entropy_coded_share"] < 1

@@ -41,7 +41,8 @@ def test_alpha_follows_the_width_and_stays_stable_where_textbook_feedback_diverg
     def rank_main(rank: int):
         results = {}
         for spec in ("ecq-sgd", "ecq-sgd:alpha=1"):
-            owed, compressor, messages = run(rank, spec, 1, 40)
+            in_shards = f"{spec}{',' if ':' in spec else ':'}topology=sharded"  # so that there are both ways
+            owed, compressor, messages = run(rank, in_shards, 1, 40)
             results[spec] = owed, compressor.stability, messages
         return results
 

@@ -66,8 +66,8 @@ def test_bytes_are_those_of_signs_and_means() -> None:
         return state.totals.wire_bytes
 
     n = 512 * 64
-    payloads = n // 8 + 8 * n // 512  # of both shards
-    assert run_ranks(rank_main) == [averages.AGREEMENT_BYTES + payloads + 2 * CHECKSUM_BYTES] * 2
+    payload = n // 8 + 8 * n // 512  # of all elements, to the other rank
+    assert run_ranks(rank_main) == [averages.AGREEMENT_BYTES + payload + CHECKSUM_BYTES] * 2
 
 
 def test_what_one_step_leaves_out_the_next_ones_send() -> None:
