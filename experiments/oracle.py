@@ -47,9 +47,8 @@ def best_in_hindsight(trials: Sequence[RunRecord]) -> RunRecord:
 
 
 def _badness(run: RunRecord) -> tuple[bool, float]:
-    loss = run.late_loss
-    known = loss is not None and math.isfinite(loss)
-    return run.outcome != "finished" or not known, loss if loss is not None else math.inf
+    loss, diverged = run.late_loss, not math.isfinite(run.final.heldout["loss"])
+    return run.outcome != "finished" or diverged, math.inf if loss is None else loss
 
 
 def run_oracle(trials: Sequence[str], train: Callable[[str], RunRecord], record: Path | None) -> RunRecord:

@@ -109,8 +109,11 @@ class RunRecord:
         seconds = [point.elapsed_seconds for point in self.points]
         return first_reached(seconds, self.smoothed_losses, loss)
 
-    def _losses(self) -> tuple[list[int], list[float]]:
-        return [point.iteration for point in self.points], [point.heldout["loss"] for point in self.points]
+    def _losses(self) -> tuple[list[int], list[float | None]]:
+        """Iterations, and held-out loss where it is finite, one entry a point."""
+        losses = [point.heldout["loss"] for point in self.points]
+        known = [loss if math.isfinite(loss) else None for loss in losses]
+        return [point.iteration for point in self.points], known
 
 
 def default_controller(compressor: str) -> str:

@@ -23,10 +23,12 @@ class IterationClock:
         self._start: float | None = None
         self._last_bucket: stopwatch.Mark = 0.0
         self._lap = self._waiting_lap = 0
-        self._waits: dict[int, float] = {}
-        """Seconds by lap, of all its backwards; another thread adds to it, with a GPU some laps later."""
+        self._begun: dict[int, int] = {}
+        """Backwards that have begun to wait, by lap."""
+        self._waits: dict[int, list[float]] = {}
+        """What they waited, by lap; another thread adds to it, with a GPU some laps later."""
         self._lock = threading.Lock()
-        """Of these."""
+        """Of these two."""
         self._blocked = 0.0
 
     def start(self) -> None:
@@ -37,7 +39,9 @@ class IterationClock:
         """Begin an iteration here, with nothing known of the one before."""
         self.start()
         self.seconds = self._local = 0.0
-        self._waits.clear()
+        with self._lock:
+            self._begun.clear()
+            self._waits.clear()
 
     def lap(self, communicated: bool = True) -> Costs | None:
         """End the iteration and begin the next one; return its seconds, or None if its start is not known.
@@ -67,6 +71,8 @@ class IterationClock:
     def begin_wait(self, device: torch.device) -> None:
         """The last bucket's gradients are there, on the current stream of ``device``."""
         self._last_bucket, self._waiting_lap = stopwatch.mark(device), self._lap
+        with self._lock:
+            self._begun[self._lap] = self._begun.get(self._lap, 0) + 1
 
     def end_wait(self) -> None:
         """All buckets have their means; called where that is found out, on another thread."""
@@ -74,12 +80,15 @@ class IterationClock:
 
     def _add_wait(self, lap: int, seconds: float) -> None:
         with self._lock:
-            self._waits[lap] = self._waits.get(lap, 0.0) + seconds
+            self._waits.setdefault(lap, []).append(seconds)
 
     def _last_known_wait(self) -> float:
+        """Of the last lap of which all backwards are known."""
         with self._lock:
-            if not self._waits:
-                return 0.0
-            last = max(self._waits)
-            self._waits = {last: self._waits[last]}
-            return self._waits[last]
+            last = max(
+                (lap for lap, n in self._begun.items() if len(self._waits.get(lap, ())) == n), default=-1
+            )
+            for by_lap in (self._begun, self._waits):
+                for lap in [lap for lap in by_lap if lap < last]:
+                    del by_lap[lap]
+            return sum(self._waits.get(last, ()))

@@ -91,6 +91,8 @@ class LocalRounds:
         Raises:
             RuntimeError: parameters first come through the hook after a step, when the ranks have parted.
         """
+        if self.iterations == 0:
+            self._leave_frozen()
         if layout not in self._buckets:  # DDP has regrouped its parameters
             others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
             self._buckets = [*others, layout]
@@ -100,6 +102,15 @@ class LocalRounds:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         future.set_result(buffer)
         return future
+
+    def _leave_frozen(self) -> None:
+        """Forget buckets that have been frozen as a whole: what error feedback owes them would move them, and they
+        would be sent. Where a round begins, as in one that they were trained in they have moved."""
+        for layout in self._buckets:
+            if not any(self._layouts.parameters[key].requires_grad for key in layout.keys):
+                self._buckets = [other for other in self._buckets if other is not layout]
+                for key in layout.keys:
+                    self._corrections.pop(key, None)
 
     def _know(self, layout: Layout) -> None:
         """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
@@ -136,8 +147,7 @@ class LocalRounds:
         self._check_backward()
         self.iterations += 1
         for key, correction in self._corrections.items():
-            if self._is_trained(key):
-                self._layouts.parameters[key].sub_(correction)
+            self._layouts.parameters[key].sub_(correction)
 
     def _check_backward(self) -> None:
         if not self._buckets:
@@ -153,15 +163,11 @@ class LocalRounds:
             RuntimeError: no gradient of the model has come through the hook; the average failed.
         """
         self._check_backward()
-        works = [self._moved(layout) for layout in self._buckets if any(map(self._is_trained, layout.keys))]
+        works = [self._moved(layout) for layout in self._buckets]
         averages = [self._average(work, work is works[-1], self.iterations) for work in works]
         for average in averages:
             average.wait()
         self._apply(works, period)
-
-    def _is_trained(self, key: int) -> bool:
-        """What has been frozen since stays as it is, whatever error feedback still owes it."""
-        return self._layouts.parameters[key].requires_grad
 
     def _moved(self, layout: Layout) -> BucketWork:
         """In the shapes of the parameters, by which some compressors go."""

@@ -1,5 +1,6 @@
 """What remembers a run belongs to one state: two that share it would mix what they remember, without a word."""
 
+import gc
 import weakref
 from typing import Protocol
 
@@ -16,20 +17,25 @@ _OWNERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionar
 """By the id of what is owned, which its owner keeps alive."""
 
 
-def claim(owner: object, **parts: Remembers | None) -> None:
-    """Make ``owner`` the one of these parts, by the names of its arguments, for as long as it lives.
+def check_free(**parts: Remembers | None) -> None:
+    """Check that no open state has one of these parts, by the names of its arguments.
 
     Raises:
-        ValueError: another one, that has not released it, has one of them already.
+        ValueError: one has.
     """
-    remembering = {name: part for name, part in parts.items() if part is not None and part.state_dict()}
-    for name, part in remembering.items():
-        if _OWNERS.get(id(part), owner) is not owner:
-            raise ValueError(
-                f"{name}: this {type(part).__name__} belongs to another CompressionState and remembers its run: give "
-                "each state an object of its own, or close() the other one before"
-            )
-    _OWNERS.update({id(part): owner for part in remembering.values()})
+    for name, part in parts.items():
+        if part is not None and id(part) in _OWNERS:
+            gc.collect()  # of states that nobody has any more, on all ranks alike
+            if id(part) in _OWNERS:
+                raise ValueError(
+                    f"{name}: this {type(part).__name__} belongs to another CompressionState and remembers its run: "
+                    "give each state an object of its own"
+                )
+
+
+def claim(owner: object, *parts: Remembers | None) -> None:
+    """Make ``owner`` the one of these parts, as far as they remember anything, until it is released or gone."""
+    _OWNERS.update({id(part): owner for part in parts if part is not None and part.state_dict()})
 
 
 def release(owner: object) -> None:

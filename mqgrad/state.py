@@ -25,7 +25,7 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
-from .ownership import claim, release
+from .ownership import check_free, claim, release
 from .saved_parts import SavedParts
 from .saved_state import check_run
 from .statistics.interval import IntervalStatistics
@@ -100,7 +100,7 @@ class CompressionState:
         self._decisions = Decisions(
             controller, period_rule, self.compressor, interval=interval, period=period
         )
-        claim(self, compressor=self.compressor, controller=controller, period_rule=period_rule)
+        check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
         self._config = (
@@ -142,6 +142,7 @@ class CompressionState:
             compressor=self.compressor,
             rounds=self._rounds,
         )
+        claim(self, self.compressor, controller, period_rule)
 
     @property
     def controller(self) -> Controller | None:
@@ -341,10 +342,10 @@ class CompressionState:
         if self._is_closed:
             return
         self._is_closed = True
+        release(self)
         self._direct.drain()
         self._thread.close()
         self._transport.close()
-        release(self)
         self._warn_of_loose_ends()
 
     def _warn_of_loose_ends(self) -> None:

@@ -10,7 +10,7 @@ from .coded import CodedMean
 @dataclasses.dataclass(kw_only=True, slots=True)
 class OneBit(CodedMean):
     """1-bit SGD (Seide et al., Interspeech 2014): one bit an element and two values a bucket, with error feedback
-    (α = β = 1) on the way to the owner of a shard and back.
+    (α = β = 1), with more than two ranks on the way to the owner of a shard and back.
 
     Raises:
         ValueError: for a bucket size that is not a positive multiple of 8.

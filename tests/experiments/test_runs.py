@@ -181,6 +181,10 @@ def test_the_oracle_goes_by_more_than_the_last_evaluation() -> None:
         for c, p in (("a", lucky), ("b", steady))
     ]
     assert best_in_hindsight(runs).final == steady[-1]
+    lost = RunRecord(
+        controller="c", seed=1, points=[point(98, 0.1), point(100, math.nan)], outcome="finished"
+    )
+    assert best_in_hindsight([lost, *runs]).final == steady[-1]
 
 
 def test_a_single_low_evaluation_does_not_reach_a_target() -> None:

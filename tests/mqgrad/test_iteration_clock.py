@@ -1,10 +1,13 @@
 """Seconds of iterations, and how many of them a training loop waits."""
 
+import functools
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from mqgrad import stopwatch
 from mqgrad.iteration_clock import IterationClock
 
 
@@ -74,6 +77,29 @@ def test_the_waits_of_several_backwards_add_up(clock: IterationClock) -> None:
     passes(1.0)
     clock.end_wait()
     assert seconds_of(clock, communicated=True) == (4.0, 3.0)
+
+
+def test_waits_that_are_known_late_count_for_all_backwards_of_an_iteration(
+    clock: IterationClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where the second backward's is not known before the next iteration."""
+    late: list[Callable[[], None]] = []
+    monkeypatch.setattr(
+        stopwatch, "since", lambda start, add: late.append(functools.partial(add, _NOW[0] - start))
+    )
+
+    def iteration(first: float, second: float) -> tuple[float, float]:
+        for waited in (first, second):
+            clock.begin_wait(torch.device("cpu"))
+            passes(waited)
+            clock.end_wait()
+            while len(late) > 1:
+                late.pop(0)()
+        return seconds_of(clock, communicated=True)
+
+    iteration(1.0, 2.0)
+    assert iteration(4.0, 4.0) == (8.0, 5.0)  # by the waits of the first
+    assert iteration(1.0, 1.0) == (2.0, 0.0)
 
 
 def test_the_first_iteration_without_a_start_is_not_known() -> None:

@@ -256,3 +256,22 @@ def test_what_is_frozen_is_neither_moved_nor_sent_any_more() -> None:
     for before, after, all_bytes, some_bytes in run_ranks(rank_main):
         assert after == before
         assert some_bytes < 0.8 * all_bytes
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+def test_what_is_frozen_where_a_round_ends_has_been_trained_in_it(bits: float) -> None:
+    """As a discriminator while its generator steps: nothing was averaged, without a word."""
+
+    def rank_main(rank: int) -> bytes:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), period=2)
+        for iteration in range(6):
+            optimizer.zero_grad()
+            loss = models.backward(model, rank, iteration)
+            optimizer.step()
+            model.requires_grad_(False)
+            state.step(loss)
+            model.requires_grad_(True)
+        state.close()
+        return models.parameters_of(model).numpy().tobytes()
+
+    assert len(set(run_ranks(rank_main))) == 1

@@ -27,6 +27,18 @@ def test_two_open_states_cannot_have_the_same_object(what: str) -> None:
         with pytest.raises(ValueError, match=f"{what}: this .* belongs to another CompressionState"):
             mqgrad.CompressionState(**shared)
         first.close()
+
+    run_ranks(rank_main)
+
+
+@pytest.mark.parametrize("what", SHARED)
+def test_a_state_that_nobody_has_any_more_or_that_never_came_about_claims_nothing(what: str) -> None:
+    def rank_main(rank: int) -> None:
+        shared = SHARED[what]()
+        with pytest.raises(ValueError, match="timeout_seconds"):
+            mqgrad.CompressionState(**shared, timeout_seconds=-1.0)
+        state = mqgrad.CompressionState(**shared)
+        del state
         mqgrad.CompressionState(**shared).close()
 
     run_ranks(rank_main)
