@@ -93,7 +93,8 @@ class CommThread:
 
     def drain(self) -> None:
         """Wait until everything handed over so far is done."""
-        self.run(lambda: None)
+        if self._stream is not None or not self.is_idle:  # to ask an idle thread is to wait for a core for it
+            self.run(lambda: None)
 
     def check(self) -> None:
         """Raise ``RuntimeError`` if a job has failed."""

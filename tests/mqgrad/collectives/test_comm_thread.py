@@ -81,6 +81,19 @@ def test_whatever_else_the_thread_does_comes_after_the_end_of_jobs(others: str) 
     assert held.seen == ["begin 1", "end 1"] + ["other"] * (others in ("post", "run"))
 
 
+def test_an_idle_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks share cores, that it has nothing to do would be known a good deal later."""
+    thread, result = CommThread(), torch.zeros(1)
+    asked: list[object] = []
+    monkeypatch.setattr(thread, "run", asked.append)
+    thread.drain()
+    thread.submit(lambda: None, result).wait()
+    thread.drain()
+    assert not asked
+    monkeypatch.undo()
+    thread.close()
+
+
 @pytest.mark.parametrize("fails", ["begin", "end"])
 def test_a_failure_reaches_every_later_job(fails: str) -> None:
     """What was under way before it still ends: what went wrong there, if something did, came first."""
