@@ -85,7 +85,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
-    # About two hours: every other system on the same links beside four of those; 800 runs.
+    # A good two hours: every other system on the same links beside four of those; 800 runs.
     "peers": {
         "controllers": ("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         "compressors": _CODES,
@@ -97,7 +97,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": _BUDGETS,
         "settings": _UNSEEN,
     },
-    # About 20 minutes: further settings, where the link is slow enough for them to differ; 95 runs.
+    # About 25 minutes: further settings, where the link is slow enough for them to differ; 95 runs.
     "settings": {
         "controllers": (
             "fixed:1",
@@ -203,7 +203,7 @@ GRIDS: dict[str, dict[str, Any]] = {
         "budget_seconds": "60",
         "settings": ("bytes-gpt-large:evaluation_bytes=2048",),
     },
-    # About 14 minutes: a convex problem that fits into a packet, and the codes that know its smoothness; 240 runs.
+    # About 11 minutes: a convex problem that fits into a packet, and the codes that know its smoothness; 240 runs.
     "logreg": {
         "controllers": ("fixed:1", "fixed:32", *_LEARNED_AND_RULE, "default every 8"),
         "compressors": ("powersgd:rank=4", "qsgd", "smoothness", "smoothness:steps=uniform,blocks=4"),
