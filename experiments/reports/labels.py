@@ -19,8 +19,15 @@ MOST_LINES = 9
 """As many systems as one plot over time has room for."""
 
 _LONGEST = 32  # characters of a label in a plot
-_WARM = ("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive")
-_COLD = ("tab:cyan", "tab:green", "slategrey", "yellowgreen", "darkviolet", "teal")
+# as many of each as a plot has lines
+_WARM = (
+    *("tab:red", "tab:orange", "tab:purple", "tab:pink", "tab:brown", "tab:olive"),
+    *("gold", "magenta", "maroon"),
+)
+_COLD = (
+    *("tab:cyan", "tab:green", "slategrey", "yellowgreen", "darkviolet", "teal"),
+    *("navy", "steelblue", "mediumaquamarine"),
+)
 _FAMILIES = {
     "fixed": "fixed widths",
     "rule": "rules that set the width",
