@@ -1,6 +1,6 @@
 // Decode on CUDA: a warp per piece, Note [Piece] in cuda_piece.h.
 #include "cuda_kernels.h"
-#include "cuda_piece.h"
+#include "cuda_lane_codes.h"
 
 namespace mqgrad::cuda {
 namespace {
@@ -24,62 +24,58 @@ __device__ __forceinline__ Place place_of_warp(const Layout& layout, int64_t per
 
 // Pieces of buckets: one scale a piece.
 template <int BITS, bool ADD>
-__global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(const uint8_t* scales, const uint8_t* packed,
-                                                                 Layout layout, int64_t per_bucket, float* out) {
-  __shared__ PieceCodes codes_of_warp[kWarps];
-  PieceCodes& codes = codes_of_warp[threadIdx.y];
+__global__ void __launch_bounds__(kWarps* kLanes) decode_buckets(Payloads payload, Layout layout, int64_t per_bucket,
+                                                                 float* out) {
   const auto [bucket, first, length] = place_of_warp(layout, per_bucket);
   if (length == 0) return;
-
-  float values[kPerLane];
+  float values[kPerLane] = {};
   if constexpr (ADD) load_piece(out + first, length, values);
-  const float scale = load_scale(scales, bucket);
-  unpack_piece<BITS>(packed + (first >> 3) * BITS, length, codes);
-#pragma unroll
-  for (int q = 0; q < kQuads; ++q) {
-    const uint32_t quad = quad_codes(codes, q);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float value = code_value(BITS, quad >> (8 * k) & 0xffu, scale);
-      values[4 * q + k] = ADD ? values[4 * q + k] + value : value;
-    }
+  const auto take = [&](int i, float value) { values[i] = ADD ? values[i] + value : value; };
+  if (length == kPiece && payload.are_aligned()) {
+    for_each_value<BITS, true>(payload, 0, bucket, first, length, take);
+  } else {
+    for_each_value<BITS, false>(payload, 0, bucket, first, length, take);
   }
   store_piece(values, length, out + first);
 }
 
+// Blocks a multiprocessor, as many as nothing spills for, or as it has room for: a warp waits for little at a time, and often.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kMeanBlocks = 4;
+#else
+constexpr int kMeanBlocks = 5;
+#endif
+
 // The same of the mean of several payloads.
 template <int BITS>
-__global__ void __launch_bounds__(kWarps* kLanes) decode_means(Payloads payloads, Layout layout, int64_t per_bucket,
+__global__ void __launch_bounds__(kWarps* kLanes, kMeanBlocks) decode_means(Payloads payloads, Layout layout, int64_t per_bucket,
                                                                float* out) {
-  __shared__ PieceCodes codes_of_warp[kWarps];
   const auto [bucket, first, length] = place_of_warp(layout, per_bucket);
   if (length == 0) return;
   float mean[kPerLane];
-  load_mean<BITS>(payloads, bucket, first, length, codes_of_warp[threadIdx.y], mean);
+  load_mean<BITS>(payloads, bucket, first, length, mean);
   store_piece(mean, length, out + first);
 }
 
-// Pieces of the tensor, for buckets of any size: a scale is looked up for every element.
-template <bool ADD>
-__global__ void __launch_bounds__(kWarps* kLanes) decode_any(const uint8_t* scales, const uint8_t* packed,
-                                                             Layout layout, float* out) {
-  __shared__ PieceCodes codes_of_warp[kWarps];
-  PieceCodes& codes = codes_of_warp[threadIdx.y];
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
-  const int length = clamp_length(layout.numel - first);
-  if (length == 0) return;
-  with_width(layout.bits, [&](auto bits) {
-    unpack_piece<decltype(bits)::value>(packed + first / 8 * layout.bits, length, codes);
-  });
-  for (int at = static_cast<int>(threadIdx.x); at < length; at += kLanes) {
-    const int64_t i = first + at;
-    const float value = code_value(layout.bits, codes.bytes[at], load_scale(scales, i / layout.bucket_size));
-    out[i] = ADD ? out[i] + value : value;
-  }
+constexpr int kPerBlock = kWarps * kLanes;
+
+__device__ __forceinline__ int64_t element_of_thread() {
+  return static_cast<int64_t>(blockIdx.x) * kPerBlock + threadIdx.y * kLanes + threadIdx.x;
 }
 
-__global__ void __launch_bounds__(kWarps* kLanes) divide(float* values, int64_t numel, float divisor) {
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kLanes + threadIdx.x;
+// For buckets of any size.
+template <bool ADD>
+__global__ void __launch_bounds__(kPerBlock) decode_any(const uint8_t* scales, const uint8_t* packed, Layout layout,
+                                                        float* out) {
+  const int64_t i = element_of_thread();
+  if (i >= layout.numel) return;
+  const uint32_t code = load_code(packed, i, layout.bits);
+  const float value = value_of_any(layout.bits, code, load_scale(scales, i / layout.bucket_size));
+  out[i] = ADD ? out[i] + value : value;
+}
+
+__global__ void __launch_bounds__(kPerBlock) divide(float* values, int64_t numel, float divisor) {
+  const int64_t i = element_of_thread();
   if (i < numel) values[i] /= divisor;
 }
 
@@ -95,7 +91,7 @@ cudaError_t decode_mean_of_any(const Payloads& payloads, const Layout& layout, f
     status = decode(payloads.bytes + p * payloads.payload_bytes, layout, true, out, stream);
   }
   if (status != cudaSuccess) return status;
-  return launch(stream, blocks_for(layout.numel, kWarps * kLanes), dim3(kLanes, kWarps), divide, out, layout.numel,
+  return launch(stream, blocks_for(layout.numel, kPerBlock), dim3(kLanes, kWarps), divide, out, layout.numel,
                 static_cast<float>(payloads.count));
 }
 
@@ -104,18 +100,18 @@ cudaError_t decode_mean_of_any(const Payloads& payloads, const Layout& layout, f
 cudaError_t decode(const uint8_t* payload, const Layout& layout, bool add, float* out, cudaStream_t stream) {
   if (layout.numel == 0) return cudaSuccess;
   const dim3 threads(kLanes, kWarps);
-  const uint8_t* packed = payload + layout.scale_bytes();
   if (!has_pieces(layout)) {
-    const int64_t blocks = blocks_for(layout.numel, kWarps * kPiece);
-    return launch(stream, blocks, threads, add ? decode_any<true> : decode_any<false>, payload, packed, layout, out);
+    return launch(stream, blocks_for(layout.numel, kPerBlock), threads, add ? decode_any<true> : decode_any<false>, payload,
+                  payload + layout.scale_bytes(), layout, out);
   }
+  const Payloads one{payload, 1, layout.payload_bytes(), layout.scale_bytes()};
   const int64_t per_bucket = blocks_for(layout.bucket_size, kPiece);
   const int64_t blocks = blocks_for(layout.buckets() * per_bucket, kWarps);
   cudaError_t status = cudaSuccess;
   with_width(layout.bits, [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
     const auto kernel = add ? decode_buckets<kBits, true> : decode_buckets<kBits, false>;
-    status = launch(stream, blocks, threads, kernel, payload, packed, layout, per_bucket, out);
+    status = launch(stream, blocks, threads, kernel, one, layout, per_bucket, out);
   });
   return status;
 }

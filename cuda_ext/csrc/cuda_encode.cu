@@ -1,7 +1,7 @@
 // Encode on CUDA where a few warps hold a whole scale bucket in registers: the input is read once.
 #include "cuda_encode_any.h"
 #include "cuda_kernels.h"
-#include "cuda_piece.h"
+#include "cuda_lane_codes.h"
 #include "feedback.h"
 #include "rounding.h"
 
@@ -30,11 +30,11 @@ __device__ __forceinline__ uint64_t across_warps(uint64_t value, const F& combin
 }
 
 __device__ __forceinline__ uint32_t bucket_max_bits(const float* v) {
-  uint32_t max = 0;
+  uint32_t doubled = 0;  // without the sign: the unit that shifts is not the one that compares
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) max = abs_bits(v[i]) > max ? abs_bits(v[i]) : max;
+  for (int i = 0; i < kPerLane; ++i) doubled = float_bits(v[i]) * 2 > doubled ? float_bits(v[i]) * 2 : doubled;
   const auto larger = [](uint64_t a, uint64_t b) { return a > b ? a : b; };
-  return static_cast<uint32_t>(across_warps(warp_max(max), larger));
+  return static_cast<uint32_t>(across_warps(warp_max(doubled / 2), larger));
 }
 
 // Note [Scale] for nearest rounding.
@@ -63,6 +63,19 @@ __device__ __forceinline__ float bucket_scale(const float* v, int bits, int64_t 
   return max_bits < kInfinityBits ? scale : float_from_bits(kNanBits);
 }
 
+// A byte of each, the first one lowest.
+template <int BYTE>
+__device__ __forceinline__ uint32_t join_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  constexpr unsigned kOfTwo = BYTE | (BYTE + 4) << 4;
+  return __byte_perm(__byte_perm(a, b, kOfTwo), __byte_perm(c, d, kOfTwo), 0x5410);
+}
+
+// Twice what stochastic_code shifts, so that the code is byte 2. The half counts whole: of twice an integer the lowest bit
+// carries nothing over.
+__device__ __forceinline__ uint32_t dithered(float v, Grid grid, uint32_t half) {
+  return float_bits(v * grid.lift * grid.factor + grid.offset) * 2 + half;
+}
+
 // `offset`: of the piece within its bucket.
 template <int BITS>
 __device__ __forceinline__ void stochastic_piece(const float* v, Stream stream, Grid grid, uint32_t offset,
@@ -70,16 +83,10 @@ __device__ __forceinline__ void stochastic_piece(const float* v, Stream stream, 
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     const uint32_t word = (offset + quad_start(q)) / 2;
-    uint32_t quad = 0;
-#pragma unroll
-    for (int k = 0; k < 4; k += 2) {
-      const uint32_t random = random_word(stream, word + k / 2);
-      const float* pair = v + 4 * q + k;
-      const uint32_t even = stochastic_code(pair[0] * grid.lift, grid, dither_from_half(static_cast<uint16_t>(random)));
-      const uint32_t odd = stochastic_code(pair[1] * grid.lift, grid, dither_from_half(static_cast<uint16_t>(random >> 16)));
-      quad |= (even | odd << 8) << (8 * k);
-    }
-    quad_codes(codes, q) = quad;
+    const uint32_t first = random_word(stream, word), second = random_word(stream, word + 1);
+    const float* quad = v + 4 * q;
+    quad_codes(codes, q) = join_bytes<2>(dithered(quad[0], grid, first & 0xffffu), dithered(quad[1], grid, first >> 16),
+                                         dithered(quad[2], grid, second & 0xffffu), dithered(quad[3], grid, second >> 16));
   }
 }
 
@@ -87,13 +94,10 @@ template <int BITS>
 __device__ __forceinline__ void nearest_piece(const float* v, Grid grid, PieceCodes& codes) {
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    uint32_t quad = 0;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const uint32_t code = BITS == 1 ? sign_code(v[4 * q + k]) : nearest_code(v[4 * q + k] * grid.lift, grid);
-      quad |= code << (8 * k);
-    }
-    quad_codes(codes, q) = quad;
+    const auto code = [&](int k) -> uint32_t {  // in the lowest byte
+      return BITS == 1 ? sign_code(v[4 * q + k]) : float_bits(nearest_integer(v[4 * q + k] * grid.lift, grid));
+    };
+    quad_codes(codes, q) = join_bytes<0>(code(0), code(1), code(2), code(3));
   }
 }
 
@@ -131,7 +135,7 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
   float v[kPerLane] = {}, x[kPerLane], residual[kPerLane];
   if constexpr (REDUCE) {
     const Payloads payloads{a.payloads, a.count, payload_bytes, scale_bytes};
-    if (length > 0) load_mean<BITS>(payloads, bucket, first, length, codes, v);
+    if (length > 0) load_mean<BITS>(payloads, bucket, first, length, v);
   } else {
     load_piece(a.x, a.dtype, first, length, v);
   }
@@ -164,7 +168,7 @@ __global__ void __launch_bounds__(kMaxWarps * kLanes, 1)
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
           const int i = 4 * q + k;
-          residual[i] = next_residual(x[i], residual[i], code_value(BITS, quad >> (8 * k) & 0xffu, scale), a.beta);
+          residual[i] = next_residual(x[i], residual[i], value_of_code<BITS>(quad >> (8 * k) & 0xffu, scale), a.beta);
         }
       }
       store_piece(residual, length, a.residual + first);

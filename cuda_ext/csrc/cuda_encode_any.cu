@@ -1,6 +1,6 @@
 #include "cuda_encode_any.h"
 
-#include "cuda_piece.h"
+#include "cuda_lane_codes.h"
 #include "feedback.h"
 #include "rounding.h"
 
@@ -19,28 +19,13 @@ bool needs_sums(int bits, bool stochastic) {
   return !stochastic && bits <= 4;
 }
 
-// Note [Payload]: code i of a bit stream.
-__device__ __forceinline__ uint32_t load_code(const uint8_t* packed, int64_t i, int bits) {
-  const int64_t bit = i * bits;
-  const int shift = static_cast<int>(bit % 8);
-  uint32_t bytes = packed[bit / 8];
-  if (shift + bits > 8) bytes |= static_cast<uint32_t>(packed[bit / 8 + 1]) << 8;
-  return bytes >> shift & ((1u << bits) - 1);
-}
-
-// Choosing among constant widths for each element, as code_value does, makes ptxas spill here.
-__device__ __forceinline__ float value_of(int bits, uint32_t code, float scale) {
-  const int32_t s = level_count(bits), signed_code = static_cast<int32_t>(code);
-  return bits == 1 ? sign_value(signed_code, scale) : level_value(signed_code, s, reciprocal(s), scale);
-}
-
 __device__ float mean_of_payloads(const EncodeArguments& a, int64_t i) {
   const Layout& layout = a.layout;
   float sum = 0;
   for (int64_t p = 0; p < a.count; ++p) {
     const uint8_t* payload = a.payloads + p * layout.payload_bytes();
     const uint32_t code = load_code(payload + layout.scale_bytes(), i, layout.bits);
-    sum += value_of(layout.bits, code, load_scale(payload, i / layout.bucket_size));
+    sum += value_of_any(layout.bits, code, load_scale(payload, i / layout.bucket_size));
   }
   return sum / static_cast<float>(a.count);
 }
@@ -145,7 +130,7 @@ __device__ __forceinline__ uint32_t code_of(const EncodeArguments& a, const Buck
 
 __device__ __forceinline__ void keep_error(const EncodeArguments& a, uint32_t code, float scale, int64_t i) {
   if (!is_finite(scale)) return;  // nothing of this bucket arrives: keep what was owed
-  const float sent = value_of(a.layout.bits, code, scale);
+  const float sent = value_of_any(a.layout.bits, code, scale);
   a.residual[i] = next_residual(input(a, i), a.residual[i], sent, a.beta);
 }
 

@@ -1,8 +1,7 @@
-// How a warp loads, packs, unpacks and stores its piece of a tensor, and what a code is worth.
+// How a warp loads, packs, unpacks and stores its piece of a tensor.
 #pragma once
 
 #include "cuda_warp.h"
-#include "levels.h"
 #include "payload.h"
 
 namespace mqgrad::cuda {
@@ -40,18 +39,6 @@ __device__ __forceinline__ int clamp_length(int64_t n) {
   return static_cast<int>(n < 0 ? 0 : n < kPiece ? n : kPiece);
 }
 
-// The width becomes a constant, and with it what reciprocal() divides in fp64: a branch is cheaper.
-__device__ __forceinline__ float code_value(int bits, uint32_t code, float scale) {
-  const int32_t signed_code = static_cast<int32_t>(code);
-  float value = 0;
-  with_width(bits, [&](auto width) {
-    constexpr int kBits = decltype(width)::value;
-    const int32_t s = level_count(kBits);
-    value = kBits == 1 ? sign_value(signed_code, scale) : level_value(signed_code, s, reciprocal(s), scale);
-  });
-  return value;
-}
-
 // What four elements move in: one word of 8 bytes, or one or two of 16.
 template <typename T>
 using QuadWord = std::conditional_t<sizeof(T) == 2, uint2, uint4>;
@@ -62,26 +49,44 @@ __device__ __forceinline__ bool holds_quads(const T* data) {
 }
 
 template <typename T>
-__device__ __forceinline__ void load_quad(const T* from, float* to) {
-  constexpr int kWords = 4 * sizeof(T) / sizeof(QuadWord<T>);
-  QuadWord<T> words[kWords];
+struct QuadWords {
+  static constexpr int kCount = 4 * sizeof(T) / sizeof(QuadWord<T>);
+  QuadWord<T> words[kCount];
+};
+
+template <typename T>
+__device__ __forceinline__ void load_quad(const T* from, QuadWords<T>& to) {
 #pragma unroll
-  for (int w = 0; w < kWords; ++w) words[w] = reinterpret_cast<const QuadWord<T>*>(from)[w];
+  for (int w = 0; w < QuadWords<T>::kCount; ++w) to.words[w] = reinterpret_cast<const QuadWord<T>*>(from)[w];
+}
+
+template <typename T>
+__device__ __forceinline__ void convert_quad(const QuadWords<T>& quad, float* to) {
   T values[4];
-  std::memcpy(values, words, sizeof(values));
+  std::memcpy(values, quad.words, sizeof(values));
 #pragma unroll
   for (int k = 0; k < 4; ++k) to[k] = static_cast<float>(values[k]);
 }
 
-// A lane's elements of a piece of `length` elements as fp32, zeros beyond it.
+// A lane's elements of a piece of `length` elements as fp32, zeros beyond it. Of a whole piece nothing is converted before
+// all of it is asked for: to convert is to wait.
 template <typename T>
 __device__ __forceinline__ void load_piece(const T* piece, int length, float* values) {
   const bool quads = holds_quads(piece);
+  QuadWords<T> quad[kQuads];
+  if (quads && length == kPiece) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) load_quad(piece + quad_start(q), quad[q]);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) convert_quad(quad[q], values + 4 * q);
+    return;
+  }
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
     const int at = quad_start(q);
     if (quads && at + 4 <= length) {
-      load_quad(piece + at, values + 4 * q);
+      load_quad(piece + at, quad[q]);
+      convert_quad(quad[q], values + 4 * q);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) values[4 * q + k] = at + k < length ? static_cast<float>(piece[at + k]) : 0.0f;
@@ -137,12 +142,13 @@ __device__ __forceinline__ void pack_piece(PieceCodes& codes, int length, uint8_
     }
   }
   __syncwarp();
-  const int bytes = (length * BITS + 7) / 8;
+  const int bytes = static_cast<int>((static_cast<unsigned>(length) * BITS + 7) / 8);
   uint32_t* words = reinterpret_cast<uint32_t*>(out);
 #pragma unroll
   for (int first = 0; first < kWords<BITS>; first += kLanes) {
     if (first + lane < bytes / 4) words[first + lane] = codes.quads[first + lane];
   }
+  if (length == kPiece) return;
   const int rest = bytes / 4 * 4 + lane;
   if (rest < bytes) out[rest] = codes.bytes[rest];
 }
@@ -184,39 +190,6 @@ __device__ __forceinline__ void divide_piece(float* values, int64_t divisor) {
   const bool is_exact = (divisor & (divisor - 1)) == 0;
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) values[i] = is_exact ? values[i] * inverse : values[i] / number;
-}
-
-// Of one layout, one behind the other.
-struct Payloads {
-  const uint8_t* bytes;
-  int64_t count;
-  int64_t payload_bytes;
-  int64_t scale_bytes;
-};
-
-// The mean of the payloads' pieces that begin at element `first` of a bucket; zeros beyond `length`. Sums start from +0,
-// as a tensor of zeros would.
-template <int BITS>
-__device__ __forceinline__ void load_mean(const Payloads& payloads, int64_t bucket, int64_t first, int length,
-                                          PieceCodes& codes, float* mean) {
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) mean[i] = 0;
-#pragma unroll 1
-  for (int64_t p = 0; p < payloads.count; ++p) {
-    const uint8_t* payload = payloads.bytes + p * payloads.payload_bytes;
-    const float scale = load_scale(payload, bucket);
-    unpack_piece<BITS>(payload + payloads.scale_bytes + (first >> 3) * BITS, length, codes);
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const uint32_t quad = quad_codes(codes, q);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) mean[4 * q + k] += code_value(BITS, quad >> (8 * k) & 0xffu, scale);
-    }
-    __syncwarp();  // the next payload goes to the same place
-  }
-  divide_piece(mean, payloads.count);
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) mean[i] = quad_start(i / 4) + i % 4 < length ? mean[i] : 0.0f;
 }
 
 }  // namespace mqgrad::cuda

@@ -60,7 +60,7 @@ template <int BITS>
 __device__ __forceinline__ void decode_piece(const uint8_t* payload, const RotationLayout& layout, int64_t k,
                                              uint32_t signs, const float* words, PieceRoom& room, float* v) {
   const float scale = load_scale(payload + kSeedBytes, k);
-  load_codewords<BITS>(payload + layout.codes_at() + k * layout.bucket_bytes(), words, room, v);
+  load_codewords<BITS>(payload + layout.codes_at() + k * layout.bucket_bytes(), words, v);
   rotate_back(v, scale, signs, room);
 }
 

@@ -156,6 +156,17 @@ __device__ __forceinline__ float sum_over_positions(float* terms) {
   return sum;
 }
 
+// BITS bits of a little-endian bit stream from `bit` on, read as words of the type, which may be two.
+template <int BITS, typename Word>
+__device__ __forceinline__ uint32_t load_bits(const uint8_t* in, int bit) {
+  constexpr int kWordBits = 8 * sizeof(Word);
+  const Word* words = reinterpret_cast<const Word*>(in) + static_cast<unsigned>(bit) / kWordBits;
+  const unsigned shift = static_cast<unsigned>(bit) % kWordBits;
+  uint32_t bits = static_cast<uint32_t>(words[0]) >> shift;
+  if (kWordBits % BITS != 0 && shift + BITS > kWordBits) bits |= static_cast<uint32_t>(words[1]) << (kWordBits - shift);
+  return bits & ((1u << BITS) - 1);
+}
+
 // By columns: in the place of y its codewords, a code a byte in the room, and the bucket's scale.
 template <int BITS>
 __device__ __forceinline__ float choose_codewords(float* y, bool unbiased, PieceCodes& codes) {
@@ -177,13 +188,23 @@ __device__ __forceinline__ float choose_codewords(float* y, bool unbiased, Piece
   return rotated_scale(unit, unbiased, sum_over_positions(products), sum_over_positions(squares), kPiece);
 }
 
-// By columns, from the codes of a bucket, aligned or not. `words`: those of all codes, in shared memory.
-template <int BITS>
-__device__ __forceinline__ void load_codewords(const uint8_t* packed, const float* words, PieceRoom& room, float* v) {
-  __syncwarp();  // the room may still be read
-  unpack_piece<BITS>(packed, kPiece, room.codes);
+// By columns, from the codes of a bucket, read as words of the type. `table`: the codewords of all codes, in shared memory.
+// The codes of a lane are 32 apart: what the warp reads at a time lies together.
+template <int BITS, typename Word>
+__device__ __forceinline__ void load_codewords_as(const uint8_t* packed, const float* table, float* v) {
 #pragma unroll
-  for (int c = 0; c < kPerLane; ++c) v[c] = words[room.codes.bytes[c * kLanes + threadIdx.x]];
+  for (int c = 0; c < kPerLane; ++c) {
+    v[c] = table[load_bits<BITS, Word>(packed + c * kLanes * BITS / 8, static_cast<int>(threadIdx.x) * BITS)];
+  }
+}
+
+template <int BITS>
+__device__ __forceinline__ void load_codewords(const uint8_t* packed, const float* table, float* v) {
+  if (reinterpret_cast<uintptr_t>(packed) % sizeof(uint32_t) == 0) {
+    load_codewords_as<BITS, uint32_t>(packed, table, v);
+  } else {
+    load_codewords_as<BITS, uint8_t>(packed, table, v);
+  }
 }
 
 }  // namespace mqgrad::cuda

@@ -45,12 +45,12 @@ __global__ void __launch_bounds__(kWarps* kLanes) count_kept(SparseArguments a, 
   if (unit >= units) return;
   const int64_t end = (unit + 1) * kUnit < a.layout.numel ? (unit + 1) * kUnit : a.layout.numel;
   uint32_t above = 0, equal = 0, below_top = 0;
-  for (int64_t i = unit * kUnit + threadIdx.x; i < end; i += kLanes) {
-    const uint32_t key = abs_bits(value_at(a, i));
+  for_values(a, unit * kUnit + threadIdx.x, end, kLanes, [&](float value) {
+    const uint32_t key = abs_bits(value);
     above += key > threshold ? 1 : 0;
     equal += key == threshold ? 1 : 0;
     if (key > threshold && top - key > below_top) below_top = top - key;
-  }
+  });
   above = warp_sum(above);
   equal = warp_sum(equal);
   below_top = warp_max(below_top);
@@ -91,9 +91,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) write_entries(SparseArguments 
   const int64_t end = (unit + 1) * kUnit < a.layout.numel ? (unit + 1) * kUnit : a.layout.numel;
   int64_t tie = counts.equal[unit];
   int64_t entry = counts.above[unit] + (tie < ties ? tie : ties);
-  for (int64_t first = unit * kUnit; first < end; first += kLanes) {
-    const int64_t i = first + threadIdx.x;
-    const float value = i < end ? value_at(a, i) : 0.0f;
+  const auto visit = [&](int64_t i, float value) {
     const uint32_t key = abs_bits(value);
     const bool is_tie = i < end && key == threshold;
     const uint32_t tied = __ballot_sync(0xffffffffu, is_tie);
@@ -108,6 +106,14 @@ __global__ void __launch_bounds__(kWarps* kLanes) write_entries(SparseArguments 
     }
     tie += __popc(tied);
     entry += __popc(kept);
+  };
+  for (int64_t first = unit * kUnit; first < end; first += kValuesAtOnce * kLanes) {
+    const int64_t i = first + threadIdx.x;
+    float values[kValuesAtOnce];
+#pragma unroll
+    for (int k = 0; k < kValuesAtOnce; ++k) values[k] = i + k * kLanes < end ? value_at(a, i + k * kLanes) : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kValuesAtOnce; ++k) visit(i + k * kLanes, values[k]);
   }
 }
 

@@ -30,16 +30,17 @@ __global__ void __launch_bounds__(kCountThreads) count_keys(SparseArguments a, S
   __syncthreads();
   uint32_t max = 0;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kCountThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kCountThreads + threadIdx.x; i < a.layout.numel; i += threads) {
-    const uint32_t key = abs_bits(value_at(a, i));
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kCountThreads + threadIdx.x;
+  for_values(a, first, a.layout.numel, threads, [&](float value) {
+    const uint32_t key = abs_bits(value);
     max = key > max ? key : max;
-    if (key == 0 || key >> kBeforeEnd != found >> kBeforeEnd) continue;
+    if (key == 0 || key >> kBeforeEnd != found >> kBeforeEnd) return;
     if (key >> kEnd == found >> kEnd) {
       atomicAdd(&bins[key >> digit_shift(DIGIT) & ((1u << (kEnd - digit_shift(DIGIT))) - 1)], 1u);
     } else if (key > found && key >= lowest) {
       atomicAdd(&half_octaves[(top - key) / kHalfOctave], 1u);
     }
-  }
+  });
   __syncthreads();
   for (int bin = threadIdx.x; bin < kBins; bin += kCountThreads) {
     if (bins[bin]) atomicAdd(&selection->bins[DIGIT][bin], static_cast<unsigned long long>(bins[bin]));

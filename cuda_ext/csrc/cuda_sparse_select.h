@@ -29,6 +29,23 @@ __device__ __forceinline__ float value_at(const SparseArguments& a, int64_t i) {
   return a.residual ? compensated(x, a.residual[i], a.alpha) : x;
 }
 
+// How many values a thread asks for before it waits for the first.
+constexpr int kValuesAtOnce = 4;
+
+// Calls f(value) for the values from `begin` on that are `stride` apart, below `end`.
+template <typename F>
+__device__ __forceinline__ void for_values(const SparseArguments& a, int64_t begin, int64_t end, int64_t stride,
+                                           const F& f) {
+  for (; begin + (kValuesAtOnce - 1) * stride < end; begin += kValuesAtOnce * stride) {
+    float values[kValuesAtOnce];
+#pragma unroll
+    for (int k = 0; k < kValuesAtOnce; ++k) values[k] = value_at(a, begin + k * stride);
+#pragma unroll
+    for (int k = 0; k < kValuesAtOnce; ++k) f(values[k]);
+  }
+  for (; begin < end; begin += stride) f(value_at(a, begin));
+}
+
 // Threshold, ties and top, in memory that is zero.
 cudaError_t select_largest(const SparseArguments& arguments, Selection* selection, cudaStream_t stream);
 

@@ -180,7 +180,7 @@ class CommThread:
         if job is not None and job is self._under_way:
             self._under_way = None
             with trace_range("end"):
-                self._resolve(job.future, job.result, job.pending.wait)
+                self._resolve(job.future, job.result, lambda: job.pending.wait())
 
     def _resolve(
         self,

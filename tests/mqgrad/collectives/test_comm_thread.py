@@ -135,6 +135,32 @@ def test_what_ends_a_program_reaches_who_waits() -> None:
     thread.close()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+def test_what_cannot_be_pickled_reaches_who_waits(device: str) -> None:
+    """On CUDA, torch pickles what a future holds, to find the tensors in it."""
+    thread, result = CommThread(), torch.zeros(1, device=device)
+
+    def fail() -> None:
+        raise ValueError("broken", threading.Lock())
+
+    future = thread.submit(fail, result)
+    thread.drain()
+    assert future.done()
+    with pytest.raises((ValueError, RuntimeError), match="broken"):
+        future.wait()
+    thread.close()
+
+
+def test_a_job_that_leaves_something_else_pending_is_an_error() -> None:
+    thread, result = CommThread(), torch.zeros(1)
+    future = thread.submit(lambda: result.add_(1.0), result)  # type: ignore[arg-type]
+    thread.drain()
+    assert future.done()
+    with pytest.raises((AttributeError, RuntimeError), match="wait"):
+        future.wait()
+    thread.close()
+
+
 def test_what_run_raises_reaches_its_caller() -> None:
     thread = CommThread()
     with pytest.raises(ZeroDivisionError):
@@ -156,9 +182,14 @@ def test_the_clock_measures_at_once() -> None:
 def test_cuda_jobs_wait_for_the_training_stream_and_not_the_reverse() -> None:
     thread = CommThread()
     x = torch.zeros(1000, device="cuda")
+
+    def double() -> None:
+        x.mul_(2.0)
+
+    thread.submit(double, x).wait()  # kernels are loaded when they are first called, which waits for the GPU
     torch.cuda._sleep(SLEEP)
     x.fill_(1.0)  # the job must see this
-    future = thread.submit(lambda: x.mul_(2.0), x)
+    future = thread.submit(double, x)
     value = future.wait()
     assert not torch.cuda.current_stream().query()  # nobody waited for the GPU
     assert (value + 1.0).eq(3.0).all()  # on this stream, after the job's

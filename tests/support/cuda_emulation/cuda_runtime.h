@@ -240,6 +240,15 @@ inline float __shfl_xor_sync(unsigned, float value, int lanes, int line = __buil
 }
 
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// A nibble of the selector for each byte of the result, from the eight of both words.
+inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t chosen = 0;
+  for (int i = 0; i < 4; ++i) chosen |= static_cast<uint32_t>(both >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return chosen;
+}
+
 inline int __popc(uint32_t value) { return __builtin_popcount(value); }
 inline int __popcll(uint64_t value) { return __builtin_popcountll(value); }
 inline int __ffsll(long long value) { return __builtin_ffsll(value); }
