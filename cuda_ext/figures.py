@@ -44,17 +44,13 @@ def gradient_figures(
             raise ValueError(
                 f"gradients must be on one device, got {gradient.device} and {gradients[0].device}"
             )
-    return _kernels(gradients[0].device).gradient_figures(
+    kernels: Any = library.kernels(gradients[0].device, reference_figures)
+    return kernels.gradient_figures(
         [gradient.contiguous() for gradient in gradients],
         [checks.as_int64(key, "a key") for key in keys],
         bucket_size,
         checks.as_int64(seed),
     )
-
-
-def _kernels(device: torch.device) -> Any:
-    """There is no CUDA kernel: they are taken once per interval."""
-    return reference_figures if device.type == "cuda" else library.kernels(device, reference_figures)
 
 
 if library.IMPLEMENTATION == "extension":

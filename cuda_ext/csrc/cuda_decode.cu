@@ -48,8 +48,8 @@ constexpr int kMeanBlocks = 5;
 
 // The same of the mean of several payloads.
 template <int BITS>
-__global__ void __launch_bounds__(kWarps* kLanes, kMeanBlocks) decode_means(Payloads payloads, Layout layout, int64_t per_bucket,
-                                                               float* out) {
+__global__ void __launch_bounds__(kWarps* kLanes, kMeanBlocks)
+    decode_means(Payloads payloads, Layout layout, int64_t per_bucket, float* out) {
   const auto [bucket, first, length] = place_of_warp(layout, per_bucket);
   if (length == 0) return;
   float mean[kPerLane];

@@ -57,6 +57,10 @@ __device__ __forceinline__ Strip warp_strip(const Layout& layout) {
   return {bucket, begin, end};
 }
 
+int64_t blocks_of_strips(const Layout& layout) {
+  return blocks_for(layout.buckets() * blocks_for(layout.bucket_size, kStrip), kWarps);
+}
+
 // `max_bits`, one per bucket, must be zero before.
 __global__ void __launch_bounds__(kWarps* kLanes) reduce_max(EncodeArguments a, uint32_t* max_bits) {
   const Strip strip = warp_strip(a.layout);
@@ -166,19 +170,22 @@ int64_t any_workspace_bytes(const Layout& layout, bool stochastic) {
   return needs_sums(layout.bits, stochastic) ? layout.buckets() * static_cast<int64_t>(sizeof(Sums)) : 0;
 }
 
+cudaError_t find_maxima(const EncodeArguments& a, uint32_t* max_bits, cudaStream_t stream) {
+  const cudaError_t status = cudaMemsetAsync(max_bits, 0, a.layout.scale_bytes(), stream);
+  if (status != cudaSuccess) return status;
+  return launch(stream, blocks_of_strips(a.layout), dim3(kLanes, kWarps), reduce_max, a, max_bits);
+}
+
 cudaError_t encode_any(const EncodeArguments& a, uint8_t* payload, void* workspace, cudaStream_t stream) {
   const Layout& layout = a.layout;
   const dim3 threads(kLanes, kWarps);
-  const int64_t strips = layout.buckets() * blocks_for(layout.bucket_size, kStrip);
   Sums* sums = needs_sums(layout.bits, a.stochastic) ? static_cast<Sums*>(workspace) : nullptr;
-  cudaError_t status = cudaMemsetAsync(payload, 0, layout.scale_bytes(), stream);
-  if (status != cudaSuccess) return status;
   uint32_t* max_bits = reinterpret_cast<uint32_t*>(payload);
-  status = launch(stream, blocks_for(strips, kWarps), threads, reduce_max, a, max_bits);
+  cudaError_t status = find_maxima(a, max_bits, stream);
   if (status == cudaSuccess && sums) {
     status = cudaMemsetAsync(sums, 0, any_workspace_bytes(layout, a.stochastic), stream);
     if (status == cudaSuccess) {
-      status = launch(stream, blocks_for(strips, kWarps), threads, reduce_sums, a, max_bits, sums);
+      status = launch(stream, blocks_of_strips(layout), threads, reduce_sums, a, max_bits, sums);
     }
   }
   if (status != cudaSuccess) return status;

@@ -6,8 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "figures.h"
-#include "op_checks.h"
+#include "figures_ops.h"
 #include "random_words.h"
 
 namespace mqgrad {
@@ -15,9 +14,6 @@ namespace {
 
 constexpr int64_t kGrain = 32768;     // elements: below this a thread costs more than it saves
 constexpr int64_t kPart = 1 << 18;    // elements that one thread takes at a time, about
-constexpr int64_t kColumns = 2 + kSketch;
-
-using Tensors = std::vector<Tensor>;
 
 struct Part {
   int64_t gradient;
@@ -25,13 +21,8 @@ struct Part {
   int64_t end;
 };
 
-// A bucket never holds more than the gradient.
-int64_t bucket_in(const Tensor& gradient, int64_t bucket_size) {
-  return std::min(bucket_size, std::max<int64_t>(gradient.numel(), 1));
-}
-
 // They do not depend on the threads, nor does a sum of theirs.
-std::vector<Part> parts_of(const Tensors& gradients, int64_t bucket_size) {
+std::vector<Part> parts_of(const Gradients& gradients, int64_t bucket_size) {
   std::vector<Part> parts;
   for (size_t k = 0; k < gradients.size(); ++k) {
     const int64_t numel = gradients[k].numel(), unit = std::lcm(bucket_in(gradients[k], bucket_size), kSketch);
@@ -43,16 +34,10 @@ std::vector<Part> parts_of(const Tensors& gradients, int64_t bucket_size) {
   return parts;
 }
 
-Tensor gradient_figures(Tensors gradients, std::vector<int64_t> keys, int64_t bucket_size, int64_t seed) {
-  STD_TORCH_CHECK(!gradients.empty() && gradients.size() == keys.size(), "mqgrad: ", gradients.size(),
-                  " gradients, but ", keys.size(), " keys");
-  STD_TORCH_CHECK(bucket_size >= 1, "mqgrad: bucket_size must be positive, got ", bucket_size);
+Tensor gradient_figures(Gradients gradients, std::vector<int64_t> keys, int64_t bucket_size, int64_t seed) {
+  check_gradients(gradients, keys, bucket_size);
   int64_t total = 0;
-  for (const Tensor& gradient : gradients) {
-    check_input(gradient, 1);
-    STD_TORCH_CHECK(gradient.is_cpu(), "mqgrad: gradients must all be on the CPU");
-    total += gradient.numel();
-  }
+  for (const Tensor& gradient : gradients) total += gradient.numel();
   const std::vector<Part> parts = parts_of(gradients, bucket_size);
   std::vector<Figures> of_parts(parts.size());
   const auto count = static_cast<int64_t>(parts.size());
@@ -68,14 +53,13 @@ Tensor gradient_figures(Tensors gradients, std::vector<int64_t> keys, int64_t bu
   });
   std::vector<Figures> sums(gradients.size());
   for (size_t i = 0; i < parts.size(); ++i) sums[parts[i].gradient].add(of_parts[i]);
-  const Tensor out =
-      torch::stable::new_empty(gradients[0], {static_cast<int64_t>(sums.size()), kColumns}, ScalarType::Double);
+  const Tensor out = new_figures(gradients);
   double* row = static_cast<double*>(out.mutable_data_ptr());
   for (const Figures& figures : sums) {
     row[0] = figures.norm_sq;
     row[1] = figures.peak_energy;
     std::copy(figures.sketch, figures.sketch + kSketch, row + 2);
-    row += kColumns;
+    row += kFigureColumns;
   }
   return out;
 }

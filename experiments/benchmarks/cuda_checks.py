@@ -151,6 +151,20 @@ def check_slices(sizes: Sizes, device: str) -> None:
         )
 
 
+def check_figures(sizes: Sizes, device: str) -> None:
+    """Those of the CPU but for rounding, and the same in every call."""
+    for (numel, bucket_size), dtype in itertools.product(sizes.shapes, DTYPES):
+        name = f"numel={numel}, bucket_size={bucket_size}, {dtype}"
+        x = gradient(numel).nan_to_num().to(dtype)
+        expected = cuda_ext.gradient_figures([x, x], [3, 4], bucket_size, seed=5)
+        on_device = x.to(device)
+        ours = cuda_ext.gradient_figures([on_device, on_device], [3, 4], bucket_size, seed=5)
+        again = cuda_ext.gradient_figures([on_device, on_device], [3, 4], bucket_size, seed=5)
+        same(f"again, {name}", ours, again.cpu())
+        size = float(expected[0, 0]) ** 0.5
+        torch.testing.assert_close(ours.cpu(), expected, rtol=1e-4, atol=1e-4 * size)
+
+
 def check_many_elements(sizes: Sizes, device: str) -> None:
     """The last bucket of 2^31 + 1000 elements, against the same elements alone; 2^31 is a multiple of its size."""
     numel = 2**31 + 1000
@@ -176,6 +190,7 @@ def groups(sizes: Sizes, device: str) -> dict[str, Callable[[Sizes, str], None]]
         "bfloat16": check_bfloat16,
         "minmax": check_minmax,
         "slices": check_slices,
+        "figures": check_figures,
     }
     if sizes.many_elements and device == "cuda":
         chosen["many elements"] = check_many_elements

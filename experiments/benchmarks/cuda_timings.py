@@ -142,6 +142,7 @@ def bfloat16(x: Tensor) -> list[Timed]:
     payload, residual, numel = cuda_ext.encode_bfloat16(x), torch.zeros_like(x), x.numel()
     coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
     return [
+        Timed("bfloat16, torch's cast", 4 * numel + coded, lambda: x.to(torch.bfloat16)),
         Timed("bfloat16 encode", 4 * numel + coded, lambda: cuda_ext.encode_bfloat16(x)),
         Timed(
             "bfloat16 encode, feedback",
@@ -176,6 +177,7 @@ def by_width(x: Tensor) -> Iterator[tuple[float, list[Timed]]]:
     for elements_per_bit in (2, 8, 64):
         yield 1 / elements_per_bit, sparse(x, elements_per_bit)
     yield 16, bfloat16(x)
+    yield 32, [Timed("figures", x.nbytes, lambda: cuda_ext.gradient_figures([x], [0]))]
 
 
 def main() -> None:

@@ -1,0 +1,46 @@
+"""Figures of gradients on a GPU: those of the CPU but for rounding, the same in every call, without waiting."""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import library
+
+HAS_KERNELS = torch.cuda.is_available() and "cuda" in library.COMPILED_DEVICES
+
+pytestmark = pytest.mark.skipif(
+    not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
+    reason="there is no GPU, or the extension was built without CUDA",
+)
+
+NUMELS = [0, 1, 255, 512, 70_001, 1_000_003]
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def gradients(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(numel, generator=generator).to(dtype) for numel in NUMELS]
+
+
+@pytest.mark.parametrize("bucket_size", [100, 512, 2**40])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_figures(dtype: torch.dtype, bucket_size: int) -> None:
+    own, keys = gradients(dtype), range(3, 3 + len(NUMELS))
+    on_gpu = [gradient.cuda() for gradient in own]
+    ours = cuda_ext.gradient_figures(on_gpu, keys, bucket_size, seed=5)
+    expected = cuda_ext.gradient_figures(own, keys, bucket_size, seed=5)
+    assert ours.is_cuda
+    torch.testing.assert_close(ours.cpu(), expected, rtol=1e-4, atol=1e-3)
+    assert torch.equal(ours, cuda_ext.gradient_figures(on_gpu, keys, bucket_size, seed=5))
+
+
+def test_nothing_waits_for_the_gpu() -> None:
+    on_gpu = [gradient.cuda() for gradient in gradients()]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        cuda_ext.gradient_figures(on_gpu, range(len(on_gpu)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
