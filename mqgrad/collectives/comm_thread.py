@@ -14,8 +14,6 @@ On CUDA the thread has a stream of its own, or backward's kernels would queue be
 1. Whoever hands over a job records an event on its stream; the thread's stream waits for it.
 2. The future records an event on the thread's stream; whoever waits for it makes their stream wait for that event.
 3. ``run`` and ``drain`` do the same for memory that other threads read or free without a future.
-
-None of this has run on a GPU yet.
 """
 
 import concurrent.futures
