@@ -14,8 +14,9 @@ namespace mqgrad::cuda {
 //     quad 0: lane 0 has elements 0..3, lane 1 has 4..7, ... lane 31 has 124..127
 //     quad 1: lane 0 has elements 128..131, ...
 //
-// Codes go through shared memory, a byte each, where a lane picks up the groups of eight that the bit stream is made
-// of. A piece begins at a multiple of 32 elements from the start of the codes, hence at a multiple of four bytes.
+// Codes are written through shared memory, a byte each, where a lane picks up the groups of eight that the bit stream is
+// made of; how they are read is in cuda_lane_codes.h. A piece begins at a multiple of 32 elements from the start of the
+// codes, hence at a multiple of four bytes.
 constexpr int kQuads = 4;
 constexpr int kPerLane = 4 * kQuads;
 constexpr int kPiece = kLanes * kPerLane;
