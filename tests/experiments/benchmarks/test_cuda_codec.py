@@ -26,8 +26,9 @@ def test_a_dry_run_checks_and_times_everything(tmp_path: Path) -> None:
         "small": "ok",
         "timings": "ok",
     }
-    assert set(report["checks"]["small"]) >= {"uniform", "rotated", "sparse", "bfloat16", "minmax", "slices"}
-    assert {row["bits"] for row in report["rows"]} == {*range(1, 9), 16, 1 / 2, 1 / 8, 1 / 64}
+    checked = {"uniform", "rotated", "sparse", "bfloat16", "minmax", "slices", "figures"}
+    assert set(report["checks"]["small"]) >= checked
+    assert {row["bits"] for row in report["rows"]} == {*range(1, 9), 16, 32, 1 / 2, 1 / 8, 1 / 64}
 
 
 def test_a_difference_is_named_and_does_not_hide_the_other_checks(
