@@ -38,11 +38,10 @@ class OneBitCodec(VectorCodec):
         x_BL = whole(x).float().view(-1, self.bucket_size)
         positive_BL = x_BL >= 0
         count_B = positive_BL.sum(1)
-        sum_B = torch.where(positive_BL, x_BL, 0.0).sum(1)
         means_2B = torch.stack(
             [
-                (x_BL.sum(1) - sum_B) / (self.bucket_size - count_B).clamp(min=1),
-                sum_B / count_B.clamp(min=1),
+                torch.where(positive_BL, 0.0, x_BL).sum(1) / (self.bucket_size - count_B).clamp(min=1),
+                torch.where(positive_BL, x_BL, 0.0).sum(1) / count_B.clamp(min=1),
             ]
         )
         means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)

@@ -81,18 +81,21 @@ class GraVAC(FactorSearch, CompressorDefaults):
             self._measure(values, largest, work.layout)
         # 3.
         if self.sent == DENSE:
-            sent: torch.Tensor | slice = slice(None)
             work.layout.unpack(values, work.gradients)
             work.buffer.div_(step.transport.world_size)  # first: half precision could overflow
             step.transport.all_reduce_(work.buffer)
         else:
-            sent = torch.cat(_first(largest, work.layout, self.sent))
-            mean = average_elements(values, sent, step.transport)
+            indices = torch.cat(_first(largest, work.layout, self.sent))
+            mean = average_elements(values, indices, step.transport)
             work.layout.unpack(mean, work.gradients)
         # 4.
         with add_seconds(step.costs, "decode_seconds"):
-            if bool(work.buffer.isfinite().all()):
-                accumulated.remember_all_but(sent)
+            if not bool(work.buffer.isfinite().all()):
+                return
+            if self.sent == DENSE:
+                accumulated.remember_momentum()
+            else:
+                accumulated.remember_all_but(indices)
 
     def _begin_iteration(self, step: Step) -> None:
         self.iteration = step.iteration

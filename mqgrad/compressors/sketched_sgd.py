@@ -97,8 +97,9 @@ class SketchedSGD(CompressorDefaults):
         with add_seconds(step.costs, "decode_seconds"):
             mean, applied = self._apply(total, exact, candidates, layout, sketches)
             mean.div_(transport.world_size)
+            layout.unpack(mean, work.gradients)
             # 5.
-            if bool(total.isfinite().all()) and bool(exact.isfinite().all()):
+            if all(bool(x.isfinite().all()) for x in (total, exact, work.buffer)):
                 u[applied] = 0.0
                 v[applied] = 0.0
                 velocity.copy_(u)
@@ -107,8 +108,7 @@ class SketchedSGD(CompressorDefaults):
                         view.zero_()
                 accumulated.copy_(v)
             else:
-                mean.fill_(torch.nan)
-            layout.unpack(mean, work.gradients)
+                work.buffer.fill_(torch.nan)
 
     def _is_large(self, x: torch.Tensor) -> bool:
         return x.numel() >= self.min_numel

@@ -22,10 +22,17 @@ class Accumulated(NamedTuple):
     memories: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     """float32 [N] each: what to remember if nothing were sent, and where it is remembered."""
 
-    def remember_all_but(self, sent: torch.Tensor | slice) -> None:
+    def remember_all_but(self, sent: torch.Tensor) -> None:
         """Update the memories, zero at the elements that were sent."""
         for value, memory in self.memories:
             value[sent] = 0.0
+            memory.copy_(value)
+
+    def remember_momentum(self) -> None:
+        """Update the memories where everything was sent: nothing is left to send, and a momentum goes on. DGC masks
+        it where it would act on what was sent late, and nothing was."""
+        self.values.zero_()
+        for value, memory in self.memories:
             memory.copy_(value)
 
 
@@ -74,7 +81,7 @@ class Sparsified(CompressorDefaults, abc.ABC):
         # 3.
         with add_seconds(step.costs, "decode_seconds"):
             work.layout.unpack(mean, work.gradients)
-            if bool(mean.isfinite().all()):
+            if bool(work.buffer.isfinite().all()):  # which may be of half precision
                 accumulated.remember_all_but(indices)
 
 

@@ -83,7 +83,8 @@ def transcription(momentum: float | None) -> list[tuple[torch.Tensor, float]]:
         v = rest + g
         sent = torch.stack([top(row, factor) for row in v]) if factor > 1 else v
         rest = torch.where(sent != 0, 0.0, v)
-        u = torch.where(sent != 0, 0.0, u)
+        if factor > 1:  # where nothing is sent late there is no momentum to mask
+            u = torch.where(sent != 0, 0.0, u)
         results.append((sent.mean(0), factor))
         for theta in {low, high}:
             share = float(sum(top(row, theta).square().sum() for row in v) / v.square().sum())

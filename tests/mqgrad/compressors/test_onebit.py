@@ -30,6 +30,11 @@ def test_the_values_are_the_means_of_the_negatives_and_of_the_others() -> None:
     assert decoded.tolist() == [-2.0, -2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0] + [-1.0] * 8 + [0.0] * 8
 
 
+def test_a_small_mean_beside_a_large_one_is_not_lost() -> None:
+    x, codec = torch.tensor([1e4] * 511 + [-1e-4]), OneBitCodec(512)
+    assert codec.decode(codec.encode(x, 1), 512, 1)[-1] == x[-1]
+
+
 @given(seed=st.integers(0, 10_000), sparsity=st.floats(0, 0.99), shift=st.floats(-3, 3))
 def test_the_code_is_contractive(seed: int, sparsity: float, shift: float) -> None:
     generator = torch.Generator().manual_seed(seed)
