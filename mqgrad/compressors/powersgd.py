@@ -54,7 +54,7 @@ class PowerSGD(CompressorDefaults):
     residuals: dict[int, torch.Tensor] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """State: float32 [n, m] by parameter key."""
     factors: dict[int, torch.Tensor] = dataclasses.field(init=False, repr=False, default_factory=dict)
-    """State: the last Q, float32 [m, r] by parameter key."""
+    """State: the last Q, float32 [m, r] by parameter key; none where it was zero."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -137,7 +137,8 @@ class PowerSGD(CompressorDefaults):
         if bool(p.isfinite().all()) and bool(q.isfinite().all()):
             if self.error_feedback:
                 self.residuals[part.key] = part.matrix - mean
-            if self.warm_start:
+            self.factors.pop(part.key, None)
+            if self.warm_start and bool(q.any()):  # from zeros it would begin with the first unit vectors
                 self.factors[part.key] = q
         part.gradient.copy_(mean.view_as(part.gradient))  # last: the matrix may be a view of it
 
