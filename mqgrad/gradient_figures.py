@@ -72,4 +72,4 @@ class GradientFigures:
 
 
 def _norm_sq(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float32).square())
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())

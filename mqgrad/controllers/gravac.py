@@ -73,7 +73,8 @@ class GraVAC(WidthRule):
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """Measure, take a step of the search where one is due, and send what is good enough."""
         figures = (statistics.rank_norm_sq, statistics.gradient_noise, statistics.peak_energy)
-        if not usable(*figures, statistics.step_seconds):
+        trials = (figure for p in statistics.parameters for trial in p.trials for figure in trial)
+        if not usable(*figures, statistics.step_seconds, *trials):
             return None
         self._measure(statistics)
         self.made += 1

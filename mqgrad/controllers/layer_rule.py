@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import itertools
 from typing import ClassVar
 
 from ..statistics.interval import IntervalStatistics, ParameterStatistics
@@ -29,9 +30,8 @@ class LayerRule(Rule):
     def decide(self, statistics: IntervalStatistics) -> Width | list[Width]:
         """Observe one interval and return the width of each parameter; the last ones where a figure overflowed."""
         parameters = statistics.parameters
-        if all(usable(p.norm_sq, p.peak_energy) for p in parameters) and any(
-            p.norm_sq * p.peak_energy for p in parameters
-        ):
+        are_usable = all(usable(p.norm_sq, p.peak_energy, *itertools.chain(*p.trials)) for p in parameters)
+        if are_usable and any(p.norm_sq * p.peak_energy for p in parameters):
             self.layer_bits = self.choose(parameters)
         return list(self.layer_bits) or self.bits
 

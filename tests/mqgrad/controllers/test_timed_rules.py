@@ -1,6 +1,7 @@
 """Rules that weigh seconds against noise: each formula on statistics made by hand."""
 
 import dataclasses
+import math
 
 import pytest
 from intervals import BASE, statistics, widths_of
@@ -39,7 +40,7 @@ def test_goodput_maximises_efficiency_per_second() -> None:
 def test_goodput_knows_that_rotated_codes_err_less() -> None:
     slow = {"step_seconds": 10.0}
     assert widths_of("goodput:start=4", slow) == [4, 3]
-    assert widths_of("goodput:start=4", slow | {"coding": Coding(rotated=True)}) == [4, 1]
+    assert widths_of("goodput:start=4", slow | {"coding": Coding(rotated=(1, 2, 3))}) == [4, 1]
 
 
 @pytest.mark.parametrize("spec", ["goodput", "goodput:start=3"])
@@ -82,7 +83,7 @@ def test_goodput_goes_to_four_times_the_bits_at_most() -> None:
 
 def test_goodput_takes_fewer_bits_where_noise_is_repaid_and_more_where_adam_divides_by_it() -> None:
     slow = {"step_seconds": 0.18, "peak_energy": 200.0}
-    repaid, linear = Coding(rotated=True, feedback=True), Coding(rotated=True)
+    repaid, linear = Coding(rotated=(1, 2, 3), feedback=True), Coding(rotated=(1, 2, 3))
 
     def chosen(coding: Coding, update_exponent: float) -> int:
         return widths_of("goodput", slow | {"coding": coding, "update_exponent": update_exponent})[-1]
@@ -130,6 +131,21 @@ def test_gravac_goes_by_the_measured_gain_where_widths_were_tried() -> None:
     zero = dataclasses.replace(halves, norm_sq=0.0, trials=(Trial(0.0, 0.0),) * len(TIMED_WIDTHS))
     controller.decide(dataclasses.replace(interval, parameters=(zero,)))
     assert controller.gains == [1.0] * len(TIMED_WIDTHS)
+
+
+@pytest.mark.parametrize("spec", ["gravac:window=1", "l-greco"])
+def test_a_trial_that_overflowed_teaches_nothing(spec: str) -> None:
+    controller = make_controller(spec)
+    good = Trial(error_sq=1.0, norm_sq=2.0)
+    parameter = ParameterStatistics(
+        numel=9, norm_sq=2.0, peak_energy=1.0, trials=(good,) * len(controller.trial_widths)
+    )
+    controller.decide(dataclasses.replace(BASE, parameters=(parameter,), bits=8))
+    before = controller.state_dict()
+    trials = (Trial(math.inf, math.inf), *parameter.trials[1:])
+    overflowed = dataclasses.replace(parameter, trials=trials)
+    controller.decide(dataclasses.replace(BASE, parameters=(overflowed,), bits=8))
+    assert controller.state_dict() == before
 
 
 def test_gravac_takes_a_candidate_for_safe_only_where_the_gains_are_alike_either_way() -> None:
