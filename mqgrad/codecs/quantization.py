@@ -10,7 +10,7 @@ from ..widths import Width
 from .codec import Codec, Rounding
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class QuantizedTensor:
     """A tensor as it would travel: packed codes and scales."""
 
@@ -30,7 +30,7 @@ class QuantizedTensor:
         return self.payload.numel()
 
     def dequantize(self) -> torch.Tensor:
-        """Return the approximation in the original shape and dtype.
+        """Return the approximation in the original shape and dtype, in memory of its own.
 
         Raises:
             ValueError: if the payload is too short or too long for the shape, or not the one that was coded.
@@ -38,7 +38,7 @@ class QuantizedTensor:
         flat = self.codec.decode(self.payload, self.shape.numel(), self.bits)
         if self.checksum is not None:
             self._compare_checksum(self.checksum.to(self.payload.device))
-        return flat.to(self.dtype).reshape(self.shape)
+        return flat.to(self.dtype, copy=self.bits == 32).reshape(self.shape)  # there it is the payload itself
 
     def _compare_checksum(self, checksum: torch.Tensor) -> None:
         numel = self.shape.numel()

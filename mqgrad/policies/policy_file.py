@@ -14,6 +14,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import stat
 import zipfile
@@ -145,7 +146,7 @@ def _parse_document(path: Path, content: bytes | None) -> dict[str, Any]:
     assert content is not None
     if len(content) > MAX_DOCUMENT_BYTES:
         raise file_error(path, f"has a {DOCUMENT} of more than {MAX_DOCUMENT_BYTES} bytes")
-    document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise file_error(path, f"has a {DOCUMENT} that does not say it is a {FORMAT}")
     version = document.pop("version", None)
@@ -180,6 +181,11 @@ def _array_bytes(array: Array) -> bytes:
     contiguous = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     np.lib.format.write_array(file, contiguous, version=(1, 0), allow_pickle=False)
     return file.getvalue()
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else _refuse_constant(digits)
 
 
 def _refuse_constant(name: str) -> float:

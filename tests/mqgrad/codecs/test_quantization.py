@@ -55,6 +55,15 @@ def test_unknown_rounding_and_bucket_size_are_refused() -> None:
         mqgrad.quantize(torch.zeros(4), 4, bucket_size=7)
 
 
+@pytest.mark.parametrize("bits", [1 / 4, 4, 16, 32])
+def test_what_is_done_to_the_approximation_leaves_the_code_as_it_was(bits: float) -> None:
+    coded = mqgrad.quantize(torch.linspace(-1, 1, 100), bits)
+    first = coded.dequantize()
+    expected = first.clone()
+    first.zero_()
+    assert torch.equal(coded.dequantize(), expected)
+
+
 def test_importing_mqgrad_brings_in_no_training_packages() -> None:
     import subprocess
     import sys
