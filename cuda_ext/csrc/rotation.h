@@ -16,7 +16,10 @@ namespace mqgrad {
 // nearest to u_i, what is decoded is scale * D H c:
 //
 //   contractive   scale = unit / n * <u, c> / |c|^2    the least error (the biased form of DRIVE)
-//   unbiased      scale = unit / n * |u|^2 / <u, c>    E decode(encode(x)) = x over the random rotations (EDEN)
+//   unbiased      scale = unit / n * |u|^2 / <u, c>    E <decode(encode(x)), x> = |x|^2 over the random rotations (EDEN)
+//
+// Over all rotations E decode(encode(x)) is then x. H D are few of them: that holds where many elements count, not where two
+// or three of a bucket do.
 //
 // Vargaftik et al., DRIVE (NeurIPS 2021) and EDEN (ICML 2022). They take the unit from the norm. From the sum of magnitudes
 // it costs one addition an element, and no square of a gradient leaves the range of fp32.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mqgrad.codecs.codec import Codec, Rounding
-from mqgrad.codecs.quantization_noise import ROTATED_NOISE
+from mqgrad.codecs.rotation import FEW_BITS
 from mqgrad.codecs.vector_codec import VectorCodec
 from mqgrad.compressors import Quantized
 from mqgrad.widths import Width
@@ -88,6 +88,6 @@ def _kind(bits: Width) -> str:
     """The hook's code at a width."""
     if bits < 1:
         return "sparse"
-    if bits in ROTATED_NOISE:
+    if bits in FEW_BITS:
         return "rotated"
     return "bfloat16" if bits == 16 else "nearest"

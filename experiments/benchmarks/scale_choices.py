@@ -22,8 +22,7 @@ from gradient_sources import Source, recorded, synthetic
 from rate_distortion import Code, measure, send_coded, sent_as
 
 from mqgrad.codecs.codec import Codec
-from mqgrad.codecs.quantization_noise import ROTATED_NOISE
-from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
+from mqgrad.codecs.rotation import FEW_BITS, FewBitsRotated, RotationCodec
 from mqgrad.experiments.provenance import script_origin
 
 BUCKET_SIZE = 512  # the default
@@ -58,7 +57,7 @@ def measure_places(source: Source) -> list[Row]:
     """NMSE by where the scale is put, 512 elements each."""
     rows: list[Row] = []
     for bits in WIDTHS:
-        errors = rotated_errors(source, bits) if bits in ROTATED_NOISE else nearest_errors(source, bits)
+        errors = rotated_errors(source, bits) if bits in FEW_BITS else nearest_errors(source, bits)
         rows += [
             {"source": source.name, "bits": bits, "place": place, "nmse": e} for place, e in errors.items()
         ]

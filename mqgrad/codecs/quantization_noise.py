@@ -8,41 +8,40 @@ from mqgrad import cuda_ext
 
 from ..widths import Width
 
-ROTATED_NOISE: dict[Width, float] = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358}
-"""γ = E‖Q(v) − v‖²/‖v‖² of the unbiased rotated code for a dense v, at the widths where the default compressor uses
-it: D/(1 − D), D the error of a Gaussian's best codebook (Max 1960): 1 − 2/π, 0.1175 and 0.0345 (EDEN, ICML 2022)."""
-
-ROTATED_GAMMA: dict[Width, float] = {**ROTATED_NOISE, 4: 0.0096}
-"""The same at all widths that can be rotated; D is 0.0095 at 4 bits."""
+ROTATED_GAMMA: dict[Width, float] = {1: math.pi / 2 - 1, 2: 0.1331, 3: 0.0358, 4: 0.0096}
+"""γ = E‖Q(v) − v‖²/‖v‖² of the unbiased rotated code for a dense v, at the widths that can be rotated: D/(1 − D), D
+the error of a Gaussian's best codebook (Max 1960): 1 − 2/π, 0.1175, 0.0345 and 0.0095 (EDEN, ICML 2022)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Coding:
     """How a compressor codes: what noise to expect, and what becomes of it."""
 
-    rotated: bool = False
-    """Whether 1-3 bits are rotated codes; else they are uniform levels."""
+    rotated: tuple[Width, ...] = ()
+    """Widths of rotated codes; the others from 1 to 8 bits have uniform levels."""
     recoded: bool = False
     """Whether the ranks' mean is coded once more, as in shards."""
     feedback: bool = False
     """Whether what a code leaves out is sent later."""
 
 
-def quantization_noise(bits: Width, norm_sq: float, peak_energy: float, *, rotated: bool) -> float:
+def quantization_noise(
+    bits: Width, norm_sq: float, peak_energy: float, *, rotated: tuple[Width, ...]
+) -> float:
     """Expected squared error of a code on a gradient with these figures: uniform levels, but sparse below one bit and
-    on request rotated at 1-3 bits, as in the default compressor.
+    rotated at the widths that are named.
 
     A sparse code below one bit is biased, and feedback sends later what it leaves out: it counts as the unbiased code
     that contracts as much. Uniform levels with nearest rounding count as the stochastic ones, which err more, but
-    never as worse than three rotated bits.
+    never as worse than the most bits that are rotated.
     """
     if bits < 1:
         return sparse_noise(bits) * norm_sq
     if not rotated:
         return uniform_noise(peak_energy, bits)
-    if bits in ROTATED_NOISE:
-        return ROTATED_NOISE[bits] * norm_sq
-    return min(uniform_noise(peak_energy, bits), ROTATED_NOISE[3] * norm_sq)
+    if bits in rotated:
+        return ROTATED_GAMMA[bits] * norm_sq
+    return min(uniform_noise(peak_energy, bits), ROTATED_GAMMA[rotated[-1]] * norm_sq)
 
 
 def uniform_noise(peak_energy: float, bits: Width) -> float:

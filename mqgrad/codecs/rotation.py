@@ -11,10 +11,12 @@ from mqgrad.cuda_ext import Vector
 
 from ..widths import Width
 from .codec import Codec
-from .quantization_noise import ROTATED_GAMMA, ROTATED_NOISE
+from .quantization_noise import ROTATED_GAMMA
 from .vector_codec import VectorCodec
 
 ROTATED_WIDTHS = tuple(ROTATED_GAMMA)
+FEW_BITS: tuple[Width, ...] = (1, 2, 3)
+"""Widths at which the default compressor rotates."""
 SMALLEST_BLOCK = 64
 """Fewer elements are not nearly Gaussian after the transform, and their error is not that of the codebook."""
 
@@ -141,7 +143,7 @@ class FewBitsRotated(VectorCodec):
 
     def at(self, bits: Width) -> VectorCodec:
         """The codec of a width."""
-        return self.rotation if bits in ROTATED_NOISE else self.others
+        return self.rotation if bits in FEW_BITS else self.others
 
     def payload_bytes(self, numel: int, bits: Width) -> int:
         return self.at(bits).payload_bytes(numel, bits)

@@ -23,7 +23,7 @@ from .feedback import ErrorFeedback, FeedbackGain, Residual
 from .gathered import Gathered
 from .gradient_vector import GradientVector
 from .push_pull import PushPull
-from .runs import Run
+from .runs import Run, shard_runs
 from .shard_feedback import ShardFeedback
 from .topology import CodedTopologyName, Topology, check_topology, gathers, make_topology
 
@@ -140,14 +140,14 @@ class CodedMean(abc.ABC):
         return make_topology("star" if self.topology == "star" else "sharded")
 
     @property
-    def rotates_few_bits(self) -> bool:
-        """Most codes have uniform levels."""
-        return False
+    def rotated_widths(self) -> tuple[Width, ...]:
+        """None: most codes have uniform levels."""
+        return ()
 
     def coding(self, world_size: int) -> Coding:
         """What noise to expect of it; see :meth:`Compressor.coding`."""
         return Coding(
-            rotated=self.rotates_few_bits,
+            rotated=self.rotated_widths,
             recoded=not gathers(self.topology, world_size),
             feedback=self.error_feedback,
         )
@@ -158,17 +158,17 @@ class CodedMean(abc.ABC):
         return len(self.push_feedback)
 
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
-        """Coded shard by shard, as on the way to their owners; see :meth:`Compressor.tried`."""
+        """Coded in as many parts as on the way to the other ranks; see :meth:`Compressor.tried`."""
         if bits not in self.widths:
             return None
         if bits == 32:
             return [gradient.reshape(-1) for gradient in work.gradients]
         codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
         decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
-        for start in range(0, layout.numel, layout.shard_numel):
-            shard = slice(start, start + layout.shard_numel)
-            payload = codec.encode(self._coded_from(vector.part(shard), bits), bits)
-            codec.decode_into_(decoded[shard], payload, bits)
+        in_shards = not gathers(self.topology, layout.numel // layout.shard_numel)
+        for (run,) in shard_runs(layout, bits, None, in_shards=in_shards):
+            payload = codec.encode(self._coded_from(vector.part(run.part), bits), bits)
+            codec.decode_into_(decoded[run.part], payload, bits)
         return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:

@@ -16,8 +16,7 @@ import dataclasses
 import functools
 
 from ..codecs.codec import Codec, Rounding
-from ..codecs.quantization_noise import ROTATED_NOISE
-from ..codecs.rotation import FewBitsRotated
+from ..codecs.rotation import FEW_BITS, FewBitsRotated
 from ..codecs.vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
@@ -59,12 +58,12 @@ class Quantized(CodedMean):
         return tuple(bits for bits in self.widths if bits >= 1)
 
     @property
-    def rotates_few_bits(self) -> bool:
-        return self.rounding == "nearest"
+    def rotated_widths(self) -> tuple[Width, ...]:
+        return FEW_BITS if self.rounding == "nearest" else ()
 
     @property
     def codec(self) -> VectorCodec:
-        return _codec(self.bucket_size, self.rounding, self.rotates_few_bits)
+        return _codec(self.bucket_size, self.rounding)
 
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
@@ -74,16 +73,16 @@ class Quantized(CodedMean):
         alpha, beta = super(Quantized, self).coefficients(gain, bits)
         if not 1 <= bits <= 8:
             return alpha, beta
-        if bits in ROTATED_NOISE and self.rotates_few_bits:
+        if bits in self.rotated_widths:
             alpha, beta = rotated_coefficients(bits)
         return (alpha if of_moves else min(alpha, self.feedback_gain)), beta
 
 
 @functools.lru_cache(typed=True)
-def _codec(bucket_size: int, rounding: Rounding, rotates_few_bits: bool) -> VectorCodec:
+def _codec(bucket_size: int, rounding: Rounding) -> VectorCodec:
     """One for all buckets and iterations."""
     codec = Codec(bucket_size=bucket_size, rounding=rounding)
-    return FewBitsRotated(others=codec) if rotates_few_bits else codec
+    return FewBitsRotated(others=codec) if rounding == "nearest" else codec
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

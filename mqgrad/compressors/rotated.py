@@ -27,7 +27,8 @@ class Rotated(CodedMean):
     """
 
     unbiased: bool = False
-    """Scale for no bias instead of for the least error; then best with ``error_feedback=false``."""
+    """Scale for no bias instead of for the least error. Without bias are dense buckets: of a parameter of a few
+    elements, or one whose elements are mostly zero, error feedback has to send later what never arrives."""
 
     def __post_init__(self) -> None:
         super(Rotated, self).__post_init__()  # slots make a new class, which super() alone does not find
@@ -39,8 +40,8 @@ class Rotated(CodedMean):
         return rotation_codec(self.bucket_size, unbiased=self.unbiased)
 
     @property
-    def rotates_few_bits(self) -> bool:
-        return True
+    def rotated_widths(self) -> tuple[Width, ...]:
+        return ROTATED_WIDTHS
 
     def learns_gain(self, bits: Width) -> bool:
         return False

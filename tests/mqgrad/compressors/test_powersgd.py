@@ -129,3 +129,21 @@ def test_a_gradient_of_zeros_does_not_stop_later_ones() -> None:
         return norms
 
     assert run_ranks(rank_main)[0] == pytest.approx([0.0, 64.0])
+
+
+def test_a_gradient_of_zeros_leaves_a_random_start_to_a_matrix_whose_first_row_and_column_are_zero() -> None:
+    """From a Q of zeros, orthonormal columns would be the first unit vectors, and see nothing of such a matrix."""
+    matrix = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    matrix[0] = matrix[:, 0] = 0.0
+
+    def rank_main(rank: int) -> float:
+        model = nn.Linear(64, 64, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor="powersgd:1")
+        ddp = models.compressed_ddp(model, state)
+        for scale in (0.0, 1.0):
+            model.zero_grad()
+            (scale * (ddp(torch.eye(64)) * matrix).sum()).backward()
+        state.close()
+        return float(model.weight.grad.norm())
+
+    assert min(run_ranks(rank_main)) > 1.0

@@ -7,8 +7,10 @@ from ranks import run_cases, run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.codecs.quantization_noise import ROTATED_NOISE, quantization_noise, sparse_noise
+from mqgrad.codecs.quantization_noise import ROTATED_GAMMA, quantization_noise, sparse_noise
+from mqgrad.codecs.rotation import FEW_BITS, ROTATED_WIDTHS
 from mqgrad.compressors import Quantized
+from mqgrad.compressors.rotated import Rotated
 from mqgrad.controllers import make_controller
 from mqgrad.policies.observation import ObservationSchema, Observer
 from mqgrad.statistics.interval import IntervalStatistics
@@ -51,7 +53,7 @@ def test_every_rank_ends_with_the_same_bytes_and_few_are_sent(world_size: int) -
 
     numel = sum(p.numel() for p in models.small_model(width=256).parameters())
     whole = 2 * (world_size - 1) / world_size * numel / 8  # bytes at one bit
-    agreement = (world_size - 1) * 5 * 8
+    agreement = (world_size - 1) * 6 * 8
     cases = [(1 / 2,), (1 / 16,), (1 / 64,)]
     for (bits,), results in run_cases(rank_main, cases, world_size).items():
         assert len({tuple(gradients) for gradients, _, _ in results}) == 1
@@ -174,15 +176,25 @@ def test_state_travels_at_a_width_below_one() -> None:
 
 
 def test_noise_rises_as_the_width_falls() -> None:
-    noises = [quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=True) for bits in WIDTHS]
+    noises = [quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=FEW_BITS) for bits in WIDTHS]
     assert noises == sorted(noises, reverse=True)
     statistics = make_interval()
     assert statistics.quantization_noise(1 / 4) == pytest.approx(sparse_noise(1 / 4) * (1 + 4 * 0.5) / 4)
 
 
-@pytest.mark.parametrize(("bits", "noise"), ROTATED_NOISE.items())
-def test_the_noise_of_few_bits_is_that_of_the_default_code(bits: int, noise: float) -> None:
-    x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), Quantized().codec
+@pytest.mark.parametrize(
+    ("compressor", "bits"),
+    [
+        *((Quantized(), bits) for bits in FEW_BITS),
+        *((Rotated(unbiased=True), bits) for bits in ROTATED_WIDTHS),
+    ],
+)
+def test_the_noise_of_few_bits_is_that_of_the_rotated_code(
+    compressor: Quantized | Rotated, bits: int
+) -> None:
+    x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), compressor.codec
+    noise = quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=compressor.coding(2).rotated)
+    assert noise == ROTATED_GAMMA[bits]
     sent = codec.decode(codec.encode(x, bits, seed=1), x.numel(), bits)
     assert float((sent - x).square().sum() / x.square().sum()) == pytest.approx(noise, rel=0.05)
 

@@ -110,6 +110,29 @@ def test_an_overflow_is_seen_by_all_and_remembered_by_none(spec: str) -> None:
     assert finite == [[True, False, True, True]] * 2
 
 
+@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05,momentum=0", "sketched-sgd:0.05,momentum=0"])
+def test_what_a_half_precision_bucket_cannot_hold_is_remembered(spec: str) -> None:
+    """A memory outgrows float16 long before a gradient does: it stays as it was, until a loss scaler steps back."""
+
+    def rank_main(rank: int) -> tuple[list[bool], bool]:
+        model = torch.nn.Linear(WIDTH, 1, bias=False).half()
+        compressor = mqgrad.make_compressor(spec)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor=compressor)
+        ddp = models.compressed_ddp(model, state)
+        memory = compressor.memory if spec.startswith("top-k") else compressor.accumulated
+        finite, kept = [], []
+        for _ in range(4):
+            model.zero_grad()
+            ddp(torch.full((1, WIDTH), 3e4).half()).sum().backward()
+            finite.append(bool(model.weight.grad.isfinite().all()))
+            kept += memory.state_dict().values()
+        state.close()
+        return finite, torch.equal(kept[1], kept[3])
+
+    # The third time, 9e4 are to be sent.
+    assert run_ranks(rank_main) == [([True, True, False, False], True)] * 2
+
+
 @pytest.mark.parametrize("index", [-1, 1024, 2**31 - 1, -(2**31)])
 def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) -> None:
     none = torch.empty(0, dtype=torch.int64)

@@ -81,3 +81,18 @@ def test_elements_that_do_not_fill_a_bucket_are_tried_as_if_they_did(spec: str) 
     work = BucketWork(gradient, [gradient], layout)
     (values,) = mqgrad.make_compressor(f"{spec}:bucket_size=32").tried(work, 1)
     assert torch.equal(values, gradient)
+
+
+@pytest.mark.parametrize(("world_size", "parts"), [(2, 1), (4, 4)])
+def test_elements_compete_below_one_bit_where_they_do_on_the_way_to_the_others(
+    world_size: int, parts: int
+) -> None:
+    """With two ranks codes are gathered, and the whole bucket is one; with more it is coded shard by shard."""
+    noise = torch.randn(4096, generator=torch.Generator().manual_seed(0))
+    small, large = noise[:2048] / 100, noise[2048:].clone()
+    layout = layout_of([small, large], bucket_size=512, world_size=world_size)
+    tried = mqgrad.make_compressor("quantized").tried(BucketWork(small, [small, large], layout), 1 / 16)
+    vector = layout.pack([small, large])
+    coded = [Codec().decode(Codec().encode(part, 1 / 16), len(part), 1 / 16) for part in vector.chunk(parts)]
+    assert all(map(torch.equal, tried, layout.views(torch.cat(coded))))
+    assert bool(tried[0].any()) == (parts == 4)

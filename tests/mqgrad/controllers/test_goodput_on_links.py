@@ -28,7 +28,7 @@ INTERVAL = dataclasses.replace(
     gradient_signal=0.6,
     gradient_noise=0.8,
     peak_energy=9.6 * 1.1,
-    coding=Coding(rotated=True, feedback=True),
+    coding=Coding(rotated=(1, 2, 3), feedback=True),
 )
 
 
