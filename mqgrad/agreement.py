@@ -14,7 +14,12 @@ from .statistics.interval import IntervalStatistics, ParameterStatistics
 from .statistics.rank import RankStatistics
 from .widths import Width, Widths, as_width, format_width
 
-_FIELDS = ("configuration", "iteration", "bit width", "reported losses", "residuals")
+_FIELDS = ("configuration", "iteration", "bit width", "announced iterations", "reported losses", "residuals")
+_CALLS = {
+    "announced iterations": "step(), set_width() and begin_interval()",
+    "reported losses": "step(), take_statistics() and mark()",
+}
+"""What a script may not have called alike, by field."""
 _DIGESTS_FROM = 2.0**48
 """No width is as large: what stands in for several of them is."""
 
@@ -41,16 +46,18 @@ class Agreement:
         self._configuration = configuration
         self._digest = _digest(configuration)
 
-    def start_check(self, *, iteration: int, bits: Widths, losses: int, residuals: int) -> Pending[None]:
+    def start_check(
+        self, *, iteration: int, bits: Widths, announced: int, losses: int, residuals: int
+    ) -> Pending[None]:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. So wherever ranks may come to disagree, this comes first: 40 bytes.
+        decoded as something else. So wherever ranks may come to disagree, this comes first: 48 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
         """
-        mine = [self._digest, iteration, _as_number(bits), losses, residuals]
+        mine = [self._digest, iteration, _as_number(bits), announced, losses, residuals]
         row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
         return self._transport.start_all_gather(row).then(self._compare)
 
@@ -61,9 +68,7 @@ class Agreement:
 
     def _message(self, field: str, values: tuple[float, ...]) -> str:
         shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in enumerate(values))
-        calls = (
-            "step(), take_statistics() and mark()" if field == "reported losses" else "step() and set_width()"
-        )
+        calls = _CALLS.get(field, "step() and set_width()")
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
             f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call {calls} "

@@ -31,8 +31,9 @@ class Iteration:
     """The iteration under way on one rank: opened, averaged bucket by bucket, closed; and then the next.
 
     1. If an interval has ended, the :meth:`mqgrad.CompressionState.step` before it opens it: the ranks compare
-       configuration, iteration and width, 40 bytes each. (So they do in the first three iterations after construction
-       and loading, and without a controller in all of them, where the first bucket opens it.)
+       configuration, iteration and width, 48 bytes each. (So they do in the first three iterations after construction
+       and loading, and without a controller where the caller announces an interval, or else in every iteration, where
+       the first bucket opens it.)
     2. Then they exchange the interval's statistics; rank 0's controller decides and broadcasts the width, in force
        from this iteration on. All of that goes on during forward: the training loop never waits for it.
     3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
@@ -83,6 +84,14 @@ class Iteration:
         self.is_direct = False
         """Whether :meth:`open_direct` has opened it."""
         self._checks_left = _CHECKED_AT_FIRST
+        self.announced_left = 0
+        """Iterations that are left of those that :meth:`announce` was told of."""
+
+    def announce(self, iterations: int) -> None:
+        """The caller, who decides, leaves the width as it is for so many iterations: ranks check that they agree
+        before the first of them, and not in each."""
+        self.announced_left = iterations
+        self._checks_left = max(self._checks_left, 1)
 
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
         """Begin to average a bucket of an iteration, or a round of ``period``; the end of the last one closes it."""
@@ -148,15 +157,19 @@ class Iteration:
         """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
 
         At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
-        where a script that treats ranks differently is found out; and without a controller in all of them, as any may
-        follow a request. In between, only what rank 0 has sent can change a width. Iterations are counted
-        where they end: to report one is what a rank may forget.
+        where a script that treats ranks differently is found out; and without a controller in all that have not been
+        announced, as any may follow a request. In between, only what rank 0 has sent can change a width. Iterations
+        are counted where they end: to report one is what a rank may forget.
         """
-        return (
-            self._decisions.controller is None
-            or self._checks_left > 0
-            or self._measured.iterations_closed >= self._decisions.interval
-        )
+        if self._checks_left > 0 or not self.is_settled:
+            return True
+        decides = self._decisions.controller is not None
+        return decides and self._measured.iterations_closed >= self._decisions.interval
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody can ask for another width before the next iteration."""
+        return self._decisions.controller is not None or self.announced_left > 0
 
     def open(self) -> None:
         """Check agreement if that is due and, where an interval has ended, decide; unless that has been done."""
@@ -188,6 +201,7 @@ class Iteration:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._decisions.bits,
+            announced=self.announced_left,
             losses=self._measured.reported,
             residuals=self._compressor.num_residuals,
         )
@@ -197,9 +211,9 @@ class Iteration:
             agreed.wait()
 
     def _may_overlap_check(self) -> bool:
-        """Whether a plain bucket follows at once; with a controller, the check overlaps forward instead."""
+        """Whether a plain bucket follows at once; where the width is settled, the check overlaps forward instead."""
         is_plain = self._compressor.is_plain(self._decisions.bits)
-        return is_plain and self._decisions.controller is None and self._transport.world_size > 1
+        return is_plain and not self.is_settled and self._transport.world_size > 1
 
     def _decide(self) -> None:
         stopwatch.settle()
@@ -235,6 +249,7 @@ class Iteration:
         """End the iteration, or the round of ``period``, that is open: all its buckets have their means."""
         self._is_open = self.is_direct = False
         self._checks_left = max(self._checks_left - 1, 0)
+        self.announced_left = max(self.announced_left - 1, 0)
         self._clock.end_wait()
         if is_measured or self._measured.totals.iterations == 0:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
@@ -247,7 +262,7 @@ class Iteration:
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""
         self._is_open = self.is_direct = False
-        self._checks_left = _CHECKED_AT_FIRST
+        self._checks_left, self.announced_left = _CHECKED_AT_FIRST, 0
 
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""

@@ -45,8 +45,8 @@ class CompressionState:
 
     Args:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
-            (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width`. It remembers the run:
-            give another state another object, as with compressors.
+            (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width` and
+            :meth:`begin_interval`. It remembers the run: give another state another object, as with compressors.
         process_group: ranks to average over; the default group if None.
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
@@ -171,14 +171,8 @@ class CompressionState:
 
     @property
     def interval(self) -> int:
-        """Iterations of the current interval; may be set where no controller decides (else a RuntimeError), to a
-        whole number of at least 1 (else a ValueError)."""
+        """Iterations of the current interval."""
         return self._decisions.interval
-
-    @interval.setter
-    def interval(self, iterations: int) -> None:
-        self._refuse_with_controller("setting interval")
-        self._decisions.interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
 
     @property
     def period(self) -> int:
@@ -227,7 +221,7 @@ class CompressionState:
 
     def _begin_round(self) -> None:
         self._measured.end_round(self.interval)
-        if self.controller is not None and self._iteration.is_check_due:
+        if self._iteration.is_settled and self._iteration.is_check_due:
             self._thread.post(self._iteration.open)  # during forward
 
     def _end_without_last(self) -> None:
@@ -287,15 +281,41 @@ class CompressionState:
     def set_width(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
 
+        As it may be called at any time, ranks then check that they agree in every iteration, and wait for it; see
+        :meth:`begin_interval`.
+
         Args:
             bits: one width, or after the first iteration one for each of :attr:`parameters`.
 
         Raises:
-            RuntimeError: where a controller decides.
+            RuntimeError: where a controller decides, or within an interval that has been announced.
             ValueError: for an unknown width, or a wrong number of widths.
         """
         self._refuse_with_controller("set_width()")
+        self._refuse_within_interval("set_width()")
         self._decisions.request(bits, len(self._layouts.parameters))
+
+    def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
+        """Use a width for the next iterations, where no controller decides; the same values on every rank.
+
+        What they cost and showed is what :meth:`take_statistics` then returns. As with a controller, ranks check that
+        they agree where such an interval begins, beside forward, and not in each of its iterations.
+
+        Args:
+            iterations: of the interval, at least 1. The gradient is looked at in the last.
+            bits: as in :meth:`set_width`.
+
+        Raises:
+            RuntimeError: where a controller decides, or within such an interval.
+            ValueError: for an unknown width, a wrong number of widths or no whole number of iterations.
+        """
+        self._refuse_with_controller("begin_interval()")
+        self._refuse_within_interval("begin_interval()")
+        interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
+        self._decisions.request(bits, len(self._layouts.parameters))
+        self._decisions.interval = interval
+        self._iteration.announce(interval)
+        self._thread.post(self._iteration.open)  # during forward
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
@@ -314,6 +334,14 @@ class CompressionState:
             raise RuntimeError(
                 f"{call} on rank {self._transport.rank}: the controller, {type(self.controller).__name__}, decides; "
                 "to choose widths yourself, construct CompressionState without one"
+            )
+
+    def _refuse_within_interval(self, call: str) -> None:
+        """In its iterations nothing would tell the ranks that they differ."""
+        if self._iteration.announced_left > 0:
+            raise RuntimeError(
+                f"{call} on rank {self._transport.rank}: {self._iteration.announced_left} iterations are left of the "
+                "interval that begin_interval() has begun"
             )
 
     def __reduce__(self) -> NoReturn:

@@ -11,9 +11,16 @@ from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
 from mqgrad.statistics.interval import Trial
 from mqgrad.statistics.rank import RankStatistics
 
-CHECKED = {"configuration": "settings", "iteration": 7, "bits": 4, "losses": 2, "residuals": 8}
+CHECKED = {
+    "configuration": "settings",
+    "iteration": 7,
+    "bits": 4,
+    "announced": 0,
+    "losses": 2,
+    "residuals": 8,
+}
 MIXED = (2, 8, 32)
-RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "coding": Coding(rotated=True)}
+RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "coding": Coding(rotated=(1, 2, 3))}
 
 
 def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:
@@ -40,6 +47,7 @@ def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:
     [
         ({"iteration": 6}, "about the iteration (rank 0: 7, rank 1: 7, rank 2: 6)"),
         ({"bits": 1 / 64}, "about the bit width (rank 0: 4, rank 1: 4, rank 2: 1/64)"),
+        ({"announced": 5}, "about the announced iterations (rank 0: 0, rank 1: 0, rank 2: 5)"),
         ({"losses": 1}, "about the reported losses (rank 0: 2, rank 1: 2, rank 2: 1)"),
         ({"residuals": 0}, "about the residuals (rank 0: 8, rank 1: 8, rank 2: 0)"),
         (
@@ -63,13 +71,15 @@ def test_calls_that_may_have_made_the_difference_are_named() -> None:
     """One rank's take_statistics() forgets its losses, and its mark() has its first iteration counted."""
     for told, _ in answers({}, {"losses": 0}):
         assert "call step(), take_statistics() and mark() alike" in told
+    for told, _ in answers({}, {"announced": 3}):
+        assert "call step(), set_width() and begin_interval() alike" in told
     for told, _ in answers({}, {"bits": 8}):
         assert "call step() and set_width() alike" in told
 
 
 @pytest.mark.parametrize("bits", [4, 32, 1 / 64, MIXED])
-def test_ranks_that_agree_send_40_bytes_to_each_other(bits: Any) -> None:
-    assert answers(*[{"bits": bits}] * 3) == [("", 40 * 2)] * 3
+def test_ranks_that_agree_send_48_bytes_to_each_other(bits: Any) -> None:
+    assert answers(*[{"bits": bits}] * 3) == [("", 48 * 2)] * 3
 
 
 def test_the_same_widths_in_another_order_are_others() -> None:

@@ -178,7 +178,7 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
         for call in (
             lambda: state.set_width(8),
             state.take_statistics,
-            lambda: setattr(state, "interval", 5),
+            lambda: state.begin_interval(5, 8),
         ):
             with pytest.raises(RuntimeError, match=r"on rank 0.*FixedBits, decides"):
                 call()
@@ -190,8 +190,9 @@ def test_a_hook_registered_twice_and_wrong_arguments_are_refused() -> None:
         other.close()
         state.close()
         own = mqgrad.CompressionState()
-        with pytest.raises(ValueError, match="width 9"):
-            own.set_width(9)
+        for call in (lambda: own.set_width(9), lambda: own.begin_interval(5, 9)):
+            with pytest.raises(ValueError, match="width 9"):
+                call()
         own.close()
 
     run_ranks(rank_main, world_size=1)
@@ -209,7 +210,7 @@ def test_an_interval_that_is_no_number_of_iterations_is_refused() -> None:
                 mqgrad.CompressionState(Scripted([4], opening=interval))
         state = mqgrad.CompressionState(interval=3)
         with pytest.raises(ValueError, match=f"on rank 0 {interval!r}: it must"):
-            state.interval = interval
+            state.begin_interval(interval, 4)
         assert state.interval == 3
         state.close()
 

@@ -26,9 +26,7 @@ class CompressedInterval:
     def begin(self, iterations: int, bits: Width | None) -> None:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
         if bits is not None:
-            self._compression.set_width(bits)
-            # gradient figures are taken at the last iteration of an interval
-            self._compression.interval = iterations // self._compression.period
+            self._compression.begin_interval(iterations // self._compression.period, bits)
         self._before = dataclasses.replace(self._compression.totals)
         self._losses = []
         self._compression.mark()
