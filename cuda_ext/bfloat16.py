@@ -58,6 +58,7 @@ def _encode(x: Vector, residual: Tensor | None, alpha: float, beta: float, out: 
         checks.require_floats("residual", residual, numel, x.device)
         checks.require_coefficients(alpha, beta)
         scattered.require_apart("residual", residual, x)
+    library.note_written(out, residual)
     library.kernels(x.device, reference_bfloat16).encode_bfloat16_into(
         out, *scattered.pieces(x), residual, numel, alpha, beta
     )
@@ -92,6 +93,7 @@ def reduce_encode_bfloat16(
     checks.require_coefficients(alpha, beta)
     out = checks.payload_out(out, 2 * numel, payloads.device)
     checks.require_apart("out", out, payloads=payloads, residual=residual)
+    library.note_written(out, residual)
     library.kernels(payloads.device, reference_bfloat16).reduce_encode_bfloat16_into(
         out, payloads, residual, numel, alpha, beta
     )
@@ -117,9 +119,9 @@ def decode_bfloat16_into(out: Vector, payload: Tensor) -> None:
     if not scattered.is_writable(out, payload):
         out.copy_(decode_bfloat16(payload, numel))
         return
-    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(
-        *scattered.pieces(out), payload, numel
-    )
+    tensors, offsets = scattered.pieces(out)
+    library.note_written(*tensors)
+    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(tensors, offsets, payload, numel)
 
 
 def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
@@ -132,7 +134,9 @@ def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
         decode_bfloat16_mean_into(mean, payloads)
         out.copy_(mean)
     elif library.has_kernels(payloads.device):
-        torch.ops.mqgrad.decode_bfloat16_mean_into(*scattered.pieces(out), payloads, numel)
+        tensors, offsets = scattered.pieces(out)
+        library.note_written(*tensors)
+        torch.ops.mqgrad.decode_bfloat16_mean_into(tensors, offsets, payloads, numel)
     else:
         out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
 
@@ -147,6 +151,7 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     checks.require_payload(payload, 2 * accumulator.numel())
     payload = payload.contiguous()
     checks.require_apart("accumulator", accumulator, payload=payload)
+    library.note_written(accumulator)
     library.kernels(payload.device, reference_bfloat16).decode_bfloat16_add_(accumulator, payload)
 
 

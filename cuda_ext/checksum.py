@@ -33,6 +33,7 @@ def write_checksums_(
     parts = _covered_parts(messages, lengths, covered)
     if not messages.is_contiguous():
         raise ValueError("messages are written in place and must be contiguous")
+    library.note_written(messages)
     _kernels(messages.device).write_checksums_(messages, list(lengths), parts, checks.as_int64(salt, "salt"))
 
 

@@ -13,7 +13,7 @@ from mqgrad.cuda_ext.reference_figures import SKETCH_SIZE
 def gradient_figures(
     gradients: Sequence[Tensor], keys: Sequence[int], bucket_size: int = 512, *, seed: int = 0
 ) -> Tensor:
-    """Take the figures of gradients, those of each by itself: in one pass, whatever their number.
+    """Take the figures of gradients, those of each by itself: in one pass, or on CUDA in two, whatever their number.
 
     Args:
         gradients: at least one, 1-D of a floating type, on one device.

@@ -36,18 +36,31 @@ def _compiled_devices() -> tuple[str, ...]:
 
 COMPILED_DEVICES = _compiled_devices()
 """Types of the devices whose tensors have compiled kernels; tensors of others go through the reference."""
-OLDEST_GPU = (7, 5)
-"""Compute capability: the first of the architectures that setup.py compiles for."""
 
 
 def has_kernels(device: torch.device) -> bool:
     """Whether the compiled ops cover a device."""
-    return device.type in COMPILED_DEVICES and (device.type != "cuda" or _is_recent(device))
+    return device.type in COMPILED_DEVICES and (device.type != "cuda" or _can_launch(device))
 
 
 @functools.lru_cache
-def _is_recent(gpu: torch.device) -> bool:
-    return torch.cuda.get_device_capability(gpu) >= OLDEST_GPU
+def _can_launch(gpu: torch.device) -> bool:
+    """Whether the GPU is of an architecture that the kernels were compiled for, or of a newer one: which those are,
+    TORCH_CUDA_ARCH_LIST may have said. One byte is decoded, which is not waited for."""
+    payload = torch.zeros(5, dtype=torch.uint8, device=gpu)
+    try:
+        torch.ops.mqgrad.decode(payload, 1, 8, 1)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return False
+    return True
+
+
+def note_written(*written: torch.Tensor | None) -> None:
+    """Tell autograd that an op writes to tensors: what it has saved of them is not what it was. It does not see that
+    for itself, as of torch's own ops."""
+    torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
 
 
 def runs_on_cpu(device: torch.device) -> bool:

@@ -22,7 +22,7 @@ def gradient_figures(gradients: Sequence[Tensor], keys: Sequence[int], bucket_si
 def _figures(x: Tensor, key: int, bucket_size: int, seed: int) -> Tensor:
     if x.numel() == 0:
         return x.new_zeros(2 + SKETCH_SIZE, dtype=torch.float64)
-    norm_sq = torch.linalg.vector_norm(x).double().square()
+    norm_sq = torch.linalg.vector_norm(x, dtype=torch.float64).square()
     return torch.cat([torch.stack([norm_sq, _peak_energy(x, bucket_size)]), _sketch(x, key, seed)])
 
 

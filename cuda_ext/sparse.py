@@ -68,6 +68,7 @@ def sparse_encode_with_feedback(
     checks.require_coefficients(alpha, beta)
     x = x.contiguous()
     checks.require_apart("residual", residual, x=x)
+    library.note_written(residual)
     return library.kernels(x.device, reference_sparse).sparse_encode_with_feedback(
         x, residual, elements_per_bit, alpha, beta
     )
@@ -106,6 +107,7 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     payload = payload.contiguous()
     checks.require_apart("accumulator", accumulator, payload=payload)
+    library.note_written(accumulator)
     library.kernels(payload.device, reference_sparse).sparse_decode_add_(
         accumulator, payload, elements_per_bit
     )

@@ -33,7 +33,8 @@ def encode(
 
     Stochastic rounding is QSGD's (Alistarh et al. 2017, eq. 3.1) with the maximum norm in buckets: unbiased. Nearest
     rounding is contractive, ‖Q(x) − x‖ < ‖x‖, and meant for error feedback. The same arguments give the same bytes on
-    any machine and any number of threads. A NaN or infinity makes its whole bucket decode to NaN.
+    any machine and any number of threads (but for torch.set_flush_denormal, which is of one thread). A NaN or
+    infinity makes its whole bucket decode to NaN.
 
     Args:
         x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; the mathematics is
@@ -93,6 +94,7 @@ def encode_with_feedback(
     checks.require_coefficients(alpha, beta)
     scattered.require_apart("residual", residual, x, bucket_ids=bucket_ids)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
+    library.note_written(residual)
     if out is None and isinstance(x, Tensor):
         return library.kernels(x.device, reference).encode_with_feedback(x, residual, *settings)
     return _encode_to(out, x, residual, *settings)
@@ -116,6 +118,7 @@ def _encode_to(
     settings = (bits, bucket_size, stochastic, seed)
     if library.has_kernels(x.device):
         tensors, offsets = scattered.pieces(x)
+        library.note_written(out)
         torch.ops.mqgrad.encode_into(
             out, tensors, offsets, residual, x.numel(), *settings, alpha, beta, bucket_ids
         )
@@ -161,6 +164,7 @@ def reduce_encode(
     if library.has_kernels(payloads.device):
         out = checks.payload_out(out, payloads.shape[1], payloads.device)
         checks.require_apart("out", out, payloads=payloads, residual=residual, bucket_ids=bucket_ids)
+        library.note_written(out, residual)
         torch.ops.mqgrad.reduce_encode_into(
             out, payloads, residual, numel, *settings, alpha, beta, bucket_ids
         )
@@ -205,6 +209,7 @@ def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> No
         out.copy_(decode(payload, numel, bits, bucket_size))
         return
     tensors, offsets = scattered.pieces(out)
+    library.note_written(*tensors)
     torch.ops.mqgrad.decode_into(tensors, offsets, payload, numel, bits, bucket_size)
 
 
@@ -229,7 +234,9 @@ def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int)
         decode_mean_into(mean, payloads, bits, bucket_size)
         out.copy_(mean)
     elif library.has_kernels(payloads.device):
-        torch.ops.mqgrad.decode_mean_into(*scattered.pieces(out), payloads, numel, bits, bucket_size)
+        tensors, offsets = scattered.pieces(out)
+        library.note_written(*tensors)
+        torch.ops.mqgrad.decode_mean_into(tensors, offsets, payloads, numel, bits, bucket_size)
     else:
         out.copy_(
             reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
@@ -250,6 +257,7 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
     checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
     payload = payload.contiguous()
     checks.require_apart("accumulator", accumulator, payload=payload)
+    library.note_written(accumulator)
     library.kernels(payload.device, reference).decode_add_(accumulator, payload, bits, bucket_size)
 
 

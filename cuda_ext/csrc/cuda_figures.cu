@@ -1,7 +1,7 @@
 // A gradient's figures on CUDA:
 //
 // 1. Find the largest magnitude of each bucket.
-// 2. Of every 65536 elements, a block each, take the sum of squares and the sketch, in fp32.
+// 2. Of every 65536 elements, a block each, take the sum of squares and the sketch, those of a thread in fp32.
 // 3. Add them up in one block, in fp64 and in a fixed order.
 #include "cuda_figures.h"
 
@@ -18,8 +18,8 @@ constexpr int kSignsOfWord = 64;
 static_assert(kPart % kSketch == 0 && kSketch % kSignsOfWord == 0, "a thread must keep its place, and its bit of a word");
 
 struct PartFigures {
+  double norm_sq;
   float sketch[kSketch];
-  float norm_sq;
 };
 
 int64_t parts_of(const Layout& layout) {
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) sketch_parts(const void* x, ScalarTy
   }
   part.sketch[place] = sum;
   const double all = block_sum(squares);
-  if (place == 0) part.norm_sq = static_cast<float>(all);
+  if (place == 0) part.norm_sq = all;
 }
 
 __device__ __forceinline__ double peak_energy(const Layout& layout, const uint32_t* max_bits, int64_t bucket) {

@@ -8,7 +8,7 @@
 
 namespace mqgrad::cuda {
 
-// Bytes of device memory that `figures` needs, 4-byte aligned. `layout`: of the elements and buckets; its bits mean nothing.
+// Bytes of device memory that `figures` needs, 8-byte aligned. `layout`: of the elements and buckets; its bits mean nothing.
 int64_t figures_workspace_bytes(const Layout& layout);
 
 // ||x||^2, the peak energy and the sketch, 2 + kSketch numbers. The same in every call, but for rounding those of the CPU.

@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from instruction_sets import KERNELS
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -130,7 +130,7 @@ def test_the_clipping_constants_are_what_their_derivation_gives(bits: int) -> No
         candidates[np.argmin([loss(k * unit, s) for k in candidates])] for loss, unit in weighted_mean.items()
     ]
     assert reference.CLIP[bits] == pytest.approx(max(1.0, math.sqrt(best[0] * best[1])), abs=0.006)
-    header = (Path(reference.__file__).parent / "csrc" / "rounding.h").read_text()
+    header = (KERNELS / "rounding.h").read_text()
     factors = re.search(r"bits == 2 \? (.+) : bits == 3 \? (.+) : (.+);", header)
     assert factors is not None
     assert float(factors[bits - 1]) == reference.CLIP[bits]
