@@ -1,7 +1,8 @@
 """Builds the C++ extension and notes the commit; everything else about the package is in pyproject.toml.
 
-The extension uses PyTorch's stable ABI only, so one binary serves every Python from 3.10 and every torch from 2.10.
-Without a working compiler the package installs without it and runs on the torch reference.
+The extension uses PyTorch's stable ABI only, so one binary serves every Python from 3.10 and every torch from 2.10;
+with CUDA kernels, every torch for CUDA of the same major version. With any other the package runs on the torch
+reference, as where there was no working compiler when it was installed.
 """
 
 import os
@@ -9,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import torch
@@ -30,6 +32,8 @@ CXX_FLAGS = [
 ]
 NVCC_FLAGS = ["-O3", "-std=c++17", "-fmad=false", "-DUSE_CUDA", *STABLE_ABI]
 NVCC = Path(CUDA_HOME or "") / "bin" / "nvcc"
+# Free-threaded Pythons have none.
+HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 # Newer cards run the last one's PTX. TORCH_CUDA_ARCH_LIST in the environment replaces these.
 CUDA_ARCHITECTURES = ["75,code=sm_75", "80,code=sm_80", "90,code=sm_90", "90,code=compute_90"]
 
@@ -38,6 +42,7 @@ class OptionalBuildExtension(BuildExtension):
     """Carries on without what cannot be built, CUDA first: the reference computes the same bytes."""
 
     def build_extensions(self) -> None:
+        self.force = True  # what an earlier build has left may be older than the flags, or without CUDA
         try:
             super().build_extensions()
         except Exception as error:
@@ -51,6 +56,7 @@ class OptionalBuildExtension(BuildExtension):
             return
         # If it were from the start, setuptools would take a failure for an answer, and nothing less would be tried.
         failed.optional = True
+        Path(self.get_ext_fullpath(failed.name)).unlink(missing_ok=True)  # of an earlier build
         print(
             f"mqgrad: the extension was not built ({error}); the torch reference will be used",
             file=sys.stderr,
@@ -75,7 +81,12 @@ def builds_cuda() -> bool:
     """Whether torch is a CUDA build and its nvcc is here; a GPU need not be: wheels are built without one."""
     if torch.version.cuda is None or not NVCC.exists():
         return False
-    release = re.search(r"release (\d+)\.", subprocess.check_output([NVCC, "--version"], text=True))
+    try:
+        version = subprocess.check_output([NVCC, "--version"], text=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"mqgrad: built without CUDA: {NVCC} does not run ({error})", file=sys.stderr)
+        return False
+    release = re.search(r"release (\d+)\.", version)
     if release is not None and int(release[1]) == int(torch.version.cuda.split(".")[0]):
         return True
     print(
@@ -111,12 +122,12 @@ def extension(*, with_cuda: bool) -> Extension:
         depends=sorted(map(str, [*SOURCES.glob("*.h"), *SOURCES.glob("*.cu")])),  # so an sdist has them
         extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": nvcc_flags()},
         library_dirs=cuda_library_folders() if with_cuda else [],
-        py_limited_api=True,
+        py_limited_api=HAS_LIMITED_API,
     )
 
 
 setup(
     ext_modules=[extension(with_cuda=builds_cuda())],
     cmdclass={"build_ext": OptionalBuildExtension, "build_py": BuildWithRevision},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}} if HAS_LIMITED_API else {},
 )
