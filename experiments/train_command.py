@@ -173,11 +173,13 @@ def _not_none(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(config: "TrainConfig", *, resume: bool) -> None:
+    from mqgrad.trainers import WorkerError
+
     from .training import train_policy
 
     try:
         model = train_policy(config, resume=resume)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, WorkerError):
         _print_paths(_how_to_go_on(config.output), stderr=True)
         raise
     if model is not None:

@@ -161,10 +161,10 @@ def test_a_policy_is_trained_with_the_timeout_and_goes_on_with_another(
     ("error", "line"),
     [
         (
-            WorkerError(1, "raised; restart()", "Traceback\nValueError: batch_size 9 is too large"),
+            WorkerError(1, "raised", "Traceback\nValueError: batch_size 9 is too large", "restart()"),
             "rank 1: batch_size 9",
         ),
-        (WorkerError(1, "raised; restart()", "Traceback\nTypeError: a bug"), "TypeError: a bug"),
+        (WorkerError(1, "raised", "Traceback\nTypeError: a bug", "restart()"), "TypeError: a bug"),
         (RuntimeError("port in use"), "port in use (MQGRAD_TRACEBACK=1 shows where)"),
         (ModuleNotFoundError("pip install it"), "pip install it"),
     ],

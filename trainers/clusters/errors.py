@@ -7,17 +7,20 @@ LONGER = "if it only takes longer, raise timeout_seconds (--timeout-seconds of m
 class WorkerError(RuntimeError):
     """A rank of a cluster died, hung or raised. The cluster must be restarted before it is used again."""
 
-    def __init__(self, rank: int, reason: str, details: str = "") -> None:
-        super().__init__(rank, reason, details)  # all of them, so that it pickles
+    def __init__(self, rank: int, reason: str, details: str = "", remedy: str = "") -> None:
+        super().__init__(rank, reason, details, remedy)  # all of them, so that it pickles
         self.rank = rank
         self.reason = reason
-        """What happened, and what to do about it."""
+        """What happened."""
         self.details = details
         """The rank's own traceback, or the end of what it wrote."""
+        self.remedy = remedy
+        """What to do about it."""
 
     def __str__(self) -> str:
         details = f"\n--- rank {self.rank} ---\n{self.details.rstrip()}" if self.details.strip() else ""
-        return f"rank {self.rank} {self.reason}{details}"
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"rank {self.rank} {self.reason}{remedy}{details}"
 
 
 class ReplicaMismatchError(RuntimeError):

@@ -133,10 +133,10 @@ class LocalRanks:
         for rank, failure in failures.items():
             if failure is None:
                 worker = self._workers[rank]
-                return WorkerError(rank, f"{worker.describe_exit()}; {_REMEDY}", worker.log_tail())
+                return WorkerError(rank, worker.describe_exit(), worker.log_tail(), _REMEDY)
         rank, failure = min(failures.items(), key=lambda item: item[1].order if item[1] else 0.0)
         assert failure is not None
-        return WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
+        return WorkerError(rank, "raised an exception", failure.traceback, _REMEDY)
 
 
 class WorkerProcess:
@@ -198,8 +198,8 @@ def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
     """The rank furthest behind is to blame: the others wait for it."""
     worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
     time.sleep(_GRACE_SECONDS)
-    reason = f"made no progress for {timeout_seconds:g} s: {LONGER}; {_REMEDY}"
-    return WorkerError(worker.rank, reason, worker.log_tail())
+    reason = f"made no progress for {timeout_seconds:g} s: {LONGER}"
+    return WorkerError(worker.rank, reason, worker.log_tail(), _REMEDY)
 
 
 def _environment() -> dict[str, str]:

@@ -109,8 +109,8 @@ class TorchrunRanks:
             self._end()
             if isinstance(error, WorkerError):
                 raise
-            reason = f"lost the connection to the job, which torchrun explains; {_REMEDY}"
-            raise WorkerError(self.rank, reason, str(error)) from error
+            reason = "lost the connection to the job, which torchrun explains"
+            raise WorkerError(self.rank, reason, str(error), _REMEDY) from error
 
     def _carry_out(self, command: Command) -> list[Any]:
         """Carry out a command and exchange the answers, so that every rank knows when one has failed."""
@@ -134,12 +134,12 @@ class TorchrunRanks:
     def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
         for rank in range(self.world_size):  # one that hangs made the others fail
             if rank not in answers:
-                seconds = f"{self._timeout_seconds:g} s"
-                raise WorkerError(rank, f"hangs or is gone: no answer for {seconds}: {LONGER}; {_REMEDY}")
+                reason = f"hangs or is gone: no answer for {self._timeout_seconds:g} s: {LONGER}"
+                raise WorkerError(rank, reason, remedy=_REMEDY)
         failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
         if failures:
             rank, failure = min(failures.items(), key=lambda item: item[1].order)
-            raise WorkerError(rank, f"raised an exception; {_REMEDY}", failure.traceback)
+            raise WorkerError(rank, "raised an exception", failure.traceback, _REMEDY)
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
 
 
@@ -157,12 +157,12 @@ def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:
     try:
         outcome = channel.tell(outcome, timeout_seconds)
     except RuntimeError as lost:
-        raise WorkerError(0, f"said nothing for {timeout_seconds:g} s; {_REMEDY}", str(lost)) from lost
+        raise WorkerError(0, f"said nothing for {timeout_seconds:g} s", str(lost), _REMEDY) from lost
     channel.leave(_GRACE_SECONDS)
     if error is not None:
         raise error
     if isinstance(outcome, Failure):
-        raise WorkerError(0, f"could not begin; {_REMEDY}", outcome.traceback)
+        raise WorkerError(0, "could not begin", outcome.traceback, _REMEDY)
     value: _T = outcome.value
     return value
 

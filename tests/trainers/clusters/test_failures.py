@@ -105,8 +105,8 @@ def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
 
 
 def test_the_error_pickles() -> None:
-    error = pickle.loads(pickle.dumps(WorkerError(1, "died", "Traceback")))
-    assert (error.rank, str(error)) == (1, "rank 1 died\n--- rank 1 ---\nTraceback")
+    error = pickle.loads(pickle.dumps(WorkerError(1, "died", "Traceback", "start anew")))
+    assert (error.rank, str(error)) == (1, "rank 1 died; start anew\n--- rank 1 ---\nTraceback")
 
 
 DRIVER = """
