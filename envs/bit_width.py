@@ -1,6 +1,5 @@
 """The Gymnasium environment around a data-parallel training run."""
 
-import dataclasses
 import math
 import warnings
 from typing import Any
@@ -17,7 +16,7 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.workloads.workload import make_workload
 
 from .info import describe, interval_info
-from .recovering_cluster import RecoveringCluster
+from .recovering_cluster import RecoveringCluster, settings_of_cluster
 from .rewards import make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
 
@@ -102,7 +101,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `workload_settings`   | **dict**                       | `None`             | keyword arguments of the workload |
     | `num_workers`         | **int**                        | `2`                | worker processes |
     | `link_mbit_per_s`     | **float**, **(float, float)**  | `None`             | rate of the emulated link; a range is sampled log-uniformly at each reset |
-    | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective |
+    | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective; 0: under a `clock`, the clock's |
     | `interval`            | **int**                        | `5`                | iterations per step |
     | `opening`             | **int**                        | `2`                | iterations before the first step |
     | `period`              | **int**                        | `1`                | iterations between two averages; above 1, `interval` and `opening` count rounds of so many, and "per iteration" is per round |
@@ -122,13 +121,14 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `simulated`           | **bool**                       | `False`            | virtual workers in this process instead of real ones; needs a `clock` |
     | `timeout_seconds`     | **float**                      | `60.0`             | how long a silent worker is waited for |
     | `preset`              | **str**                        | `None`             | `"authors"`: MQGrad's own setting; arguments given beside it win |
-    | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers and clock hold |
+    | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers, link and clock hold |
     | `render_mode`         | **str**                        | `None`             | `"ansi"`: `render()` returns a line on the last interval |
 
     `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link). `info` holds the
     figures of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`,
     `encode_seconds`, `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`,
-    `link_mbit_per_s`, `emulated` (the link is emulated) and `modelled` (the seconds come from a ModelClock).
+    `link_mbit_per_s`, `emulated` (the link is emulated), `modelled` (the seconds come from a ModelClock) and
+    `diverged` (the episode ends for that).
 
     If a worker dies or hangs, `WorkerError` is raised, and the next `reset` starts new workers.
 
@@ -150,7 +150,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     ) -> None:
         self.settings: BitWidthSettings = make_settings(preset, arguments)
         if cluster is not None:
-            self.settings = dataclasses.replace(self.settings, num_workers=cluster.world_size)
+            self.settings = settings_of_cluster(cluster, self.settings, arguments)
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode {render_mode!r} is unknown; choose None or 'ansi'")
         self.render_mode = render_mode
@@ -222,7 +222,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         diverged = not (math.isfinite(statistics.loss) and statistics.loss <= self._loss_limit)
         if diverged:
             reward = -settings.divergence_penalty
-        return observation, reward, diverged, not diverged and self._is_spent(), self._info(statistics)
+        info = self._info(statistics, diverged=diverged)
+        return observation, reward, diverged, not diverged and self._is_spent(), info
 
     def render(self) -> str | None:
         """One line on the last interval, in mode ``ansi``."""
@@ -238,12 +239,15 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         if unknown:
             raise ValueError(f"reset option {sorted(unknown)[0]!r} is unknown; choose link_mbit_per_s")
         rate = check_rate(options.get("link_mbit_per_s", self.settings.link_mbit_per_s))
+        latency_ms = self.settings.link_latency_ms
+        if rate is None and self.settings.link_mbit_per_s is None and latency_ms:
+            raise ValueError(
+                f"link_latency_ms={latency_ms!r} is of an emulated link: give its rate too, link_mbit_per_s"
+            )
         if isinstance(rate, tuple):
             low, high = np.log(rate)
             rate = float(np.exp(self.np_random.uniform(low, high)))
-        return (
-            None if rate is None else LinkEmulation(mbit_per_s=rate, latency_ms=self.settings.link_latency_ms)
-        )
+        return None if rate is None else LinkEmulation(mbit_per_s=rate, latency_ms=latency_ms)
 
     def _is_spent(self) -> bool:
         budget, max_steps = self.settings.budget_seconds, self.settings.max_steps
@@ -263,9 +267,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             stacklevel=3,
         )
 
-    def _info(self, statistics: IntervalStatistics) -> dict[str, Any]:
+    def _info(self, statistics: IntervalStatistics, *, diverged: bool = False) -> dict[str, Any]:
         elapsed = self._observer.elapsed_seconds
         self._line = describe(statistics, elapsed)
-        # A cluster of the caller's brings its own clock; one that models time must say so by `clock`.
-        is_modelled = (self.settings.clock or self._cluster.clock) is not None
-        return interval_info(statistics, elapsed, self._link or self._cluster.link, is_modelled=is_modelled)
+        link, is_modelled = self._link or self._cluster.link, self.settings.clock is not None
+        figures = interval_info(statistics, elapsed, link, is_modelled=is_modelled)
+        return {**figures, "diverged": diverged}

@@ -1,16 +1,17 @@
 """The workers behind an environment, which outlive a failed episode."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.trainers.clusters.clock import ModelClock
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.clusters.errors import WorkerError
 from mqgrad.trainers.clusters.simulated import Simulated
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
+from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import Width
 
 from .settings import BitWidthSettings
@@ -37,11 +38,6 @@ class RecoveringCluster:
     def link(self) -> LinkEmulation | None:
         """The link that a cluster of the caller's brings."""
         return getattr(self.cluster, "link", None)
-
-    @property
-    def clock(self) -> ModelClock | None:
-        """The clock of the cluster, where seconds are modelled."""
-        return getattr(self.cluster, "clock", None)
 
     def reset(self, seed: int, link: LinkEmulation | None) -> None:
         """Begin a run on workers that are ready.
@@ -87,10 +83,44 @@ class RecoveringCluster:
         try:
             result = call()
         except WorkerError as error:
-            reason = f"{error.reason} (the episode is lost; env.reset() starts new workers)"
-            raise WorkerError(error.rank, reason, error.details) from error
+            if not hasattr(self.cluster, "restart"):
+                raise
+            remedy = "the episode is lost; env.reset() starts new workers"
+            raise WorkerError(error.rank, error.reason, error.details, remedy) from error
         self._failed = False
         return result
+
+
+def settings_of_cluster(
+    cluster: Cluster, settings: BitWidthSettings, given: dict[str, Any]
+) -> BitWidthSettings:
+    """The settings that hold where the cluster is the caller's: its own workload, workers, link and clock.
+
+    Args:
+        given: arguments that the caller has given.
+
+    Raises:
+        ValueError: another clock or workload has been given than the cluster has.
+    """
+    own: dict[str, Any] = {"num_workers": cluster.world_size, "simulated": isinstance(cluster, Simulated)}
+    name = getattr(cluster.workload, "name", settings.workload)
+    if "workload" not in given:
+        own |= {"workload": name, "workload_settings": _settings_of(cluster.workload)}
+    elif make_workload(settings.workload, **settings.workload_settings or {}).name != name:
+        raise ValueError(f"workload {settings.workload!r} is not that of the cluster, {name!r}: leave it out")
+    clock = getattr(cluster, "clock", settings.clock)
+    if settings.clock not in (None, clock):
+        raise ValueError(f"clock {settings.clock} is not that of the cluster, {clock}: leave it out")
+    link = getattr(cluster, "link", None)
+    if type(link) is LinkEmulation and settings.link_mbit_per_s is None:  # one that switches has no one rate
+        own |= {"link_mbit_per_s": link.mbit_per_s, "link_latency_ms": link.latency_ms}
+    return dataclasses.replace(settings, clock=clock, **own)
+
+
+def _settings_of(workload: Any) -> dict[str, Any] | None:
+    if not dataclasses.is_dataclass(workload):
+        return None
+    return {field.name: getattr(workload, field.name) for field in dataclasses.fields(workload) if field.init}
 
 
 def _open_cluster(settings: BitWidthSettings) -> Cluster:

@@ -1,5 +1,6 @@
 """The environment around a toy cluster with known dynamics: spaces, rewards, ends, links and infos."""
 
+import contextlib
 import math
 import warnings
 
@@ -12,7 +13,7 @@ from toy_cluster import CLOCK, ToyCluster, play
 
 import mqgrad.envs
 from mqgrad.envs import BitWidthEnv, authors
-from mqgrad.trainers import LinkEmulation
+from mqgrad.trainers import LinkEmulation, Simulated
 
 
 @pytest.mark.parametrize("observation", ["full", "loss", "authors"])
@@ -182,9 +183,36 @@ def test_a_vector_environment_tells_widths_below_one() -> None:
 
 def test_modelled_seconds_are_labelled(toy: ToyCluster) -> None:
     assert BitWidthEnv(cluster=toy).reset()[1]["modelled"] is False
-    assert BitWidthEnv(cluster=toy, clock=CLOCK).reset()[1]["modelled"] is True
+    with pytest.raises(ValueError, match="is not that of the cluster, None: leave it out"):
+        BitWidthEnv(cluster=toy, clock=CLOCK)  # nobody would go by it
     toy.clock = CLOCK
     assert BitWidthEnv(cluster=toy).reset()[1]["modelled"] is True
+    assert BitWidthEnv(cluster=toy, clock=CLOCK).reset()[1]["modelled"] is True
+
+
+def test_settings_are_those_of_a_cluster_that_is_given() -> None:
+    """They are what a policy tells of where it was trained, and what a run that is resumed is compared with."""
+    link = LinkEmulation(mbit_per_s=50.0, latency_ms=2.0)
+    with contextlib.closing(
+        Simulated("logreg", {"batch_size": 8}, num_workers=3, clock=CLOCK, link=link)
+    ) as cluster:
+        settings = BitWidthEnv(cluster=cluster).settings
+        assert (settings.workload, settings.num_workers, settings.simulated) == ("logreg", 3, True)
+        assert settings.workload_settings is not None
+        assert settings.workload_settings["batch_size"] == 8
+        assert (settings.link_mbit_per_s, settings.link_latency_ms) == (50.0, 2.0)
+        assert settings.clock == cluster.clock
+        assert BitWidthEnv(cluster=cluster, workload="logreg").settings.workload == "logreg"
+        with pytest.raises(ValueError, match=r"workload 'digits-mlp' is not that of the cluster, 'logreg'"):
+            BitWidthEnv(cluster=cluster, workload="digits-mlp")
+
+
+def test_a_latency_without_a_rate_is_refused_and_a_clocks_own_stays(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy, link_latency_ms=50.0)
+    with pytest.raises(ValueError, match=r"link_latency_ms=50\.0 is of an emulated link: give its rate too"):
+        env.reset(seed=0)
+    env.reset(options={"link_mbit_per_s": 10.0})
+    assert toy.resets[-1][1] == LinkEmulation(mbit_per_s=10.0, latency_ms=50.0)
 
 
 def test_render_ansi(toy: ToyCluster) -> None:

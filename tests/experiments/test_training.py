@@ -47,6 +47,16 @@ def test_tensorboard_shows_what_an_iteration_takes_under_the_tags_of_training(tm
         assert found[f"mqgrad/{part}_seconds"] == [(5, 0.5), (15, 0.5)]
 
 
+def test_a_second_run_in_a_folder_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    for first in (5, 7):
+        log = TensorBoardLog(tmp_path)
+        log.write(point(first, 10.0, 10.0))
+        log.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("mqgrad/loss")] == [7]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -91,7 +101,7 @@ def test_a_torchrun_job_trains_on_as_many_workers_as_it_has_ranks(
     saved: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster, opened, trained = ToyCluster(), [], []
-    cluster.world_size = 4
+    cluster.world_size, cluster.clock = 4, CLOCK if saved else None
 
     def open_toy(*arguments: Any) -> contextlib.AbstractContextManager[ToyCluster]:
         opened.append(arguments)

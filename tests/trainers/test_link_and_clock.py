@@ -76,6 +76,7 @@ def test_clock_replaces_every_second_and_nothing_else(nbytes: float, rate: float
 def test_clock_on_another_link_keeps_its_compute() -> None:
     clock = ModelClock(compute_seconds=0.01, mbit_per_s=1).on_link(LinkEmulation(mbit_per_s=5, latency_ms=2))
     assert clock == ModelClock(compute_seconds=0.01, mbit_per_s=5, latency_ms=2)
+    assert clock.on_link(LinkEmulation(mbit_per_s=8)).latency_ms == 2
 
 
 def test_a_controller_under_a_clock_may_change_its_interval() -> None:

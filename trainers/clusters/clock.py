@@ -35,10 +35,12 @@ class ModelClock:
         check_positive(mbit_per_s=self.mbit_per_s)
 
     def on_link(self, link: LinkEmulation) -> "ModelClock":
-        """The same compute on another link, of one rate."""
+        """The same compute on another link, of one rate; with its latency, if it has one."""
         if isinstance(link, SwitchingEmulation):
             raise ValueError(f"a modelled clock knows one rate, not {link}")
-        return dataclasses.replace(self, mbit_per_s=link.mbit_per_s, latency_ms=link.latency_ms)
+        return dataclasses.replace(
+            self, mbit_per_s=link.mbit_per_s, latency_ms=link.latency_ms or self.latency_ms
+        )
 
     def apply(self, statistics: IntervalStatistics) -> IntervalStatistics:
         """Replace the measured seconds by modelled ones."""

@@ -45,7 +45,7 @@ class Distributed:
         num_workers: ranks, one process with one compute thread each.
         link: *emulated* slow network that paces the transport; None leaves loopback as it is.
         clock: None or ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the
-            link only supplies the clock's rate.
+            link only supplies the clock's rate, and its latency if it has one.
         timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
 
     Raises:
