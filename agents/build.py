@@ -160,7 +160,7 @@ def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
     if config.algo == "sarsa":
         return WithWidth(env)
     settings = env.get_wrapper_attr("settings")
-    if config.time_price and settings.budget_seconds is not None:
+    if config.time_price and settings.budget_seconds is not None and _can_be_priced(config, settings):
         # A price that follows the pace takes from an episode what it gains by being better all along.
         by_pace = isinstance(settings.link_mbit_per_s, tuple) and config.action_repeat == 1
         env = TimePrice(
@@ -170,6 +170,14 @@ def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
             smoothed=settings.smoothing_seconds > 0,
         )
     return ActionRepeat(env, config.action_repeat) if config.action_repeat > 1 else env
+
+
+def _can_be_priced(config: TrainConfig, settings: BitWidthSettings) -> bool:
+    """Whether all rewards that an algorithm learns from can be shaped by the newest potential. A replay buffer's have
+    to be brought up to date, by what observations show of the return so far."""
+    plain_drop = settings.discount_per_second == 1.0 and settings.smoothing_seconds == 0.0
+    shows_return = settings.observation == "full" and settings.reward == "log-loss" and plain_drop
+    return shows_return or issubclass(algorithm_class(config.algo), OnPolicyAlgorithm)
 
 
 def _contrib() -> Any:

@@ -29,12 +29,13 @@ class Limits:
     total_seconds: float | None
     seconds_before: float = 0.0
     """Seconds that earlier runs of the same folder took."""
-    started: float = dataclasses.field(default_factory=time.monotonic)
+    started: float | None = None
+    """When learning began; None before."""
 
     @property
     def seconds(self) -> float:
         """Wall-clock seconds so far, earlier runs included."""
-        return self.seconds_before + time.monotonic() - self.started
+        return self.seconds_before + (0.0 if self.started is None else time.monotonic() - self.started)
 
     def part_done(self, steps: int) -> float:
         """Part of the run that is done after ``steps``, in [0, 1]."""
@@ -44,7 +45,7 @@ class Limits:
 
 
 class MetricsCallback(BaseCallback):
-    """Write each decision's bits, bytes, loss and time split, and each episode's achieved log-loss drop.
+    """Write bits, bytes, loss and time split of each decision's last interval, and each episode's drop in log-loss.
 
     Records go out at every step: a step is an interval of real training, so writing costs nothing beside it.
     """
@@ -92,11 +93,15 @@ class RepriceCallback(BaseCallback):
         self._old = price.returns_to_go.copy()
 
     def _on_step(self) -> bool:
+        self.catch_up()
+        return True
+
+    def catch_up(self) -> None:
+        """Shape anew, if the potential has changed."""
         # The transition under way is not in the buffer yet; it was shaped by the new potential already.
         if self.price.episodes != self._episodes:
             self._reprice()
             self._episodes, self._old = self.price.episodes, self.price.returns_to_go.copy()
-        return True
 
     def _reprice(self) -> None:
         buffer = self.buffer

@@ -165,6 +165,7 @@ class Sarsa(BaseAlgorithm):
             if not callback.on_step():
                 break
             self._update_info_buffer(infos, dones)
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
             next_action = self.choose(next_observation)
             error = self.update(observation, action, rewards, next_observation, next_action, dones)
             self.logger.record("train/td_error", error)

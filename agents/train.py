@@ -7,7 +7,6 @@ from types import FrameType
 
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -51,7 +50,7 @@ class Interruption:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler: the first signal waits for the decision under way, the second does not."""
         if self.signal is not None:
-            raise KeyboardInterrupt
+            raise stopped_by(number)
         self.signal = number
 
     def reraise(self) -> None:
@@ -166,12 +165,12 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
     def save() -> Path:
         return save_checkpoint(config.output, model, limits.seconds)
 
-    progress = ProgressCallback(limits)
+    begun, progress, prices = model.num_timesteps, ProgressCallback(limits), repricing(model)
     callbacks = [
         LimitsCallback(limits, interruption),
         *([progress] if config.progress_bar else []),
         MetricsCallback(),
-        *repricing(model),
+        *prices,
         CheckpointCallback(max(config.checkpoint_every // config.action_repeat, 1), save),
     ]
     try:
@@ -182,23 +181,21 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
             raise
     finally:
         progress.close()
-        # An environment that cannot start leaves the folder free for another attempt.
-        if model.num_timesteps > 0:
+        # An environment that cannot start leaves the folder as it was, for another attempt.
+        if model.num_timesteps > begun:
+            for price in prices:
+                price.catch_up()  # where the reset after an episode has failed
             save()
         model.logger.close()
 
 
-def repricing(model: BaseAlgorithm) -> list[BaseCallback]:
+def repricing(model: BaseAlgorithm) -> list[RepriceCallback]:
     """What keeps the replay buffer in step with the price of time, where there are both."""
     price = find_time_price(model)
     if price is None or not isinstance(model, OffPolicyAlgorithm) or model.replay_buffer is None:
         return []
     assert model.env is not None
     settings = model.env.get_attr("settings")[0]
-    # Elsewhere the return so far cannot be read off an observation.
-    plain_drop = settings.discount_per_second == 1.0 and settings.smoothing_seconds == 0.0
-    if settings.observation != "full" or settings.reward != "log-loss" or not plain_drop:
-        return []
     return [RepriceCallback(price, model.replay_buffer, settings.schema.history)]
 
 

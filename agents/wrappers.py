@@ -149,8 +149,8 @@ class TimePrice(gymnasium.Wrapper):
     gain a step later, discounted: a bias towards cheap widths, on the toy link of the tests 2 bits for 3. A moving
     average of the loss, though, moves by an interval's own seconds: there p is taken at the end.
 
-    Φ is a running mean over episodes on a grid of p. A replay buffer holds rewards shaped by an older Φ:
-    :class:`~mqgrad.agents.callbacks.RepriceCallback` brings them up to date.
+    Φ is a running mean over episodes on a grid of p, without those that diverged. A replay buffer holds rewards
+    shaped by an older Φ: :class:`~mqgrad.agents.callbacks.RepriceCallback` brings them up to date.
 
     Args:
         env: an ``mqgrad/BitWidth-v0``.
@@ -182,7 +182,7 @@ class TimePrice(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         spent, gained = self._path[-1]
         self._path.append((self._part_spent(info["elapsed_seconds"]), gained + float(reward)))
-        if terminated or truncated:
+        if (terminated or truncated) and not info["diverged"]:  # a penalty is no return
             self._learn()
         # Nothing is to come after an end, whether the budget was spent or training diverged before that.
         spent_after = 1.0 if terminated or truncated else self._path[-1][0]

@@ -1,5 +1,6 @@
 """Training an agent: its curves, resuming, limits, Ctrl-C, and mistakes in what is asked for."""
 
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.train import train
+from mqgrad.agents.wrappers import BudgetEnds, TimePrice
 from mqgrad.trainers.clusters.errors import WorkerError
 
 
@@ -109,6 +111,50 @@ def test_an_environment_that_cannot_start_leaves_the_folder_free(tmp_path: Path)
         train(config_for(tmp_path), make_env=broken)
     assert latest_checkpoint(tmp_path) is None
     train(config_for(tmp_path), make_env=toy_env)
+
+
+def test_a_run_that_cannot_go_on_stays_as_it_was(tmp_path: Path) -> None:
+    def broken() -> gymnasium.Env:
+        env = toy_env()
+        env.reset = lambda **_: time.sleep(0.5) or _raise(WorkerError(1, "does not start"))
+        return env
+
+    train(config_for(tmp_path), make_env=toy_env)
+    progress = latest_checkpoint(tmp_path) / "progress.json"  # type: ignore[operator]
+    before = progress.read_text()
+    with pytest.raises(WorkerError, match="does not start"):
+        train(config_for(tmp_path, total_steps=200), resume=True, make_env=broken)
+    assert progress.read_text() == before
+
+
+def test_a_buffer_is_priced_anew_where_the_reset_after_an_episode_fails(tmp_path: Path) -> None:
+    """Or the potential would be saved beside rewards that were shaped by the one before."""
+
+    def fails_later() -> gymnasium.Env:
+        env, resets = toy_env(budget_seconds=60.0), itertools.count()
+        begin = env.reset
+        env.reset = lambda **given: begin(**given) if next(resets) < 2 else _raise(WorkerError(1, "is gone"))
+        return env
+
+    with pytest.raises(WorkerError, match="is gone"):
+        train(config_for(tmp_path), make_env=fails_later)
+    checkpoint = latest_checkpoint(tmp_path)
+    assert checkpoint is not None
+    model = load_model(checkpoint / "model.zip", DQN)
+    model.load_replay_buffer(checkpoint / "replay_buffer.pkl")
+    price = json.loads((checkpoint / "progress.json").read_text())["time_price"]
+    assert price["episodes"] == 2
+    rewards = model.replay_buffer.rewards[: model.replay_buffer.size(), 0]  # type: ignore[union-attr]
+    again = TimePrice(BudgetEnds(toy_env(budget_seconds=60.0)), budget_seconds=60.0)
+    again.returns_to_go = np.array(price["returns_to_go"])
+    again._learn = lambda: None  # type: ignore[method-assign]
+    again.reset(seed=model.seed)
+    for row, reward in enumerate(rewards):
+        action = model.replay_buffer.actions[row, 0, 0]  # type: ignore[union-attr]
+        _, expected, ended, _, _ = again.step(np.int64(action))
+        assert reward == pytest.approx(float(expected), abs=5e-4)
+        if ended:
+            again.reset()
 
 
 def _raise(error: Exception) -> None:

@@ -125,6 +125,42 @@ def test_a_full_replay_buffer_holds_the_same_as_a_larger_one() -> None:
     np.testing.assert_allclose(rewards(130), rewards(400)[-130:], atol=5e-4)
 
 
+def test_an_episode_that_diverges_says_nothing_of_what_others_gain() -> None:
+    """Its penalty is no return: the price of time would have a step where it diverged, for ten episodes."""
+    env = TimePrice(toy_env(budget_seconds=60.0), budget_seconds=60.0)
+    cluster = env.get_wrapper_attr("_cluster").cluster
+    for diverges in (False, True):
+        env.reset(seed=0)
+        ended = False
+        while not ended:
+            _, _, terminated, truncated, info = env.step(np.int64(3))
+            ended = terminated or truncated
+            if diverges:
+                cluster.log_loss = 100.0
+        assert info["diverged"] is diverges
+        if not diverges:
+            usual = env.returns_to_go.copy()
+    assert env.episodes == 1
+    assert (env.returns_to_go == usual).all()
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "priced"),
+    [
+        ("dqn", {}, True),
+        ("dqn", {"smoothing_seconds": 5.0}, False),
+        ("dqn", {"observation": "loss"}, False),
+        ("ppo", {"smoothing_seconds": 5.0}, True),
+    ],
+)
+def test_rewards_that_cannot_be_priced_anew_are_not_priced(
+    algo: str, settings: dict[str, Any], priced: bool
+) -> None:
+    config = TrainConfig(output=Path("unused"), algo=algo, total_steps=3, warm_start="none")
+    model = build_model(config, build_env(config, lambda: toy_env(**settings)))
+    assert (find_time_price(model) is not None) is priced
+
+
 def test_a_repeated_action_gains_what_its_intervals_gain_and_ends_with_the_episode() -> None:
     one_by_one, repeated = toy_env(max_steps=5), ActionRepeat(toy_env(max_steps=5), 3)
     for env in (one_by_one, repeated):
