@@ -18,7 +18,9 @@ class TensorBoardLog:
 
     def __init__(self, folder: Path) -> None:
         check_writable(folder)
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(
+            str(folder), purge_step=0
+        )  # an earlier run's points are not shown any more
         self._iteration = 0
         self._totals: dict[str, float] = {}
 

@@ -4,7 +4,8 @@
 
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds.
-Without systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said.
+Without systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said:
+as where a run did not finish.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_inte
 from mqgrad.experiments.reports.groups import summarize
 from mqgrad.experiments.reports.references import timing_of
 from mqgrad.experiments.sweep.folder import load_config, load_results
+from mqgrad.experiments.sweep.result import CellResult
 
 
 def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
@@ -29,7 +31,7 @@ def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
     config, results = load_config(folder), load_results(folder)
     return {
         str(summary): {
-            system: timing_of(
+            system: _timing(
                 [run for run in results if run.group == summary.group and run.system == system],
                 summary.target,
             )
@@ -37,6 +39,10 @@ def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
         }
         for summary in summarize(config, results)
     }
+
+
+def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
+    return timing_of(runs, target) if all(run.finished for run in runs) else None
 
 
 def over_cells(own: Sequence[Timing | None], reference: Sequence[Timing | None]) -> Ratio | None:

@@ -47,8 +47,10 @@ def compare(
             "100mbit/1gbit@10s: in turn, emulated:RATE: paced in the transport. Without root, all are emulated."
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, typer.Option(help="Runs per cell of the grid.", min=1)] = None,
-    first_seed: Annotated[int | None, typer.Option(help="Of as many; 101 by default.", min=0)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs per cell of the grid.", min=1, max=10_000)] = None,
+    first_seed: Annotated[
+        int | None, typer.Option(help="Of as many; 101 by default.", min=0, max=2**31 - 10_000)
+    ] = None,
     hosts: Annotated[int | None, typer.Option(help="Ranks of a run, one a host.", min=2)] = None,
     budget_seconds: Annotated[
         str | None,

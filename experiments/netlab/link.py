@@ -37,10 +37,7 @@ class LinkShape:
     def __post_init__(self) -> None:
         if self.rate_mbit_per_s is not None:
             check_not_negative(rate_mbit_per_s=self.rate_mbit_per_s)
-            if self.rate_mbit_per_s < _LEAST_MBIT_PER_S:
-                raise ValueError(
-                    f"a rate of {self.rate_mbit_per_s} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}"
-                )
+            _check_rate(self.rate_mbit_per_s)
         if self.burst_kib is not None:
             check_not_negative(burst_kib=self.burst_kib)
             if self.burst_kib < 2:
@@ -115,14 +112,22 @@ def parse_link_rate(text: str) -> float | None:
     """``"100mbit"`` → 100.0 Mbit/s, ``"none"`` → None.
 
     Raises:
-        ValueError: not a rate. Units must be given, because ``tc`` itself reads ``mbps`` as megabytes.
+        ValueError: not a rate, or one that no link can have. Units must be given, because ``tc`` itself reads
+            ``mbps`` as megabytes.
     """
     if text == "none":
         return None
     match = _RATE.fullmatch(text.lower())
     if match is None:
         raise ValueError(f"{text!r} is not a rate: give e.g. 500kbit, 100mbit, 1gbit, or none")
-    return float(match[1]) * _UNITS[match[2]]
+    rate = float(match[1]) * _UNITS[match[2]]
+    _check_rate(rate)  # now, and not when it comes into force
+    return rate
+
+
+def _check_rate(mbit_per_s: float) -> None:
+    if mbit_per_s < _LEAST_MBIT_PER_S:
+        raise ValueError(f"a rate of {mbit_per_s:g} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}")
 
 
 def format_link_rate(rate_mbit_per_s: float | None) -> str:

@@ -1,5 +1,6 @@
 """Ratios of any two systems of a comparison, seed by seed."""
 
+import dataclasses
 from pathlib import Path
 
 import paired_times
@@ -47,6 +48,15 @@ def test_what_misses_a_target_has_a_bound_and_no_mean_over_cells(
     two, four = capsys.readouterr().out.splitlines()[2:]
     assert "| 0.33 [0.33, 0.33] | ≥ 1.33 | — |" in two
     assert "[" in four.split("|")[-2]
+
+
+def test_a_system_of_which_a_run_did_not_finish_has_no_ratio(tmp_path: Path) -> None:
+    """Of those that did it would be the ratio of the lucky ones."""
+    config = small_config(systems=("fixed:32", "fixed:4"), links=LINKS[:1])
+    runs = [result(system, seed, [9.0, 1.0], link=LINKS[0]) for system in config.systems for seed in (1, 2)]
+    runs[-1] = dataclasses.replace(runs[-1], outcome="diverged")
+    write_results(tmp_path, config, runs)
+    assert paired_times.row(paired_times.timings(tmp_path), "fixed:4", "fixed:32") == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,6 +39,21 @@ def test_rates_and_schedules_are_read() -> None:
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
         parse_link_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_link_rate, "50kbit"),
+        (parse_link_rates, "100mbit/0.05mbit@1s"),
+        (parse_schedule, "0:1gbit,3600:0.05mbit"),
+    ],
+)
+def test_a_rate_that_no_link_can_have_is_refused_before_it_comes_into_force(
+    parse: Callable[[str], object], text: str
+) -> None:
+    with pytest.raises(ValueError, match=r"0\.05 Mbit/s is too low: at least 0\.1"):
+        parse(text)
 
 
 @pytest.mark.parametrize("text", ["1gbit", "0:1gbit,0:2gbit", "5:1gbit,1:2gbit", "x:1gbit", "0:1gbit,"])
