@@ -16,7 +16,9 @@ from .saved_state import check_keys
 Average = Callable[[BucketWork, bool, int], torch.futures.Future[torch.Tensor]]
 
 _SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests")
-_REMEDY = "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
+UNREGISTERED = (
+    "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
+)
 
 
 def check_rounds(period: object, momentum: float, *, variance_reduced: bool, rule: PeriodRule | None) -> None:
@@ -56,14 +58,10 @@ class LocalRounds:
     Args:
         momentum: β.
         layouts: knows the parameters.
-        average: starts to average a bucket, told whether it is the last one and how many iterations it is of.
         variance_reduced: whether there is m; it costs another copy of the model.
     """
 
-    def __init__(
-        self, momentum: float, layouts: LayoutTable, average: Average, *, variance_reduced: bool
-    ) -> None:
-        self._average = average
+    def __init__(self, momentum: float, layouts: LayoutTable, *, variance_reduced: bool) -> None:
         self._is_variance_reduced = variance_reduced
         self.iterations = 0
         """Complete iterations of the round under way."""
@@ -120,8 +118,8 @@ class LocalRounds:
             if loaded is None:
                 if self.iterations > 0:
                     raise RuntimeError(
-                        f"no gradient before step {self.iterations} of a round: {_REMEDY}, and bring all parameters "
-                        "(leave skip_all_reduce_unused_params out)"
+                        f"no gradient before step {self.iterations} of a round: {UNREGISTERED}, and bring all "
+                        "parameters (leave skip_all_reduce_unused_params out)"
                     )
                 self._anchors[key] = self._value(key).clone()
             elif loaded.device != device:
@@ -151,22 +149,25 @@ class LocalRounds:
 
     def _check_backward(self) -> None:
         if not self._buckets:
-            raise RuntimeError(f"step() without a backward through the hook: {_REMEDY}")
+            raise RuntimeError(f"step() without a backward through the hook: {UNREGISTERED}")
 
-    def finish(self, period: int) -> None:
+    def finish(self, period: int, average: Average) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
 
         All or nothing on each rank: what fails leaves it with its own parameters. (A mean that only one of them
         receives corrupt is applied by the others, who are then told by what they wait for next.)
+
+        Args:
+            average: starts to average a bucket, told whether it is the last one and how many iterations it is of.
 
         Raises:
             RuntimeError: no gradient of the model has come through the hook; the average failed.
         """
         self._check_backward()
         works = [self._moved(layout) for layout in self._buckets]
-        averages = [self._average(work, work is works[-1], self.iterations) for work in works]
-        for average in averages:
-            average.wait()
+        averages = [average(work, work is works[-1], self.iterations) for work in works]
+        for mean in averages:
+            mean.wait()
         self._apply(works, period)
 
     def _moved(self, layout: Layout) -> BucketWork:

@@ -17,6 +17,7 @@ On CUDA the thread has a stream of its own, or backward's kernels would queue be
 """
 
 import concurrent.futures
+import contextlib
 import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -203,7 +204,9 @@ class CommThread:
 
     def close(self) -> None:
         """Finish what was submitted and stop."""
-        self.drain()  # jobs are submitted by jobs
+        # jobs are submitted by jobs; where the interpreter ends, none is any more
+        with contextlib.suppress(RuntimeError):
+            self.drain()
         self._is_latest_done = lambda: False
         self._is_closed = True
         self._executor.shutdown(wait=True)

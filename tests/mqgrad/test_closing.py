@@ -1,7 +1,10 @@
 """What a closed state answers, and what closing it tells."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import models
 import pytest
@@ -56,3 +59,34 @@ def test_a_failure_after_the_last_step_is_told() -> None:
             state.close()
 
     run_ranks(rank_main)
+
+
+ENDING = """
+import atexit
+import torch
+import torch.distributed as dist
+import mqgrad
+
+class Failing(mqgrad.FixedBits):
+    def decide(self, statistics):
+        raise ArithmeticError("no idea")
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+state = mqgrad.CompressionState(Failing(4, interval=1))
+atexit.register(state.close)
+ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+ddp.register_comm_hook(state, mqgrad.compression_hook)
+for _ in range(2):
+    ddp(torch.ones(1, 4)).sum().backward()
+    state.step(1.0)
+"""
+
+
+def test_a_failed_state_may_be_closed_where_the_interpreter_ends(tmp_path: Path) -> None:
+    """Then no job can be given to its thread any more; the group is to be given back all the same."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "communication had failed before close(): no idea" in ended.stderr
+    assert "atexit" not in ended.stderr
