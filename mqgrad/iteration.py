@@ -171,17 +171,26 @@ class Iteration:
         """Whether nobody can ask for another width before the next iteration."""
         return self._decisions.controller is not None or self.announced_left > 0
 
-    def open(self) -> None:
-        """Check agreement if that is due and, where an interval has ended, decide; unless that has been done."""
+    def open(self, reported: int | None = None) -> None:
+        """Check agreement if that is due and, where an interval has ended, decide; unless that has been done.
+
+        Args:
+            reported: losses when this was asked for, if it is not now: the training thread goes on.
+        """
         if self._is_open:
             return
         self._is_open = True
         stopwatch.settle()
         if self.is_check_due:
-            self._check_agreement()
+            self._check_agreement(self._measured.reported if reported is None else reported)
             if self._decisions.controller is not None and self._position >= self._decisions.interval:
                 self._decide()
         self.bits = self._decisions.bits
+
+    def reopen(self, reported: int) -> None:
+        """:meth:`open`, though that may have been done: another width has been asked for, and no bucket has come."""
+        self._is_open = False
+        self.open(reported)
 
     def open_direct(self) -> bool:
         """Open the next iteration if its buckets may each be summed as they are, without the communication thread.
@@ -197,12 +206,12 @@ class Iteration:
         self.bits = self._decisions.bits
         return True
 
-    def _check_agreement(self) -> None:
+    def _check_agreement(self, reported: int) -> None:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._decisions.bits,
             announced=self.announced_left,
-            losses=self._measured.reported,
+            losses=reported,
             residuals=self._compressor.num_residuals,
         )
         if self._may_overlap_check():

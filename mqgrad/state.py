@@ -20,6 +20,7 @@ from .controllers.period_rules import PeriodRule
 from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
+from .forgotten_calls import ForgottenCalls
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
@@ -111,9 +112,7 @@ class CompressionState:
             bucket_size=self.compressor.bucket_size, world_size=world_size, rank=self._transport.rank
         )
         self._are_local = period > 1 or period_rule is not None
-        self._rounds = LocalRounds(
-            slow_momentum, self._layouts, self._average, variance_reduced=variance_reduced
-        )
+        self._rounds = LocalRounds(slow_momentum, self._layouts, variance_reduced=variance_reduced)
         self._measured = Measurements()
         self._clock = IterationClock()
         self._iteration = Iteration(
@@ -129,6 +128,7 @@ class CompressionState:
         )
         self._thread = CommThread(self._transport.device)
         self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._clock)
+        self._forgotten = ForgottenCalls(self._transport.rank, steps_alone=self._are_local)
         self._is_closed = False
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
@@ -199,9 +199,9 @@ class CompressionState:
         return tuple(self._layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
-        """Report the iteration's training loss; call after ``optimizer.step()``. It blocks where a round of local
-        iterations ends, when it averages parameters, and after a round's first iteration, where a rule decides how
-        many it has; and where DDP has called no bucket the last.
+        """Report the iteration's training loss; call once, after its last ``optimizer.step()``. It blocks where a
+        round of local iterations ends, when it averages parameters, and after a round's first iteration, where a rule
+        decides how many it has; and where DDP has called no bucket the last.
 
         The time until the first call after construction holds start-up costs: that iteration counts as long as the
         second, unless :meth:`mark` has started the clock. A first interval of one iteration waits for the second.
@@ -211,6 +211,7 @@ class CompressionState:
             RuntimeError: the state is closed, or the iteration or a round's average has failed.
         """
         self._thread.check_open()
+        self._forgotten.stepped()
         if self._are_local:
             self._end_local_iteration()
         elif self._is_last_due:
@@ -222,7 +223,8 @@ class CompressionState:
     def _begin_round(self) -> None:
         self._measured.end_round(self.interval)
         if self._iteration.is_settled and self._iteration.is_check_due:
-            self._thread.post(self._iteration.open)  # during forward
+            reported = self._measured.reported
+            self._thread.post(lambda: self._iteration.open(reported))  # during forward
 
     def _end_without_last(self) -> None:
         """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,
@@ -245,7 +247,7 @@ class CompressionState:
 
     def _finish_round(self) -> None:
         with self._clock.blocked():
-            self._rounds.finish(self._decisions.period)
+            self._rounds.finish(self._decisions.period, self._average)
 
     def finish_round(self) -> None:
         """End a round of local iterations here, however many it has had, so that all ranks have the same parameters.
@@ -292,30 +294,38 @@ class CompressionState:
             ValueError: for an unknown width, or a wrong number of widths.
         """
         self._refuse_with_controller("set_width()")
-        self._refuse_within_interval("set_width()")
+        if (
+            self._iteration.announced_left > 0
+        ):  # in its iterations nothing would tell the ranks that they differ
+            raise RuntimeError(
+                f"set_width() on rank {self._transport.rank}: {self._iteration.announced_left} iterations are left "
+                "of the interval that begin_interval() has begun; call that"
+            )
         self._decisions.request(bits, len(self._layouts.parameters))
 
     def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
         """Use a width for the next iterations, where no controller decides; the same values on every rank.
 
-        What they cost and showed is what :meth:`take_statistics` then returns. As with a controller, ranks check that
-        they agree where such an interval begins, beside forward, and not in each of its iterations.
+        :meth:`take_statistics` then returns what they cost and showed; what has been measured before is dropped, and
+        so is what is left of an interval. As with a controller, ranks check that they agree where such an interval
+        begins, beside forward, and not in each of its iterations.
 
         Args:
             iterations: of the interval, at least 1. The gradient is looked at in the last.
             bits: as in :meth:`set_width`.
 
         Raises:
-            RuntimeError: where a controller decides, or within such an interval.
+            RuntimeError: where a controller decides.
             ValueError: for an unknown width, a wrong number of widths or no whole number of iterations.
         """
         self._refuse_with_controller("begin_interval()")
-        self._refuse_within_interval("begin_interval()")
         interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
+        self._thread.drain()  # what an interval before it has posted
         self._decisions.request(bits, len(self._layouts.parameters))
         self._decisions.interval = interval
         self._iteration.announce(interval)
-        self._thread.post(self._iteration.open)  # during forward
+        self._iteration.take_statistics()
+        self._thread.post(lambda: self._iteration.reopen(0))  # during forward
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
@@ -334,14 +344,6 @@ class CompressionState:
             raise RuntimeError(
                 f"{call} on rank {self._transport.rank}: the controller, {type(self.controller).__name__}, decides; "
                 "to choose widths yourself, construct CompressionState without one"
-            )
-
-    def _refuse_within_interval(self, call: str) -> None:
-        """In its iterations nothing would tell the ranks that they differ."""
-        if self._iteration.announced_left > 0:
-            raise RuntimeError(
-                f"{call} on rank {self._transport.rank}: {self._iteration.announced_left} iterations are left of the "
-                "interval that begin_interval() has begun"
             )
 
     def __reduce__(self) -> NoReturn:
@@ -372,8 +374,10 @@ class CompressionState:
         self._is_closed = True
         release(self)
         self._direct.drain()
-        self._thread.close()
-        self._transport.close()
+        try:
+            self._thread.close()
+        finally:
+            self._transport.close()
         self._warn_of_loose_ends()
 
     def _warn_of_loose_ends(self) -> None:
@@ -391,6 +395,7 @@ class CompressionState:
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is; the body of the comm hook."""
+        self._forgotten.came(is_last=bucket.is_last())
         if self._are_local:
             self._thread.check_open()  # or its replicas would part without a word
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])

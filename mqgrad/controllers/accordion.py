@@ -15,7 +15,8 @@ class Accordion(WidthRule):
 
     Agarwal et al., MLSys 2021: critical when |‖Δ_old‖ − ‖Δ_new‖| ≥ η·‖Δ_old‖, Δ the gradient accumulated over an
     epoch. Here Δ's norm is the sum of ‖ḡ‖ over ``window`` decisions, one gradient of each interval. The paper also
-    calls the epochs after a learning-rate drop critical; statistics do not show the rate, so that is left out.
+    calls the epochs after a learning-rate drop critical; statistics do not show the rate, so that is left out. A loss
+    scaler that halves or doubles its scale looks like a critical regime.
     """
 
     start: Width = 8

@@ -33,6 +33,8 @@ class DQSGD(WidthRule):
     With ``error`` instead of a budget, nothing is estimated (α is 1 unless ``contraction`` is given): each decision
     may add the same error e to the bound, so α^(N−n)·‖g_n‖²/(6s²) = e gives s, rounded up to a width. e is a share of
     the first ‖ḡ‖² that was measured.
+
+    Norms are compared with earlier ones: a loss scaler that changes its scale changes them.
     """
 
     budget: float = 4.0

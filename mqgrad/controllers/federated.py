@@ -76,7 +76,8 @@ class FedDQ(WidthRule):
     """Fewer bits as the range shrinks: b = ceil(log2(range/resolution + 1)) (Qu et al. 2022, descending).
 
     The range is 2·sqrt(``peak_energy``), a root-sum-square over the scale buckets of their own ranges. Derived:
-    ``resolution`` is set so that the first range takes ``start`` bits, which needs no unit.
+    ``resolution`` is set so that the first range takes ``start`` bits, which needs no unit. A loss scaler that
+    changes its scale changes the range.
     """
 
     start: Width = 8

@@ -1,6 +1,7 @@
 """Intervals that a caller announces: what it costs and shows is what it is under a controller."""
 
 import itertools
+import time
 
 import models
 import pytest
@@ -103,21 +104,56 @@ def test_ranks_that_announce_different_ones_are_told(intervals, message: str) ->
     run_ranks(rank_main)
 
 
-def test_another_width_has_to_wait_until_it_is_over() -> None:
+def test_another_width_within_one_begins_another() -> None:
+    """As after a break, or an exception in the caller's loop; set_width() alone would not be compared."""
+
     def rank_main(rank: int) -> None:
         model, optimizer, state = models.new_run(None)
-        state.begin_interval(2, 4)
+        state.begin_interval(4, 4)
         models.train(model, optimizer, state, rank, range(1))
-        for call in (lambda: state.set_width(8), lambda: state.begin_interval(2, 8)):
-            with pytest.raises(RuntimeError, match=r"on rank \d: 1 iterations are left of the interval"):
-                call()
-        models.train(model, optimizer, state, rank, range(1, 2))
-        state.set_width(8)
-        models.train(model, optimizer, state, rank, range(2, 3))
+        with pytest.raises(RuntimeError, match=r"on rank \d: 3 iterations are left of the interval"):
+            state.set_width(8)
+        state.begin_interval(3, 16)
+        state.begin_interval(2, 8)  # nor has the last one to be begun
+        models.train(model, optimizer, state, rank, range(1, 3))
         assert state.bits == 8
+        assert len(state.take_statistics().losses) == 2
+        state.set_width(2)
+        models.train(model, optimizer, state, rank, range(3, 4))
+        assert state.bits == 2
         state.close()
 
     run_ranks(rank_main)
+
+
+def test_statistics_taken_late_are_those_of_the_last_interval() -> None:
+    def rank_main(rank: int) -> tuple[int, bool]:
+        model, optimizer, state = models.new_run(None)
+        for begun in range(0, 12, 4):
+            state.begin_interval(4, 32)
+            models.train(model, optimizer, state, rank, range(begun, begun + 4))
+        taken = state.take_statistics()
+        state.close()
+        return len(taken.losses), taken.local_norm_sq > 0
+
+    assert run_ranks(rank_main) == [(4, True)] * 2
+
+
+def test_ranks_are_compared_by_what_they_had_when_it_began() -> None:
+    """The check is made by another thread, while a script goes on."""
+
+    def rank_main(rank: int) -> int:
+        model, optimizer, state = models.new_run(None)
+        for begun in range(0, 12, 4):
+            models.train(model, optimizer, state, rank, range(begun, begun + 2))
+            state.begin_interval(2, 4)
+            time.sleep(0.02 * rank)
+            state.take_statistics()
+            models.train(model, optimizer, state, rank, range(begun + 2, begun + 4))
+        state.close()
+        return state.totals.iterations
+
+    assert run_ranks(rank_main) == [12] * 2
 
 
 def test_a_state_that_is_loaded_knows_of_none() -> None:

@@ -1,0 +1,55 @@
+"""What a script may have left out of its loop, or put into it twice, where nothing else would say so."""
+
+import warnings
+
+from .local_rounds import UNREGISTERED
+
+BACKWARDS = 20
+STEPS = 3
+
+
+class ForgottenCalls:
+    """Warns, once for each, of a loop without ``step``, of one without the hook, and of one with two steps.
+
+    Without ``step`` no interval ends, so that no width is ever decided, and no round does, so that replicas part;
+    without the hook DDP averages in fp32; a second step is counted as an iteration, whose loss the ranks may take for
+    one of another interval each.
+
+    Args:
+        rank: to be named.
+        steps_alone: whether there are iterations whose gradients do not come through the hook, as in rounds.
+    """
+
+    def __init__(self, rank: int, *, steps_alone: bool) -> None:
+        self._rank, self._steps_alone = rank, steps_alone
+        self._backwards = self._steps = (
+            0  # of the former since the last step, of the latter since the last backward
+        )
+        self._has_hook = False
+        self._told: set[str] = set()
+
+    def came(self, *, is_last: bool) -> None:
+        """A bucket has come through the hook."""
+        self._has_hook, self._steps = True, 0
+        self._backwards += is_last
+        if self._backwards == BACKWARDS:
+            self._warn(
+                f"{BACKWARDS} backwards since the last step(): call state.step(loss) after each optimizer.step(), "
+                "and accumulate gradients under ddp.no_sync()"
+            )
+
+    def stepped(self) -> None:
+        """An iteration has been reported."""
+        self._backwards = 0
+        self._steps += 1
+        if self._steps == STEPS and not self._has_hook:
+            self._warn(f"{STEPS} steps, and no gradient has come through the hook: {UNREGISTERED}")
+        if self._steps == 2 and self._has_hook and not self._steps_alone:
+            self._warn(
+                "a second step() since the last backward: call it once per iteration, after the last optimizer.step()"
+            )
+
+    def _warn(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(f"rank {self._rank}: {text}", RuntimeWarning, stacklevel=4)
