@@ -60,8 +60,6 @@ class Link(NamedTuple):
             rates = parse_link_rates(name.removeprefix(_EMULATED))
         except ValueError as error:
             raise ValueError(f"link {name!r}: {error}; or emulated:RATE, which needs no root") from None
-        if 0.0 in rates.mbit_per_s:
-            raise ValueError(f"link {name!r}: a rate must be above 0")
         if emulated and len(rates.mbit_per_s) > 1 and None in rates.mbit_per_s:
             raise ValueError(
                 f"link {name!r}: an emulated link cannot switch to or from none: give a high rate"

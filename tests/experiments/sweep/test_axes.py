@@ -85,7 +85,7 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     ("changes", "message"),
     [
         ({"links": ("100mb",)}, "100mb.*emulated:RATE"),
-        ({"links": ("emulated:0mbit",)}, "a rate must be above 0"),
+        ({"links": ("emulated:0mbit",)}, "emulated:0mbit.*a rate of 0 Mbit/s is too low"),
         ({"systems": ("fixed:32", "fixed:32")}, "twice"),
         ({"workloads": ()}, "no workloads"),
         ({"hosts": 1}, "1 hosts"),
