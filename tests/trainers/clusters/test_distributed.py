@@ -225,14 +225,14 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         assert runs[0] == runs[1]
         assert runs[0][0].step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e5)
         cluster.reset(seed=5, link=LinkEmulation(mbit_per_s=1))
-        assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
+        assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e6)
         with pytest.raises(ValueError, match="clock='measured'"):
             cluster.reset(seed=5, method="ddp:period=2", link=LinkEmulation(mbit_per_s=100))
         with pytest.raises(ValueError, match="use it with clock='measured'"):
             cluster.reset(seed=5, controller="fixed:4", link=LinkEmulation(mbit_per_s=100))
         with pytest.raises(ValueError, match="a modelled clock knows one rate"):
             cluster.reset(seed=5, link=parse_emulation("100/1000@10"))
-        assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.01 + runs[0][0].wire_bytes * 8 / 1e6)
+        assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e6)
         assert cluster.run(1, bits=2).iteration == 9
 
 
