@@ -77,7 +77,8 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
     """
     final = run / "checkpoints" / f"step_{model.num_timesteps:08d}"
     partial = final.with_name(f"partial_{model.num_timesteps:08d}")
-    shutil.rmtree(partial, ignore_errors=True)
+    for left in final.parent.glob("partial_*"):  # by a process that was killed
+        shutil.rmtree(left)
     partial.mkdir(parents=True)
     model.save(partial / "model.zip")
     if isinstance(model, OffPolicyAlgorithm):

@@ -294,9 +294,8 @@ class CompressionState:
             ValueError: for an unknown width, or a wrong number of widths.
         """
         self._refuse_with_controller("set_width()")
-        if (
-            self._iteration.announced_left > 0
-        ):  # in its iterations nothing would tell the ranks that they differ
+        # In the iterations of an announced interval nothing would tell the ranks that they differ.
+        if self._iteration.announced_left > 0:
             raise RuntimeError(
                 f"set_width() on rank {self._transport.rank}: {self._iteration.announced_left} iterations are left "
                 "of the interval that begin_interval() has begun; call that"

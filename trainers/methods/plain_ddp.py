@@ -93,7 +93,7 @@ class PlainDDP(MeasuredMethod):
         if self._paced is not None:
             self._count(loss, self._paced.take_waited())
             return
-        self._transport.counted_all_reduce(lambda: None, self._reduced_bytes())  # DDP's have taken place
+        self._transport.count(self._transport.all_reduce_bytes(self._reduced_bytes()), 0.0, 0)  # DDP's own
         self._count(loss, waited=0.0)
 
     def _reduced_bytes(self) -> int:

@@ -45,6 +45,16 @@ def test_losses_bytes_and_figures_are_those_of_real_processes(real: Distributed,
     assert figures == expected_figures
 
 
+def test_an_interval_costs_one_check_beside_its_gradients() -> None:
+    """As in a deployed run: a message in each iteration would make agents learn of another system's seconds."""
+    with simulated(num_workers=2) as cluster:
+        cluster.reset(seed=1)
+        cluster.run(4, bits=32)  # the first three iterations are checked in any case
+        statistics = cluster.run(8, bits=32)
+        gradient = sum(parameter.nbytes for parameter in cluster.workload.build_model().parameters())
+    assert statistics.wire_bytes == gradient + 6 * 8 / 8
+
+
 def test_one_bit_trains_with_momentum_sgd() -> None:
     with simulated(num_workers=4, workload="digits-cnn", workload_settings={"width": 16}) as cluster:
         cluster.reset(seed=1)
