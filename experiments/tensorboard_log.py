@@ -18,9 +18,8 @@ class TensorBoardLog:
 
     def __init__(self, folder: Path) -> None:
         check_writable(folder)
-        self._writer = SummaryWriter(
-            str(folder), purge_step=0
-        )  # an earlier run's points are not shown any more
+        # The points of an earlier run in the folder are not shown any more.
+        self._writer = SummaryWriter(str(folder), purge_step=0)
         self._iteration = 0
         self._totals: dict[str, float] = {}
 
