@@ -103,6 +103,8 @@ class Replica:
 
     def measure(self, iterations: int, bits: Variant = None) -> Costs:
         """Costs per iteration, after a few that are not counted. ``bits``: the width the hook has to be at."""
+        if self._state is not None:
+            self._state.mark()  # other replicas' turns are no part of this one's iterations
         for _ in range(_WARM_UP_STEPS):
             self._step()
         dist.barrier()
