@@ -42,7 +42,7 @@ def netlab(
     ] = None,
     burst_kib: Annotated[
         int | None,
-        typer.Option(help="KiB that pass at full speed after a pause. By default 2 ms of the rate."),
+        typer.Option(help="KiB that pass at full speed after a pause. By default next to nothing does."),
     ] = None,
     latency_ms: Annotated[
         float, typer.Option(help="Longest wait in a link's queue, in milliseconds; then packets are dropped.")

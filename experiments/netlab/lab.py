@@ -233,6 +233,9 @@ def _kill_processes(namespaces: list[str]) -> list[int]:
 
 def _shape(namespace: str, interface: str, shape: LinkShape) -> None:
     at = ["dev", interface, "root"]
+    ip(
+        "-n", namespace, "link", "set", interface, "gso_max_size", f"{shape.largest_packet}"
+    )  # of later connections
     if shape.rate_mbit_per_s is not None:
         run_tool("tc", "-n", namespace, "qdisc", "replace", *at, *shape.tbf())
     elif "tbf" in run_tool("tc", "-n", namespace, "qdisc", "show", *at):

@@ -12,16 +12,23 @@ _UNITS = {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3}  # of Mbit/s
 _RATE = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(_UNITS)})")
 _LEAST_MBIT_PER_S = 0.1  # below this one packet takes longer than the queue's latency
 _LEAST_SWITCH_SECONDS = 0.5  # a change takes up to 0.1 s with many hosts
+_PEAK = 1.05
+"""Of the rate: how fast a link makes up for what it is behind."""
+_BEHIND_SECONDS, _AT_ONCE_SECONDS = 2e-3, 0.5e-3
+_LEAST_AT_ONCE = 3200  # two packets
+_LARGEST_PACKET = 65536  # several of one connection, which the kernel moves as one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkShape:
-    """The token bucket (``tbf``) at both ends of a link.
+    """The token buckets (``tbf``) at both ends of a link.
 
-    A token bucket lets ``burst_kib`` through at full speed after a pause. That must be little compared with what
-    training sends at once, or the link looks faster than it is: with 256 KiB at 100 Mbit/s, a message of 100 kB that
-    follows a pause passes at 2 Gbit/s. It must not be too little either: below about 2 ms of data the kernel
-    cannot keep 1 Gbit/s up.
+    A token bucket lets a burst through at full speed after a pause. That must be little beside what training sends
+    at once, or the link looks faster than it is: with 2 ms of the rate, 244 KiB at 1 Gbit/s, a message of 183 kB that
+    follows a pause passes in 0.2 ms in place of 1.5. With less the kernel cannot keep 1 Gbit/s up where cores are
+    busy: what it is late with is lost. So there are two buckets. One of 2 ms keeps the rate on average; one of 0.5 ms
+    lets packets out at no more than 1.05 times the rate, also after a pause. Packets are half as large as that at
+    most, so that it goes on filling up while one of them waits for a timer that is late.
 
     Raises:
         ValueError: a figure that no link can have.
@@ -30,7 +37,7 @@ class LinkShape:
     rate_mbit_per_s: float | None = 100.0
     """None: not shaped."""
     burst_kib: int | None = None
-    """None: what the link carries in 2 ms, at least 16 KiB."""
+    """A single bucket of this size in place of the two; None: as above, at least 16 KiB and two packets."""
     latency_ms: float = 200.0
     """The longest wait in the link's queue; a packet that would wait longer is dropped."""
 
@@ -51,10 +58,26 @@ class LinkShape:
     def tbf(self) -> list[str]:
         """The queueing discipline as arguments of ``tc``; the link must have a rate."""
         assert self.rate_mbit_per_s is not None
-        two_ms_kib = self.rate_mbit_per_s * 1e6 / 8 * 0.002 / 1024
-        burst_kib = self.burst_kib or max(16, round(two_ms_kib))
-        rate = f"{round(self.rate_mbit_per_s * 1e6)}bit"
-        return ["tbf", "rate", rate, "burst", f"{burst_kib}kb", "latency", f"{self.latency_ms:g}ms"]
+        burst_kib = self.burst_kib or max(16, round(self._bytes_in(_BEHIND_SECONDS) / 1024))
+        rate = round(self.rate_mbit_per_s * 1e6)
+        bucket = ["tbf", "rate", f"{rate}bit", "burst", f"{burst_kib}kb", "latency", f"{self.latency_ms:g}ms"]
+        if self.burst_kib is not None:
+            return bucket
+        return [*bucket, "peakrate", f"{round(_PEAK * rate)}bit", "mtu", f"{self._at_once}"]
+
+    @property
+    def largest_packet(self) -> int:
+        """Bytes that the kernel should make one packet at most: the queue would take a larger one apart."""
+        is_limited = self.rate_mbit_per_s is not None and self.burst_kib is None
+        return min(self._at_once // 2, _LARGEST_PACKET) if is_limited else _LARGEST_PACKET
+
+    @property
+    def _at_once(self) -> int:
+        return max(_LEAST_AT_ONCE, round(self._bytes_in(_AT_ONCE_SECONDS)))
+
+    def _bytes_in(self, seconds: float) -> float:
+        assert self.rate_mbit_per_s is not None
+        return self.rate_mbit_per_s * 1e6 / 8 * seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def test_links_carry_their_rate_and_count_what_they_carry(tmp_path: Path) -> Non
         sizes = [12_000_000, 200_000, 200_000, 200_000]
         (long, *short), result = transfer(lab, tmp_path, *sizes)
         assert long > 0.9  # 0.96 s of payload; a busy machine may be late, never early
-        assert min(short) > 0.010  # 16 ms without the burst: a short message does not slip through in it
+        assert min(short) > 0.0145  # 16 ms, at 1.05 times the rate 15.2: nothing slips through after a pause
         assert result.hosts[0].rx_bytes == pytest.approx(sum(sizes), rel=0.06)
         assert result.hosts[1].tx_bytes == pytest.approx(sum(sizes), rel=0.06)
         assert result.hosts[1].rx_bytes < sum(sizes) / 20

@@ -86,3 +86,18 @@ def test_what_is_no_switching_rate_is_refused(text: str) -> None:
 def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LinkShape(**link)
+
+
+def test_little_passes_at_once_after_a_pause_unless_a_burst_is_asked_for() -> None:
+    """Half a millisecond of the rate, of which a packet is half: with the whole 2 ms a small message met no link."""
+    shape = LinkShape(rate_mbit_per_s=1000)
+    arguments = shape.tbf()
+    assert arguments[arguments.index("peakrate") + 1] == "1050000000bit"
+    assert arguments[arguments.index("mtu") + 1] == "62500"
+    assert shape.largest_packet == 31250
+    assert shape.at(10_000).largest_packet == 65536
+    assert shape.at(None).largest_packet == 65536
+    assert shape.at(0.5).largest_packet == 1600
+    own = LinkShape(rate_mbit_per_s=1000, burst_kib=244)
+    assert "peakrate" not in own.tbf()
+    assert own.largest_packet == 65536
