@@ -33,7 +33,7 @@ demo: setup
 	$(BIN)/mqgrad demo --output demo-output
 
 test: setup lint types
-	$(BIN)/pytest
+	MQGRAD_REQUIRE_EXTENSION=1 $(BIN)/pytest
 
 lint: setup
 	$(BIN)/ruff check .

@@ -20,8 +20,9 @@ from torch.utils.cpp_extension import CUDA_HOME, BuildExtension, CppExtension, C
 
 SOURCES = Path("cuda_ext/csrc")
 STABLE_ABI = ["-DTORCH_TARGET_VERSION=0x020a000000000000"]  # torch 2.10
-# A contracted multiply-add would make the bytes depend on the compiler.
+# A contracted multiply-add would make the bytes depend on the compiler, as -ffast-math in the caller's CFLAGS would.
 CXX_FLAGS = [
+    "-fno-fast-math",
     "-O3",
     "-g0",
     "-std=c++17",

@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import math
 
 import torch
 from torch import Tensor
 
 INPUT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_LARGEST = torch.finfo(torch.float32).max
 
 
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
@@ -69,11 +69,15 @@ def require_floats(name: str, tensor: Tensor, numel: int, device: torch.device) 
         raise ValueError(f"{name} is on {tensor.device}, the other tensors on {device}")
     if not tensor.is_contiguous():
         raise ValueError(f"{name} is written in place and must be contiguous")
+    if not torch.compiler.is_compiling() and tensor.is_neg():
+        raise ValueError(
+            f"{name} is written in place and must not be a negated view: give resolve_neg() of it"
+        )
 
 
 def require_coefficients(alpha: float, beta: float) -> None:
-    if not (math.isfinite(alpha) and math.isfinite(beta)):
-        raise ValueError(f"alpha and beta must be finite, got {alpha} and {beta}")
+    if not (abs(alpha) <= _LARGEST and abs(beta) <= _LARGEST):
+        raise ValueError(f"alpha and beta must be finite, got {alpha} and {beta} for fp32")
 
 
 def require_payload(payload: Tensor, expected_bytes: int) -> None:

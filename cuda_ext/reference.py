@@ -14,6 +14,8 @@ from torch import Tensor
 
 CLIP = {2: 1.0, 3: 1.6479, 4: 2.1810}
 """k_b of Note [Scale]; the widths not listed do not clip."""
+LEAST_CLIP = 0.5
+"""Share of the largest magnitude below which four bits do not clip."""
 
 MAGNITUDE_ONE = 2**11
 DITHER_BITS = 15
@@ -38,13 +40,16 @@ def encode_with_feedback(
     bucket_ids: Tensor | None = None,
 ) -> Tensor:
     """See `mqgrad.cuda_ext.encode_with_feedback`."""
-    x = x.float()
+    x = x.detach().float()
     payload = _encode(x + alpha * residual, bits, bucket_size, stochastic, seed, bucket_ids)
-    sent = decode(payload, x.numel(), bits, bucket_size)
-    # Only a bucket that decodes to NaN is not finite; it has sent nothing, so the residual stays.
-    kept = beta * residual + (x - sent)
-    residual.copy_(torch.where(sent.isnan(), residual, kept))
+    keep_error(x, residual, decode(payload, x.numel(), bits, bucket_size), beta)
     return payload
+
+
+def keep_error(x: Tensor, residual: Tensor, sent: Tensor, beta: float) -> None:
+    """Note [Feedback] of csrc/feedback.h: what is not finite leaves the residual as it was."""
+    kept = beta * residual + (x - sent)
+    residual.copy_(torch.where(kept.isfinite(), kept, residual))
 
 
 def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
@@ -133,6 +138,8 @@ def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tenso
         fraction_B = sum_B / (count_B.double() * MAGNITUDE_ONE)
     else:
         fraction_B = CLIP[bits] * ((m_BL * m_BL).sum(1).double() / (sum_B * MAGNITUDE_ONE))
+    if bits == 4:
+        fraction_B = fraction_B.where(fraction_B >= LEAST_CLIP, 1.0)
     clipped_B = (fraction_B.clamp(max=1.0) * max_B.double()).float()
     return torch.where(usable_B, clipped_B, scale_B)
 

@@ -3,16 +3,15 @@
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext.reference import mean_of
+from mqgrad.cuda_ext.reference import keep_error, mean_of
 
 
 def encode_bfloat16(x: Tensor, residual: Tensor | None, alpha: float, beta: float) -> Tensor:
     """See `mqgrad.cuda_ext.encode_bfloat16`."""
-    x = x.float()
+    x = x.detach().float()
     sent = _round(x if residual is None else x + alpha * residual)
     if residual is not None:
-        kept = beta * residual + (x - sent.float())
-        residual.copy_(torch.where(kept.isfinite(), kept, residual))
+        keep_error(x, residual, sent.float(), beta)
     return sent.view(torch.uint8)
 
 

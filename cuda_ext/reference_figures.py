@@ -30,7 +30,9 @@ def _peak_energy(x: Tensor, bucket_size: int) -> Tensor:
     size = min(bucket_size, x.numel())
     padding = -x.numel() % size
     peaks = torch.nn.functional.pad(x, (0, padding)).view(-1, size).abs().amax(dim=1).double().square()
-    return peaks.sum() * size - peaks[-1] * padding
+    counts = torch.full_like(peaks, size)
+    counts[-1] -= padding
+    return (counts * peaks).sum()
 
 
 def _sketch(x: Tensor, key: int, seed: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mqgrad.cuda_ext.checks import SparseLayout, sparse_layout
-from mqgrad.cuda_ext.reference import _pack, _unpack
+from mqgrad.cuda_ext.reference import _pack, _unpack, keep_error
 
 LEVELS = 8
 VALUE_BITS = 4
@@ -28,11 +28,9 @@ def sparse_encode_with_feedback(
     x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float, beta: float
 ) -> Tensor:
     """See `mqgrad.cuda_ext.sparse_encode_with_feedback`."""
-    x = x.float()
+    x = x.detach().float()
     payload = sparse_encode(x + alpha * residual, elements_per_bit)
-    sent = sparse_decode(payload, x.numel(), elements_per_bit)
-    kept = beta * residual + (x - sent)
-    residual.copy_(torch.where(sent.isnan(), residual, kept))
+    keep_error(x, residual, sparse_decode(payload, x.numel(), elements_per_bit), beta)
     return payload
 
 

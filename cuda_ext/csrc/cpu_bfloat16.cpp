@@ -29,7 +29,7 @@ MQ_CLONES void convert_with_feedback(const float* __restrict x, float* __restric
                                      float beta, uint8_t* __restrict payload) {
   for (int64_t i = 0; i < n; ++i) {
     const uint16_t bits = bfloat16_bits(compensated(x[i], residual[i], alpha));
-    residual[i] = next_finite_residual(x[i], residual[i], bfloat16_value(bits), beta);
+    residual[i] = next_residual(x[i], residual[i], bfloat16_value(bits), beta);
     store(payload, i, bits);
   }
 }

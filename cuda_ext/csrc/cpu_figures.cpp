@@ -26,16 +26,16 @@ MQ_CLONES void add_to_sketch(const float* x, int64_t first, int64_t n, uint64_t 
 }
 
 struct Sizes {
-  float norm_sq;
+  double norm_sq;
   uint32_t max_bits;  // of |x|, as integers: Note [Non-finite]
 };
 
 MQ_CLONES Sizes sizes_of(const float* x, int64_t n) {
   constexpr int64_t kLanes = 16;
-  float squares[kLanes] = {};
+  double squares[kLanes] = {};
   int32_t maxima[kLanes] = {};
   const auto include = [&](float value, int64_t lane) MQ_ALWAYS_INLINE {
-    squares[lane] += value * value;
+    squares[lane] += static_cast<double>(value) * value;  // in fp32 those of 1e20 and of 1e-23 are none
     maxima[lane] = std::max(maxima[lane], static_cast<int32_t>(abs_bits(value)));
   };
   int64_t at = 0;

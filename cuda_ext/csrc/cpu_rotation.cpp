@@ -38,7 +38,7 @@ MQ_CLONES void add_values(const float* __restrict y, float scale, const float* _
 MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y, float scale,
                            const float* __restrict signs, int64_t n, float beta, float* __restrict residual) {
   for (int64_t i = 0; i < n; ++i) {
-    residual[i] = next_finite_residual(x[i], residual[i], y[i] * scale * signs[i], beta);
+    residual[i] = next_residual(x[i], residual[i], y[i] * scale * signs[i], beta);
   }
 }
 

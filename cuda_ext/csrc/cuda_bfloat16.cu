@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kWarps* kLanes) encode_bfloat16_pieces(Bfloat1
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       codes[i] = bfloat16_bits(compensated(x[i], residual[i], a.alpha));
-      residual[i] = next_finite_residual(x[i], residual[i], bfloat16_value(codes[i]), a.beta);
+      residual[i] = next_residual(x[i], residual[i], bfloat16_value(codes[i]), a.beta);
     }
     store_piece(residual, length, a.residual + first);
   } else {

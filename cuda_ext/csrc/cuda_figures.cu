@@ -1,7 +1,7 @@
 // A gradient's figures on CUDA:
 //
 // 1. Find the largest magnitude of each bucket.
-// 2. Of every 65536 elements, a block each, take the sum of squares and the sketch, those of a thread in fp32.
+// 2. Of every 65536 elements, a block each, take the sum of squares, in fp64, and the sketch, that of a thread in fp32.
 // 3. Add them up in one block, in fp64 and in a fixed order.
 #include "cuda_figures.h"
 
@@ -46,12 +46,13 @@ __global__ void __launch_bounds__(kThreads) sketch_parts(const void* x, ScalarTy
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kPart;
   const int64_t end = begin + kPart < numel ? begin + kPart : numel;
   const uint32_t place = threadIdx.x;
-  float sum = 0, squares = 0;
+  float sum = 0;
+  double squares = 0;
   for (int64_t i = begin + place; i < end; i += kThreads) {
     const float value = load_float(x, dtype, i);
     const uint64_t word = mix64(key + static_cast<uint64_t>(i / kSignsOfWord) * 0x9e3779b97f4a7c15ull);
     sum += float_from_bits(float_bits(value) ^ static_cast<uint32_t>(word >> (place % kSignsOfWord)) << 31);
-    squares += value * value;
+    squares += static_cast<double>(value) * value;
   }
   part.sketch[place] = sum;
   const double all = block_sum(squares);

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kWarps * kLanes, FEEDBACK || REDUCE ? 2 : 3)
       rotate_back(v, scale, signs, room);
       load_by_rows(a.residual + first, length, residual);  // again: registers are scarcer than the cache is slow
 #pragma unroll
-      for (int j = 0; j < kPerLane; ++j) residual[j] = next_finite_residual(x[j], residual[j], v[j], beta);
+      for (int j = 0; j < kPerLane; ++j) residual[j] = next_residual(x[j], residual[j], v[j], beta);
       store_by_rows(residual, length, a.residual + first);
     }
   });

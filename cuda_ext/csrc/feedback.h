@@ -15,13 +15,10 @@ MQ_INLINE float compensated(float x, float residual, float alpha) {
   return x + alpha * residual;
 }
 
+// Where nothing finite would be kept, what was owed stays: nothing has arrived, or x and what is sent for it are too far
+// apart for a float (as large elements are from 0, or from a level beside them that was drawn at random).
 MQ_INLINE float next_residual(float x, float residual, float sent, float beta) {
-  return beta * residual + (x - sent);
-}
-
-// Where nothing finite would be kept, neither did anything arrive: what was owed stays.
-MQ_INLINE float next_finite_residual(float x, float residual, float sent, float beta) {
-  const float next = next_residual(x, residual, sent, beta);
+  const float next = beta * residual + (x - sent);
   return is_finite(next) ? next : residual;
 }
 

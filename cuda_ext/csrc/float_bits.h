@@ -5,6 +5,10 @@
 // (-ffp-contract=off, nvcc -fmad=false): a fused multiply-add changes bytes.
 #pragma once
 
+#ifdef __FAST_MATH__
+#error "ranks must compute the same bytes: -ffast-math reorders and approximates"
+#endif
+
 #include <cstdint>
 #include <cstring>
 

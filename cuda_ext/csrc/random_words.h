@@ -14,6 +14,9 @@ namespace mqgrad {
 // the variance of a sum of roundings right; one round of shifts and multiplication (the first of Wellons'
 // hash-prospector) hides that neighbouring states differ by a constant. The low half of word i / 2 serves an even i, the
 // high half an odd one, in memory order: as 16-bit lanes, the words are the dithers of consecutive elements.
+//
+// Elements of one bucket that are 2^28 and more apart have correlated dithers: their states share low bits. A codec's
+// buckets have 2^16 at most.
 MQ_INLINE uint64_t mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;

@@ -11,7 +11,7 @@ namespace mqgrad {
 // Stochastic rounding needs scale = max|x|: anything less would bias what it clips. Nearest rounding may clip:
 //
 //   b = 1     mean|x|, the least-squares magnitude for a sign (1-bit SGD, signSGD)
-//   b = 2..4  min(max|x|, k_b * sum x^2 / sum |x|)
+//   b = 2..4  min(max|x|, k_b * sum x^2 / sum |x|), but max|x| where b = 4 and the other is less than half of it
 //   b >= 5    max|x|
 //
 // sum x^2 / sum |x| is the mean of |x| weighted by |x|: adding zeros to a bucket does not move it, so a sparse bucket
@@ -22,13 +22,16 @@ namespace mqgrad {
 // k_b is the geometric mean of the best values for Gaussian and for Laplace data (0.977 and 1.000, 1.558 and 1.743,
 // 1.974 and 2.410), but at least 1, so that the scale of a constant bucket is its constant. From five bits on there is
 // nothing to win by clipping in buckets of a few hundred (Gaussian, 512: 0.0036 clipped, 0.0040 not) and much to lose
-// on heavy tails (Student t with 3 degrees of freedom, 8 bits: 0.046 clipped, 0.0005 not).
+// on heavy tails (Student t with 3 degrees of freedom, 8 bits: 0.046 clipped, 0.0005 not). At four bits there is where
+// few elements are most of a bucket: gradients of an LSTM's first iterations had NMSE 0.13 and have 0.04, Gaussian
+// ones and those of the other workloads are the same, Laplace 0.029 in place of 0.028.
 //
 // Both sums are taken over the integers m_i = round(2^11 |x_i| / max), which makes them exact and independent of the
 // order of summation, and exactly n 2^11 and n 2^22 in a constant bucket. Squares of 22 bits, so that those of 512
 // elements sum up in 32 bits.
 constexpr float kMagnitudeOne = 2048.0f;
 constexpr int64_t kMagnitudes = 512;
+constexpr double kLeastClip = 0.5;  // of four bits
 
 MQ_INLINE double clip_factor(int bits) {  // k_b, for b = 2..4
   return bits == 2 ? 1.0 : bits == 3 ? 1.6479 : 2.1810;
@@ -73,7 +76,8 @@ MQ_INLINE float nearest_scale(int bits, int64_t count, uint64_t sum, uint64_t su
   const double ratio = bits == 1
       ? static_cast<double>(sum) / (static_cast<double>(count) * one)
       : clip_factor(bits) * (static_cast<double>(sum_of_squares) / (static_cast<double>(sum) * one));
-  return static_cast<float>((ratio < 1.0 ? ratio : 1.0) * static_cast<double>(max));
+  const bool clips = ratio < 1.0 && (bits < 4 || ratio >= kLeastClip);
+  return static_cast<float>((clips ? ratio : 1.0) * static_cast<double>(max));
 }
 
 // Nearest level, Note [Fixed point] with one unit per level; what lies beyond the scale is clipped.

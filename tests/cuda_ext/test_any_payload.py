@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_bits import same
@@ -15,7 +16,7 @@ from mqgrad import cuda_ext
 from mqgrad.cuda_ext import library
 
 pytestmark = [
-    pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"),
+    needs_extension,
     pytest.mark.filterwarnings("ignore:mqgrad runs on its slow torch reference"),
 ]
 

@@ -1,22 +1,19 @@
 """Width 16: the kernels give the bytes of the reference, whatever lengths, alignments, threads and values are."""
 
 import math
-import os
 
 import pytest
 import torch
 from any_floats import any_floats
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference_bfloat16 as reference
 
-compiled = pytest.mark.skipif(
-    cuda_ext.IMPLEMENTATION == "reference" and "MQGRAD_REQUIRE_EXTENSION" not in os.environ,
-    reason="the extension was not built: nothing to compare with the reference",
-)
 BYTES = torch.zeros(8, dtype=torch.uint8)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 LENGTHS = [*range(140), 2047, 2048, 2049, 4096, 5001, 32767, 65536, 70001]
@@ -26,11 +23,7 @@ def gradient(numel: int, seed: int = 0) -> Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
-
-
-@compiled
+@needs_extension
 @pytest.mark.parametrize("numel", LENGTHS)
 def test_parity_at_any_length(numel: int) -> None:
     for x, owed in [
@@ -50,7 +43,7 @@ def test_parity_at_any_length(numel: int) -> None:
         assert_same(ours, expected)
 
 
-@compiled
+@needs_extension
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 @pytest.mark.parametrize("numel", [0, 1, 31, 2049, 40000])
 def test_mean_of_payloads(world_size: int, numel: int) -> None:
@@ -66,7 +59,7 @@ def test_mean_of_payloads(world_size: int, numel: int) -> None:
     assert_same(ours, owed)
 
 
-@compiled
+@needs_extension
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_types_of_gradients(dtype: torch.dtype) -> None:
     x, ours, expected = gradient(5000).to(dtype), torch.zeros(5000), torch.zeros(5000)
@@ -127,7 +120,7 @@ def test_what_is_not_finite_leaves_its_residual(value: float, owed: float) -> No
         assert payload.tolist() == [0xC0, 0x7F]
 
 
-@compiled
+@needs_extension
 def test_opcheck() -> None:
     x = gradient(70)
     payload = cuda_ext.encode_bfloat16(x)
@@ -143,7 +136,7 @@ def test_opcheck() -> None:
     torch.library.opcheck(ops.decode_bfloat16_add_.default, (x.clone(), payload))
 
 
-@compiled
+@needs_extension
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -1,24 +1,18 @@
 """The CUDA kernels of width 16 on a GPU give the bytes of the CPU kernels; see test_cuda.py."""
 
 import itertools
-import os
 from collections.abc import Callable
 
 import pytest
 import same_bits
 import torch
 from any_floats import any_floats
+from built import needs_cuda
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import library
 
-HAS_KERNELS = torch.cuda.is_available() and "cuda" in library.COMPILED_DEVICES
-
-pytestmark = pytest.mark.skipif(
-    not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
-    reason="there is no GPU, or the extension was built without CUDA",
-)
+pytestmark = needs_cuda
 
 NUMELS = (0, 1, 3, 4, 5, 511, 512, 513, 4096, 9001, 1_000_003)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

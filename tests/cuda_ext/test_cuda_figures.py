@@ -1,20 +1,13 @@
 """Figures of gradients on a GPU: those of the CPU but for rounding, the same in every call, without waiting."""
 
-import os
-
 import pytest
 import torch
+from built import needs_cuda
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import library
 
-HAS_KERNELS = torch.cuda.is_available() and "cuda" in library.COMPILED_DEVICES
-
-pytestmark = pytest.mark.skipif(
-    not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
-    reason="there is no GPU, or the extension was built without CUDA",
-)
+pytestmark = needs_cuda
 
 NUMELS = [0, 1, 255, 512, 70_001, 1_000_003]
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

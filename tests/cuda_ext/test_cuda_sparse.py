@@ -2,22 +2,16 @@
 
 import itertools
 import math
-import os
 
 import pytest
 import same_bits
 import torch
+from built import needs_cuda
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import library
 
-HAS_KERNELS = torch.cuda.is_available() and "cuda" in library.COMPILED_DEVICES
-
-pytestmark = pytest.mark.skipif(
-    not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
-    reason="there is no GPU, or the extension was built without CUDA",
-)
+pytestmark = needs_cuda
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # elements per bit
 NUMELS = (0, 1, 2, 63, 700, 4100, 40_001, 6_000_001)

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from mqgrad import cuda_ext
+from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.vector_codec import Feedback
 
 WIDTHS = range(1, 9)
 
@@ -73,3 +75,31 @@ def test_a_non_finite_bucket_keeps_its_residual(bad: float, bad_residual: bool) 
     torch.testing.assert_close(residual[8:16], before[8:16], rtol=0, atol=0, equal_nan=True)
     assert not torch.equal(residual[:8], before[:8])
     assert not torch.equal(residual[16:], before[16:])
+
+
+@pytest.mark.parametrize("bits", [1 / 2, 1, 2, 4, 8])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_large_elements_leave_a_finite_residual(bits: float, rounding: str) -> None:
+    """An element and what is sent for it may be further apart than a float holds; then a bucket was lost for good."""
+    x = torch.full((4096,), 0.9 * torch.finfo(torch.float32).max)
+    x[::2] *= -0.7
+    codec, residual = Codec(rounding=rounding), torch.zeros_like(x)
+    for seed in range(4):
+        codec.encode(x, bits, seed, feedback=Feedback(residual, alpha=0.2))
+        assert residual.isfinite().all()
+
+
+@pytest.mark.parametrize("bits", [1 / 2, 1, 4, 16, 32])
+def test_a_residual_stays_out_of_the_graph(bits: float) -> None:
+    x, residual = torch.randn(512, requires_grad=True), torch.zeros(512)
+    Codec().encode(x, bits, feedback=Feedback(residual))
+    assert not residual.requires_grad
+
+
+def test_what_is_written_must_be_what_it_looks_like() -> None:
+    with pytest.raises(ValueError, match=r"residual .* must not be a negated view"):
+        cuda_ext.encode_with_feedback(
+            torch.ones(64), torch._neg_view(torch.zeros(64)), 4, 64, False, 0, 1.0, 1.0
+        )
+    with pytest.raises(ValueError, match=r"alpha and beta must be finite, got 1e\+39"):
+        cuda_ext.encode_with_feedback(torch.ones(64), torch.zeros(64), 4, 64, False, 0, 1e39, 1.0)

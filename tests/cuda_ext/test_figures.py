@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -122,7 +123,7 @@ def test_wrong_arguments() -> None:
         gradient_figures([gradient.view(1, 5)], [0])
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_shapes_are_known_without_data() -> None:
     torch.library.opcheck(torch.ops.mqgrad.gradient_figures.default, (gradients([5, 7]), [0, 1], 512, 0))
 
@@ -133,3 +134,17 @@ def test_a_sketch_in_slices_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reference_figures, "SLICE", 1024)
     sliced = reference_figures.gradient_figures(own, [3], 512, seed=1)
     torch.testing.assert_close(sliced, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e19, 1e-23])
+def test_squares_beyond_fp32_are_those_of_the_elements(scale: float) -> None:
+    x = scale * torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    row = cuda_ext.gradient_figures([x], [0], 512, seed=1)[0]
+    assert float(row[0]) == pytest.approx(float(x.double().square().sum()), rel=1e-6)
+
+
+def test_one_bucket_that_is_not_finite_leaves_no_nan_in_the_peak_energy() -> None:
+    x = torch.ones(1000)
+    x[-1] = math.inf
+    for implementation in (cuda_ext.gradient_figures, reference_figures.gradient_figures):
+        assert implementation([x], [0], 512, seed=1)[0, 1] == math.inf

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import memory
 import pytest
 import torch
+from built import needs_extension
 from torch import Tensor
 
 from mqgrad import cuda_ext
 
 pytestmark = [
-    pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"),
+    needs_extension,
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this is not Linux"),
 ]
 

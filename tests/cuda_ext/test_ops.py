@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from built import needs_extension
 from example_payload import IDS, PAYLOAD, X
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference
-
-needs_extension = pytest.mark.skipif(
-    cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"
-)
 
 OUT = torch.empty_like(PAYLOAD)
 CALLS: dict[str, tuple[Any, ...]] = {

@@ -1,24 +1,21 @@
 """The C++ kernels and the torch reference give the same bytes, on any number of threads."""
 
 import itertools
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference
 
-# Where the extension must have been built, a skip would hide that it was not.
-pytestmark = pytest.mark.skipif(
-    cuda_ext.IMPLEMENTATION == "reference" and "MQGRAD_REQUIRE_EXTENSION" not in os.environ,
-    reason="the extension was not built: nothing to compare with the reference",
-)
+pytestmark = needs_extension
 
 WIDTHS = range(1, 9)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -48,10 +45,6 @@ def gradient(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
     if numel > 1000:
         x[-3] = torch.nan
     return x.to(dtype)
-
-
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -12,7 +13,7 @@ from mqgrad import cuda_ext
 
 ALL = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("mqgrad::")]
 OPS = sorted(name.removeprefix("mqgrad::") for name in ALL)
-pytestmark = pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+pytestmark = needs_extension
 
 ROWS, COLUMNS = 8, 5
 NUMEL, BITS, BUCKET = ROWS * COLUMNS, 3, 16

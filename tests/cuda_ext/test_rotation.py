@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def coded(x: torch.Tensor, bits: int, unbiased: bool, seed: int = 0, bucket_size
     return cuda_ext.decode_rotated(payload, x.numel(), bits, bucket_size)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 @given(
     numel=st.integers(0, 700),
     bits=st.sampled_from(WIDTHS),
@@ -152,7 +153,7 @@ def test_same_bytes_on_any_number_of_threads() -> None:
     assert torch.equal(*payloads)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_opcheck() -> None:
     x = heavy_tailed(700)
     torch.library.opcheck(torch.ops.mqgrad.encode_rotated.default, (x, 2, 64, True, 1))

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import assert_same
@@ -190,7 +191,7 @@ def test_mistakes_are_named() -> None:
         cuda_ext.encode_rotated_with_feedback(x, x, 2, 64, True, 0, math.nan, 1.0)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_the_ops_themselves_guard_the_memory() -> None:
     ops, x = torch.ops.mqgrad, torch.zeros(100)
     payloads = torch.zeros(2, cuda_ext.rotated_bytes(100, 2, 64), dtype=torch.uint8)
@@ -204,7 +205,7 @@ def test_the_ops_themselves_guard_the_memory() -> None:
         ops.decode_rotated_mean_into([torch.zeros(1000)], [0], payloads, 1000, 2, 64)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_opcheck() -> None:
     ops, x = torch.ops.mqgrad, gradient(700)
     payload = cuda_ext.encode_rotated(x, 2, 64, True, 1)
@@ -217,7 +218,7 @@ def test_opcheck() -> None:
     torch.library.opcheck(ops.decode_rotated_mean_into.default, ([x.clone()], [0], payloads, 700, 2, 64))
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension is not built")
+@needs_extension
 def test_the_raw_op_refuses_a_length_whose_bytes_would_wrap() -> None:
     with pytest.raises(RuntimeError, match="mqgrad: numel must be in"):
         torch.ops.mqgrad.decode_rotated(torch.zeros(0, dtype=torch.uint8), 2**63 - 1, 4, 512)

@@ -108,6 +108,13 @@ def test_nearest_error_on_a_gaussian_is_the_theoretical_one(bits: int) -> None:
     assert nmse(x, roundtrip(x, bits, False)) == pytest.approx(gaussian_nmse(top, levels(bits)), rel=0.03)
 
 
+def test_four_bits_do_not_clip_what_few_elements_dominate() -> None:
+    """Clipped, the large ones would lose most of what the bucket holds."""
+    x = gaussian()
+    x.view(-1, BUCKET)[:, 7] = 40.0
+    torch.testing.assert_close(roundtrip(x, 4, False), (x * 7 / 40).round() * 40 / 7)
+
+
 def test_one_bit_error_on_a_gaussian_is_the_theoretical_one() -> None:
     x = gaussian()
     assert nmse(x, roundtrip(x, 1, False)) == pytest.approx(1 - 2 / math.pi, rel=0.01)

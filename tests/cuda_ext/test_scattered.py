@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same
@@ -189,7 +190,7 @@ def test_a_wrong_vector_is_refused(tensors: list[Tensor], offsets: list[int], me
         cuda_ext.decode_into(vector, payload, 4, 8)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_the_ops_themselves_guard_the_memory() -> None:
     payload, two = cuda_ext.encode(torch.zeros(8), 4, 8, False, 0), [torch.zeros(4), torch.zeros(4)]
     for offsets in ([0, 3], [4, 0], [0], [0, 2**57], [-(2**62), 0]):
@@ -197,7 +198,7 @@ def test_the_ops_themselves_guard_the_memory() -> None:
             torch.ops.mqgrad.decode_into(two, offsets, payload, 8, 4, 8)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_memory_that_is_written_twice_is_refused() -> None:
     floats, payload = torch.zeros(20), cuda_ext.encode(torch.zeros(20), 4, 8, False, 0)
     for second in (floats[:10], floats[9:19]):
@@ -206,7 +207,7 @@ def test_memory_that_is_written_twice_is_refused() -> None:
     cuda_ext.decode_into(Scattered([floats[10:], floats[:10]], [0, 10], 20), payload, 4, 8)
 
 
-@pytest.mark.skipif(cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built")
+@needs_extension
 def test_memory_of_the_payload_is_refused() -> None:
     floats = torch.zeros(40)
     memory, vector = floats.view(torch.uint8), Scattered([floats[:8]], [0], 8)

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from built import needs_extension
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from same_bits import assert_same
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -15,10 +17,6 @@ from mqgrad.cuda_ext import checks, reference_sparse
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)  # elements per bit
 NUMELS = (1, 2, 7, 63, 64, 512, 4100, 40_001, 200_003)
-
-needs_extension = pytest.mark.skipif(
-    cuda_ext.IMPLEMENTATION == "reference", reason="the extension was not built"
-)
 
 
 def heavy_tailed(numel: int, seed: int = 0) -> Tensor:
@@ -28,10 +26,6 @@ def heavy_tailed(numel: int, seed: int = 0) -> Tensor:
 
 def roundtrip(x: Tensor, width: int) -> Tensor:
     return cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, width), x.numel(), width)
-
-
-def assert_same(ours: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
