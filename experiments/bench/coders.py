@@ -7,7 +7,7 @@ import torch
 
 from mqgrad.codecs.codec import Codec, Rounding
 from mqgrad.codecs.rotation import FEW_BITS
-from mqgrad.codecs.vector_codec import VectorCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.compressors import Quantized
 from mqgrad.widths import Width
 
@@ -64,19 +64,16 @@ def _uniform(rounding: Rounding, bits: Width, numel: int) -> Coder:
 
 def _hook(bits: Width, numel: int) -> Coder:
     """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
-    compressor, of_gradient, of_mean = Quantized(), torch.zeros(numel), torch.zeros(numel)
-    codec, (alpha, beta) = compressor.codec, compressor.coefficients(compressor.push_gain, bits)
+    compressor = Quantized()
+    codec, gains = compressor.codec, compressor.coefficients(compressor.push_gain, bits)
+    of_gradient, of_mean = (Feedback(torch.zeros(numel), *gains) for _ in range(2))
     out = _payload(codec, numel, bits)
     return Coder(
         f"hook, {_kind(bits)}",
         bits,
-        lambda x: codec.encode_with_feedback(
-            x, of_gradient, bits, alpha=alpha, beta=beta, seed=SEED, out=out
-        ),
+        lambda x: codec.encode(x, bits, SEED, feedback=of_gradient, out=out),
         lambda out, payload: codec.decode_add_(out, payload, bits),
-        lambda payloads: codec.encode_mean(
-            payloads, numel, bits, of_mean, alpha=alpha, beta=beta, seed=SEED, out=out
-        ),
+        lambda payloads: codec.encode_mean(payloads, numel, bits, SEED, feedback=of_mean, out=out),
     )
 
 

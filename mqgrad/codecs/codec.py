@@ -1,15 +1,16 @@
 """Gradients to bytes and back at any width, behind one small object."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import Vector, checks, whole
+from mqgrad.cuda_ext.scattered import readable
 
 from ..widths import Width, check_width
-from .vector_codec import VectorCodec, placed
+from .vector_codec import Feedback, VectorCodec, placed
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -48,6 +49,7 @@ class Codec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code a floating vector [N], in one tensor or scattered, as a uint8 payload [P].
@@ -58,48 +60,38 @@ class Codec(VectorCodec):
                 stream, so that randomness follows a bucket wherever it lies in ``x``.
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
-        if check_width(bits) < 1:
+        check_width(bits)
+        if feedback is not None:
+            return self._encode_with_feedback(x, bits, seed, bucket_ids, feedback, out)
+        if bits < 1:
             return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits)), out)
         if bits == 16:
             return cuda_ext.encode_bfloat16(x, out=out)
         if bits == 32:
-            return placed(whole(x).float().contiguous().view(torch.uint8), out)
+            return placed(_floats_of(x).view(torch.uint8), out)
         stochastic = self.rounding == "stochastic"
         return cuda_ext.encode(x, int(bits), self.bucket_size, stochastic, seed, bucket_ids, out=out)
 
-    def encode_with_feedback(
+    def _encode_with_feedback(
         self,
         x: Vector,
-        residual: torch.Tensor,
         bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
+        seed: int,
+        bucket_ids: torch.Tensor | None,
+        feedback: Feedback,
+        out: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Code v = x + α·h and update the residual in place: h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018).
-
-        Args:
-            x: float [N], in one tensor or scattered.
-            residual: float32 [N], the h of the formula. Where v is not finite it stays as it was, so that
-                one overflowing step does not poison the run.
-            out: contiguous uint8 [P], to be written and returned.
-        """
-        if check_width(bits) < 1:
-            elements_per_bit = _elements_per_bit(bits)
-            return placed(
-                cuda_ext.sparse_encode_with_feedback(whole(x), residual, elements_per_bit, alpha, beta), out
-            )
+        residual, alpha, beta = feedback
+        if bits < 1:
+            elements = _elements_per_bit(bits)
+            payload = cuda_ext.sparse_encode_with_feedback(whole(x), residual, elements, alpha, beta)
+            return placed(payload, out)
         if bits < 16:
-            stochastic = self.rounding == "stochastic"
-            return cuda_ext.encode_with_feedback(
-                x, residual, int(bits), self.bucket_size, stochastic, seed, alpha, beta, bucket_ids, out=out
-            )
+            grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
+            return cuda_ext.encode_with_feedback(x, residual, *grid, seed, alpha, beta, bucket_ids, out=out)
         if bits == 16:
             return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta, out=out)
-        return placed(_send_floats(whole(x).float(), residual, alpha, beta), out)
+        return placed(_send_floats(_floats_of(x), feedback), out)
 
     def repeats_padding(self, bits: Width) -> bool:
         """At 1 bit, which has no zero: it would be noise as large as the scale, or, to nearest, move the scale."""
@@ -129,23 +121,21 @@ class Codec(VectorCodec):
         payloads: torch.Tensor,
         numel: int,
         bits: Width,
-        residual: torch.Tensor | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]; 1-16 bits in one pass."""
-        feedback: dict[str, Any] = {"residual": residual, "alpha": alpha, "beta": beta, "out": out}
+        """Encode the mean of payloads [W, P]; 1-16 bits in one pass."""
+        through = {} if feedback is None else feedback._asdict()
         if check_width(bits) == 16:
-            return cuda_ext.reduce_encode_bfloat16(payloads, numel, **feedback)
+            return cuda_ext.reduce_encode_bfloat16(payloads, numel, **through, out=out)
         if 1 <= bits <= 8:
             grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
-            return cuda_ext.reduce_encode(payloads, numel, *grid, seed, bucket_ids, **feedback)
+            return cuda_ext.reduce_encode(payloads, numel, *grid, seed, bucket_ids, **through, out=out)
         return VectorCodec.encode_mean(
-            self, payloads, numel, bits, seed=seed, bucket_ids=bucket_ids, **feedback
+            self, payloads, numel, bits, seed, bucket_ids, feedback=feedback, out=out
         )
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
@@ -182,8 +172,14 @@ def _elements_per_bit(bits: Width) -> int:
     return round(1 / bits)
 
 
-def _send_floats(x: torch.Tensor, residual: torch.Tensor, alpha: float, beta: float) -> torch.Tensor:
-    """:meth:`Codec.encode_with_feedback` at 32 bits, where all that is owed is what the sum rounds off."""
+def _floats_of(x: Vector) -> torch.Tensor:
+    return whole(readable(x)).detach().float()
+
+
+def _send_floats(x: torch.Tensor, feedback: Feedback) -> torch.Tensor:
+    """With feedback at 32 bits, where all that is owed is what the sum rounds off."""
+    residual, alpha, beta = feedback
+    checks.require_floats("residual", residual, x.numel(), x.device)
     sent = torch.add(x, residual, alpha=alpha)
     owed = torch.sub(x, sent).add_(residual, alpha=beta)
     residual.copy_(torch.where(owed.isfinite(), owed, residual))
@@ -192,5 +188,6 @@ def _send_floats(x: torch.Tensor, residual: torch.Tensor, alpha: float, beta: fl
 
 def _floats(payload: torch.Tensor, numel: int) -> torch.Tensor:
     checks.require_payload(payload, 4 * numel)
+    payload = payload.contiguous()
     aligned = payload if payload.storage_offset() % 4 == 0 else payload.clone()  # as part of a message
     return aligned.view(torch.float32)

@@ -8,7 +8,7 @@ from mqgrad.cuda_ext import Vector, whole
 
 from ..widths import Width
 from .bit_planes import pack, unpack
-from .vector_codec import VectorCodec, placed
+from .vector_codec import Feedback, VectorCodec, placed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,40 +32,33 @@ class OneBitCodec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code float [N] as uint8 [8·B + N/8]; deterministic, so seed and identities are not used."""
-        x_BL = whole(x).float().view(-1, self.bucket_size)
+        x = whole(x).detach().float()
+        if feedback is None:
+            return placed(self._coded(x), out)
+        residual, alpha, beta = feedback
+        payload = placed(self._coded(torch.add(x, residual, alpha=alpha)), out)
+        update = beta * residual + x - self.decode(payload, x.numel(), bits)
+        residual.copy_(torch.where(update.isfinite(), update, residual))
+        return payload
+
+    def _coded(self, x: torch.Tensor) -> torch.Tensor:
+        x_BL = x.view(-1, self.bucket_size)
         positive_BL = x_BL >= 0
         count_B = positive_BL.sum(1)
         means_2B = torch.stack(
             [
-                torch.where(positive_BL, 0.0, x_BL).sum(1) / (self.bucket_size - count_B).clamp(min=1),
-                torch.where(positive_BL, x_BL, 0.0).sum(1) / count_B.clamp(min=1),
+                torch.where(positive_BL, 0.0, x_BL).sum(1, dtype=torch.float64)
+                / (self.bucket_size - count_B).clamp(min=1),
+                torch.where(positive_BL, x_BL, 0.0).sum(1, dtype=torch.float64) / count_B.clamp(min=1),
             ]
-        )
+        ).float()  # a sum of finite elements may not be, their mean is
         means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)
         signs = pack(positive_BL.view(-1).to(torch.uint8), 1)
-        return placed(torch.cat([means_2B.view(-1).view(torch.uint8), signs]), out)
-
-    def encode_with_feedback(
-        self,
-        x: Vector,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Code v = x + α·h; h ← β·h + x − Q(v) in place, except in buckets that are not finite."""
-        x = whole(x).float()
-        payload = self.encode(torch.add(x, residual, alpha=alpha), bits, out=out)
-        update = beta * residual + x - self.decode(payload, x.numel(), bits)
-        residual.copy_(torch.where(update.isfinite(), update, residual))
-        return payload
+        return torch.cat([means_2B.view(-1).view(torch.uint8), signs])
 
     def repeats_padding(self, bits: Width) -> bool:
         """Zeros would move the means."""

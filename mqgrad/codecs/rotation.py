@@ -12,7 +12,7 @@ from mqgrad.cuda_ext import Vector
 from ..widths import Width
 from .codec import Codec
 from .quantization_noise import ROTATED_GAMMA
-from .vector_codec import VectorCodec
+from .vector_codec import Feedback, VectorCodec
 
 ROTATED_WIDTHS = tuple(ROTATED_GAMMA)
 FEW_BITS: tuple[Width, ...] = (1, 2, 3)
@@ -46,54 +46,31 @@ class RotationCodec(VectorCodec):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
-        return cuda_ext.encode_rotated(x, int(bits), self.bucket_size, self.unbiased, seed, out=out)
-
-    def encode_with_feedback(
-        self,
-        x: Vector,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Code v = x + α·h, and update h ← β·h + x − Q(v) where that is finite."""
-        return cuda_ext.encode_rotated_with_feedback(
-            x, residual, int(bits), self.bucket_size, self.unbiased, seed, alpha, beta, out=out
-        )
+        code = (int(bits), self.bucket_size, self.unbiased, seed)
+        if feedback is None:
+            return cuda_ext.encode_rotated(x, *code, out=out)
+        residual, *gains = feedback
+        return cuda_ext.encode_rotated_with_feedback(x, residual, *code, *gains, out=out)
 
     def encode_mean(
         self,
         payloads: torch.Tensor,
         numel: int,
         bits: Width,
-        residual: torch.Tensor | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel], in one pass."""
-        return cuda_ext.reduce_encode_rotated(
-            payloads,
-            numel,
-            int(bits),
-            self.bucket_size,
-            self.unbiased,
-            seed,
-            residual=residual,
-            alpha=alpha,
-            beta=beta,
-            out=out,
-        )
+        """Encode the mean of payloads [W, P], in one pass."""
+        code = (int(bits), self.bucket_size, self.unbiased, seed)
+        through = {} if feedback is None else feedback._asdict()
+        return cuda_ext.reduce_encode_rotated(payloads, numel, *code, **through, out=out)
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode to float32 [numel]."""
@@ -151,20 +128,10 @@ class FewBitsRotated(VectorCodec):
     def encode(self, x: Vector, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self.at(bits).encode(x, bits, *args, **kwargs)
 
-    def encode_with_feedback(
-        self, x: Vector, residual: torch.Tensor, bits: Width, **kwargs: Any
-    ) -> torch.Tensor:
-        return self.at(bits).encode_with_feedback(x, residual, bits, **kwargs)
-
     def encode_mean(
-        self,
-        payloads: torch.Tensor,
-        numel: int,
-        bits: Width,
-        residual: torch.Tensor | None,
-        **kwargs: Any,
+        self, payloads: torch.Tensor, numel: int, bits: Width, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        return self.at(bits).encode_mean(payloads, numel, bits, residual, **kwargs)
+        return self.at(bits).encode_mean(payloads, numel, bits, *args, **kwargs)
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         return self.at(bits).decode(payload, numel, bits)

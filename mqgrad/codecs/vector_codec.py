@@ -1,12 +1,23 @@
 """What a codec of flat vectors is."""
 
 import abc
+from typing import NamedTuple
 
 import torch
 
 from mqgrad.cuda_ext import Vector, checks, reference
 
 from ..widths import Width
+
+
+class Feedback(NamedTuple):
+    """What a vector x is coded through: v = x + α·h is coded, and h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
+
+    residual: torch.Tensor
+    """float32 [N], the h of the formula, updated in place. Where v is not finite it stays as it was, so that one
+    overflowing step does not poison the run."""
+    alpha: float = 1.0
+    beta: float = 1.0
 
 
 class VectorCodec(abc.ABC):
@@ -29,20 +40,7 @@ class VectorCodec(abc.ABC):
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
-
-    @abc.abstractmethod
-    def encode_with_feedback(
-        self,
-        x: Vector,
-        residual: torch.Tensor,
-        bits: Width,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor: ...
 
@@ -84,21 +82,15 @@ class VectorCodec(abc.ABC):
         payloads: torch.Tensor,
         numel: int,
         bits: Width,
-        residual: torch.Tensor | None,
-        *,
-        alpha: float = 1.0,
-        beta: float = 1.0,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
+        *,
+        feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the mean of payloads [W, P], with feedback if there is a residual [numel]."""
+        """Encode the mean of payloads [W, P]."""
         mean = self.decode_mean(payloads, numel, bits)
-        if residual is None:
-            return self.encode(mean, bits, seed, bucket_ids, out=out)
-        return self.encode_with_feedback(
-            mean, residual, bits, alpha=alpha, beta=beta, seed=seed, bucket_ids=bucket_ids, out=out
-        )
+        return self.encode(mean, bits, seed, bucket_ids, feedback=feedback, out=out)
 
 
 def placed(payload: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 from mqgrad.cuda_ext import Scattered, Vector, whole
 
 from ..codecs.quantization_noise import Coding
-from ..codecs.vector_codec import VectorCodec
+from ..codecs.vector_codec import Feedback, VectorCodec
 from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..layout import Layout
@@ -195,44 +195,31 @@ class CodedMean(abc.ABC):
         self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
     ) -> None:
         """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
-        part, bits = run
-        if way.residual is not None and exchange.step.measure and self.learns_gain(bits):
+        if way.residual is not None and exchange.step.measure and self.learns_gain(run.bits):
             # the code's error is seen on the mean
-            self._encode(self.codec.decode_mean(payloads, run.numel, bits), exchange, way, run, out)
+            self._encode(self.codec.decode_mean(payloads, run.numel, run.bits), exchange, way, run, out)
             return
-        alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
-        residual = way.residual.part(part) if way.residual is not None else None
-        self.codec.encode_mean(
-            payloads,
-            run.numel,
-            bits,
-            residual,
-            alpha=alpha,
-            beta=beta,
-            seed=way.seed,
-            bucket_ids=exchange.bucket_ids(run),
-            out=out,
-        )
+        feedback, ids = self._feedback(exchange, way, run), exchange.bucket_ids(run)
+        self.codec.encode_mean(payloads, run.numel, run.bits, way.seed, ids, feedback=feedback, out=out)
+
+    def _feedback(self, exchange: Exchange, way: Way, run: Run) -> Feedback | None:
+        if way.residual is None:
+            return None
+        gains = self.coefficients(way.gain, run.bits, of_moves=exchange.step.of_moves)
+        return Feedback(way.residual.part(run.part), *gains)
 
     def _coded_from(self, vector: Scattered, bits: Width) -> Vector:
         """A part of the gradients, with the padding that the code wants."""
         return vector.continued(self.bucket_size) if self.codec.repeats_padding(bits) else vector
 
     def _encode(self, x: Vector, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
-        bits, ids = run.bits, exchange.bucket_ids(run)
-        if way.residual is None:
-            self.codec.encode(x, bits, way.seed, ids, out=out)
-            return
-        alpha, beta = self.coefficients(way.gain, bits, of_moves=exchange.step.of_moves)
-        residual = way.residual.part(run.part)
-        learns = exchange.step.measure and self.learns_gain(bits)
-        value = whole(x) + alpha * residual if learns else None
-        self.codec.encode_with_feedback(
-            x, residual, bits, alpha=alpha, beta=beta, seed=way.seed, bucket_ids=ids, out=out
-        )
+        feedback = self._feedback(exchange, way, run)
+        learns = feedback is not None and exchange.step.measure and self.learns_gain(run.bits)
+        value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
+        self.codec.encode(x, run.bits, way.seed, exchange.bucket_ids(run), feedback=feedback, out=out)
         if value is not None:
             self.observed = exchange.step.iteration
-            self._observe(way.gain, bits, out, value)
+            self._observe(way.gain, run.bits, out, value)
 
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor

@@ -30,7 +30,9 @@ class DGC(Sparsified):
     momentum: float = 0.9
     """Of the momentum correction; 0 leaves local accumulation alone."""
     clip: float = 0.0
-    """Bound on the norm of the mean gradient of a bucket; each rank clips its own to clip/√W. 0 does not clip."""
+    """What the norm of a bucket's mean gradient is to be at most; each rank clips its own to √W·clip, as the mean of
+    W independent ones of that norm has it. (The paper's are clipped to clip/√W, being W-ths of these.) 0: no
+    clipping."""
     warmup_iterations: int = 0
     """Iterations in which the ratio falls from 1/4 by factors of 4; the paper's is 4 epochs."""
     velocity: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
@@ -69,4 +71,4 @@ class DGC(Sparsified):
         if not self.clip:
             return gradient
         norm = torch.linalg.vector_norm(gradient)
-        return gradient * (self.clip / world_size**0.5 / norm.clamp(min=1e-30)).clamp(max=1.0)
+        return gradient * (self.clip * world_size**0.5 / norm.clamp(min=1e-30)).clamp(max=1.0)

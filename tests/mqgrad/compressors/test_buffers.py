@@ -11,7 +11,7 @@ from layouts import layout_of
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.onebit import OneBitCodec
 from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
-from mqgrad.codecs.vector_codec import VectorCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.collectives.transport import Start
 from mqgrad.collectives.wire_meter import Pending
 from mqgrad.compressors import make_compressor, runs
@@ -120,7 +120,7 @@ def test_a_payload_can_be_a_piece_of_a_message(codec: VectorCodec, bits: Width, 
         if not with_feedback:
             return codec.encode(x, bits, 3, out=out), residual
         kept = residual.clone()
-        return codec.encode_with_feedback(x, kept, bits, seed=3, out=out), kept
+        return codec.encode(x, bits, 3, feedback=Feedback(kept), out=out), kept
 
     expected, expected_residual = coded(None)
     assert len(expected) == codec.payload_bytes(x.numel(), bits)
@@ -142,9 +142,9 @@ def test_the_mean_of_pieces_is_that_of_payloads(codec: VectorCodec, bits: Width)
     xs = torch.randn(3, 6 * 64, generator=torch.Generator().manual_seed(6))
     payloads = torch.stack([codec.encode(x, bits, seed) for seed, x in enumerate(xs)])
     messages = torch.nn.functional.pad(payloads, (1, 2))
-    expected = codec.encode_mean(payloads, 6 * 64, bits, torch.ones(6 * 64), seed=4)
+    expected = codec.encode_mean(payloads, 6 * 64, bits, 4, feedback=Feedback(torch.ones(6 * 64)))
     assert torch.equal(
-        codec.encode_mean(messages[:, 1:-2], 6 * 64, bits, torch.ones(6 * 64), seed=4), expected
+        codec.encode_mean(messages[:, 1:-2], 6 * 64, bits, 4, feedback=Feedback(torch.ones(6 * 64))), expected
     )
     accumulated = torch.zeros(6 * 64)
     for payload in payloads:

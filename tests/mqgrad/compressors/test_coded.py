@@ -108,7 +108,7 @@ def test_many_small_buckets_overlap_without_deadlock(bits: int) -> None:
 
 
 def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite() -> None:
-    def rank_main(rank: int, bits: int, bad: float):
+    def rank_main(rank: int, bits: float, bad: float):
         model = torch.nn.Linear(600, 2, bias=False)
         torch.nn.init.constant_(model.weight, 0.1)
         state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
@@ -124,7 +124,7 @@ def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite() -> No
         state.close()
         return finite
 
-    cases = list(itertools.product([2, 8, 16, 32], [float("nan"), float("inf"), float("-inf")]))
+    cases = list(itertools.product([1 / 4, 2, 8, 16, 32], [float("nan"), float("inf"), float("-inf")]))
     for case, finite in run_cases(rank_main, cases).items():
         assert finite == ([True, False, True],) * 2, case
 

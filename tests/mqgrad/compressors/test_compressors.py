@@ -9,6 +9,7 @@ import torch
 from ranks import run_cases
 
 import mqgrad
+from mqgrad.codecs.vector_codec import Feedback
 
 CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
@@ -161,7 +162,7 @@ def test_what_feedback_adds_to_the_noise_is_what_its_note_says(alpha: float) -> 
     for step in range(steps):
         gradients.append(torch.randn(len(residual), generator=generator))
         owed = residual.clone()
-        payload = codec.encode_with_feedback(gradients[-1], residual, bits, alpha=alpha, beta=1.0, seed=step)
+        payload = codec.encode(gradients[-1], bits, step, feedback=Feedback(residual, alpha))
         sent.append(codec.decode(payload, len(residual), bits))
         own = sent[-1] - gradients[-1] - alpha * owed
     late = [(q - x).square().mean() for q, x in zip(sent[30:], gradients[30:], strict=True)]

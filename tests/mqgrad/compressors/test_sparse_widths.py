@@ -97,27 +97,6 @@ def test_feedback_loses_nothing_through_width_changes(widths: list[float]) -> No
     assert max(owed) < 10
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_non_finite_gradients_reach_every_rank_and_leave_feedback_finite(bad: float) -> None:
-    def rank_main(rank: int):
-        model = torch.nn.Linear(600, 2, bias=False)
-        torch.nn.init.constant_(model.weight, 0.1)
-        state = mqgrad.CompressionState(mqgrad.FixedBits(1 / 4))
-        ddp = models.compressed_ddp(model, state)
-        finite = []
-        for iteration in range(3):
-            model.zero_grad()
-            x = torch.randn(4, 600, generator=torch.Generator().manual_seed(rank + 2 * iteration))
-            if iteration == 1 and rank == 1:
-                x[0, 5] = bad
-            ddp(x).sum().backward()
-            finite.append(bool(model.weight.grad.isfinite().all()))
-        state.close()
-        return finite
-
-    assert run_ranks(rank_main) == [[True, False, True]] * 2
-
-
 @pytest.mark.parametrize("optimizer", ["momentum SGD", "Adam"])
 def test_training_goes_on_at_every_width(optimizer: str) -> None:
     """A small classifier learns at each width in turn: its loss falls, at the narrowest ones slowly."""

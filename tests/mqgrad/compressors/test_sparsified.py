@@ -70,13 +70,13 @@ def test_top_k_is_its_formula() -> None:
 
 def test_dgc_is_its_formula() -> None:
     """Momentum correction, factor masking, clipping and two stages of warm-up."""
-    spec = "dgc:0.05,momentum=0.5,clip=40,warmup_iterations=4"
+    spec = "dgc:0.05,momentum=0.5,clip=20,warmup_iterations=4"
     results = applied(spec, 5)
     velocity, accumulated = [torch.zeros(WIDTH)] * 2, [torch.zeros(WIDTH)] * 2
     for iteration, share in enumerate([1 / 4, 1 / 16, 1 / 64, 1 / 256, 0.05]):
         sent = []
         for rank, gradient in enumerate(gradients(iteration)):
-            u = 0.5 * velocity[rank] + gradient * min(1.0, 40 / math.sqrt(2) / float(gradient.norm()))
+            u = 0.5 * velocity[rank] + gradient * min(1.0, 20 * math.sqrt(2) / float(gradient.norm()))
             v = accumulated[rank] + u
             sent.append(without_smallest(v, math.ceil(max(share, 0.05) * WIDTH)))
             unsent = sent[rank] == 0
