@@ -1,19 +1,41 @@
-"""When GraVAC's search is over (Tyagi & Swany 2023): shared by its two forms, over widths and over factors."""
+"""A step of GraVAC's search (Tyagi & Swany 2023): shared by its two forms, over widths and over factors."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Key = TypeVar("Key")
 
 
-def settled(rates: Mapping[Key, float], tolerance: float, *, is_last: bool) -> Key | None:
-    """The best of what was tried, once the search is over: None before.
+class Found(NamedTuple):
+    """Where the search stands."""
+
+    safe: Any
+    candidate: Any
+    is_frozen: bool
+
+
+def stepped(
+    safe: Key,
+    candidate: Key,
+    following: Key,
+    *,
+    gains: Mapping[Key, float],
+    throughputs: Mapping[Key, float],
+    tolerance: float,
+) -> Found:
+    """Steps 2 to 4 of the search, at the end of a window.
 
     Args:
-        rates: throughput × gain of each width or factor tried so far.
-        tolerance: ω; it is over where the two best differ by no more of the best.
-        is_last: whether no candidate is left, with which it is over, too, if anything was tried.
+        following: the next candidate; the same one where none is left.
+        gains: δ of each width or factor.
+        throughputs: of those tried so far.
+        tolerance: ω.
     """
-    best = sorted(rates.values(), reverse=True)[:2]
-    is_level = len(best) == 2 and best[0] - best[1] <= tolerance * best[0]
-    return max(rates, key=lambda key: rates[key]) if is_level or (rates and is_last) else None
+    if abs(gains[safe] - gains[candidate]) <= tolerance * gains[safe]:
+        safe = candidate
+    rates = {key: rate * gains[key] for key, rate in throughputs.items()}
+    best = sorted(rates, key=lambda key: -rates[key])[:2]
+    is_level = len(best) == 2 and rates[best[0]] - rates[best[1]] <= tolerance * rates[best[0]]
+    if is_level or (best and following == candidate):
+        return Found(best[0], best[0], True)
+    return Found(safe, following, False)

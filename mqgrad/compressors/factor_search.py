@@ -5,7 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from ..checks import check_count, check_keep, check_range
-from ..gain_search import settled
+from ..gain_search import stepped
 from ..saved_state import check_keys
 
 DENSE = 1.0
@@ -122,16 +122,14 @@ class FactorSearch:
             setattr(self, name, dict(value) if isinstance(value, dict) else value)
 
     def _search(self) -> None:
-        gain_lost = abs(self.gains[self.safe] - self.gains[self.candidate])
-        if gain_lost <= self.tolerance * self.gains[self.safe]:
-            self.safe = self.candidate
-        rates = {factor: rate * self.gains[factor] for factor, rate in self.throughputs.items()}
-        best = settled(rates, self.tolerance, is_last=self.candidate == self.largest_factor)
-        if best is not None:
-            self.is_frozen = True
-            self.safe = self.candidate = best
-        else:
-            self.candidate = self._next(self.candidate)
+        self.safe, self.candidate, self.is_frozen = stepped(
+            self.safe,
+            self.candidate,
+            self._next(self.candidate),
+            gains=self.gains,
+            throughputs=self.throughputs,
+            tolerance=self.tolerance,
+        )
 
     def _next(self, factor: float) -> float:
         return min(factor * self.growth, self.largest_factor)

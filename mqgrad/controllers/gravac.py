@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from ..checks import check_count, check_keep, check_range
-from ..gain_search import settled
+from ..gain_search import stepped
 from ..statistics.interval import IntervalStatistics, Trial
 from ..widths import Width
 from .rule import TIMED_WIDTHS, WidthRule, ewma, usable
@@ -20,7 +20,8 @@ class GraVAC(WidthRule):
 
     1. Send the candidate if δ ≥ ε there, else the safe width if δ ≥ ε there, else the widest one (dense).
     2. Every ``window`` decisions: if |δ_safe − δ_candidate|/δ_safe ≤ ω, the candidate becomes the safe width.
-    3. If the two best δ·throughput of the widths tried differ by ≤ ω, or no candidate is left, freeze the best.
+    3. If the two best δ·throughput of the widths tried, but for the dense one, differ by ≤ ω, or no candidate is
+       left, freeze the best: from then on it is sent where its δ ≥ ε.
     4. Else the candidate goes one width down.
 
     Transcribed: the published gain, ‖compressed‖²/‖gradient‖², passes 1 for unbiased quantizers, so the gain here
@@ -94,19 +95,15 @@ class GraVAC(WidthRule):
             self.throughputs[i] = ewma(self.throughputs[i], rate, self.keep)
 
     def _step(self) -> None:
-        if abs(self._gain(self.safe) - self._gain(self.candidate)) <= self.tolerance * self._gain(self.safe):
-            self.safe = self.candidate
-        best = settled(self._rates(), self.tolerance, is_last=self.candidate == self.widths[0])
-        if best is not None:
-            self.is_frozen = True
-            self.safe = self.candidate = best
-        else:
-            self.candidate = self.narrower(self.candidate)
-
-    def _rates(self) -> dict[Width, float]:
-        """Throughput × gain of the widths tried so far."""
-        tried = zip(self.widths, self.throughputs, strict=True)
-        return {bits: rate * self._gain(bits) for bits, rate in tried if rate is not None}
+        tried = zip(self.widths[:-1], self.throughputs[:-1], strict=True)  # dense is what to fall back to
+        self.safe, self.candidate, self.is_frozen = stepped(
+            self.safe,
+            self.candidate,
+            self.narrower(self.candidate),
+            gains={bits: self._gain(bits) for bits in self.widths},
+            throughputs={bits: rate for bits, rate in tried if rate is not None},
+            tolerance=self.tolerance,
+        )
 
     def _gain(self, bits: Width) -> float:
         gain = self.gains[self.widths.index(bits)]

@@ -165,3 +165,17 @@ def test_gravac_takes_a_candidate_for_safe_only_where_the_gains_are_alike_either
 
 def test_gravac_sends_dense_when_nothing_else_is_good_enough() -> None:
     assert widths_of("gravac", {"peak_energy": 1e7}) == [8, 32]
+
+
+def test_gravac_does_not_freeze_what_it_falls_back_to() -> None:
+    """Dense while no gain is known to be good, all the time in which it searches; then the best of the others."""
+    bad, good = (Trial(2 - 2 * gain**0.5, 1.0) for gain in (0.1, 0.9))
+    controller = make_controller("gravac:window=1,keep=0")
+    widths = []
+    for trial in [bad] * len(TIMED_WIDTHS) + [good] * 4:
+        trials = tuple(trial for _ in TIMED_WIDTHS)
+        parameter = ParameterStatistics(numel=9, norm_sq=1.0, peak_energy=0.0, trials=trials)
+        bits = widths[-1] if widths else controller.initial_bits
+        widths.append(controller.decide(dataclasses.replace(BASE, parameters=(parameter,), bits=bits)))
+    assert widths[1 : len(TIMED_WIDTHS)] == [32] * (len(TIMED_WIDTHS) - 1)
+    assert max(widths[-3:]) < 32
