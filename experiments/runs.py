@@ -20,9 +20,8 @@ from .time_to_target import first_reached, late_loss, smoothed
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
 
-_LEAST_APART = (
-    2  # iterations between two points of a run: to pause for one costs the next iteration a millisecond
-)
+# Iterations between two points of a run: to pause for one costs the next iteration a millisecond.
+_LEAST_APART = 2
 _SHARE_APART = 20  # two points are a 20th of the iterations so far apart
 
 

@@ -42,6 +42,9 @@ class _Bucket(NamedTuple):
     def gradients(self) -> list[torch.Tensor]:
         return self.tensors
 
+    def buffer(self) -> torch.Tensor:
+        return torch.cat([tensor.flatten() for tensor in self.tensors])
+
 
 def synthetic() -> list[Source]:
     """Gaussian, Laplace, and a Gaussian of which 99 % is zero."""
