@@ -13,6 +13,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from tqdm import tqdm
 
+from mqgrad.policies.observation import ObservationSchema
 from mqgrad.statistics.losses import log_loss
 from mqgrad.widths import format_width
 
@@ -80,15 +81,15 @@ class MetricsCallback(BaseCallback):
 class RepriceCallback(BaseCallback):
     """After each episode, shape all rewards of the replay buffer by the new potential of :class:`TimePrice`.
 
-    Needs what ``observation="full"`` has: the drop in log-loss so far, which is the return, behind the
-    ``history`` − 1 drops, and the part of the budget spent as the last entry.
+    Needs what ``observation="full"`` has: the drop in log-loss so far, which is the return, and the part of the
+    budget that is spent.
     """
 
-    def __init__(self, price: TimePrice, buffer: ReplayBuffer, history: int) -> None:
+    def __init__(self, price: TimePrice, buffer: ReplayBuffer, schema: ObservationSchema) -> None:
         super().__init__()
         self.price = price
         self.buffer = buffer
-        self.history = history
+        self._spent, self._drop = (schema.at(name).start for name in ("spent", "drop"))
         self._episodes = price.episodes
         self._old = price.returns_to_go.copy()
 
@@ -107,9 +108,9 @@ class RepriceCallback(BaseCallback):
         buffer = self.buffer
         first = buffer.pos if buffer.full else 0
         rows = (first + np.arange(buffer.size())) % buffer.buffer_size  # in the order of time
-        spent = buffer.observations[rows, :, -1].astype(np.float64)
-        after = buffer.next_observations[rows, :, -1].astype(np.float64)
-        gained = buffer.observations[rows, :, self.history - 1].astype(np.float64)
+        spent = buffer.observations[rows, :, self._spent].astype(np.float64)
+        after = buffer.next_observations[rows, :, self._spent].astype(np.float64)
+        gained = buffer.observations[rows, :, self._drop].astype(np.float64)
         over = buffer.dones[rows] > 0
         cut = over | (buffer.timeouts[rows] > 0)
         # The row above shows where the interval before began.

@@ -186,6 +186,9 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
             for price in prices:
                 price.catch_up()  # where the reset after an episode has failed
             save()
+        model.logger.dump(
+            model.num_timesteps
+        )  # figures of the last update, which come after that of its rollout
         model.logger.close()
 
 
@@ -196,7 +199,7 @@ def repricing(model: BaseAlgorithm) -> list[RepriceCallback]:
         return []
     assert model.env is not None
     settings = model.env.get_attr("settings")[0]
-    return [RepriceCallback(price, model.replay_buffer, settings.schema.history)]
+    return [RepriceCallback(price, model.replay_buffer, settings.schema)]
 
 
 @contextlib.contextmanager

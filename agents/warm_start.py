@@ -33,11 +33,10 @@ def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Ar
     Returns:
         progress and seconds, [N, widths] each.
     """
-    h, n = schema.history, len(schema.widths)
-    slope, deviation = 2.0 ** observations[:, h, None] / 32, 2.0 ** observations[:, h + 1, None] / 32
-    coding = observations[:, h + 3, None]
-    in_use = 2.0 ** (5 * observations[:, -2, None])
-    progress = np.exp(observations[:, h + 6 : h + 6 + n])
+    slope, deviation = (2.0 ** observations[:, schema.at(name)] / 32 for name in ("bytes", "bytes deviation"))
+    coding = observations[:, schema.at("coding")]
+    in_use = 2.0 ** (5 * observations[:, schema.at("width")])
+    progress = np.exp(observations[:, schema.at("efficiencies")])
     widths, fixed = np.array(schema.widths), np.array(1.0)
     return progress, optimistic_seconds(widths, in_use, fixed, slope, deviation, coding)
 
@@ -67,7 +66,7 @@ def _reached(observations: Array, schema: ObservationSchema) -> npt.NDArray[np.b
     """Whether the rule may take a width after the one in use, [N, widths]."""
     widths = schema.widths
     table = np.array([[bits in within_reach(widths, now) for bits in widths] for now in widths])
-    distances = np.abs(np.log2(widths) - 5 * observations[:, -2, None])
+    distances = np.abs(np.log2(widths) - 5 * observations[:, schema.at("width")])
     return table[distances.argmin(axis=1)]
 
 
@@ -76,26 +75,25 @@ def imagined_observations(schema: ObservationSchema, count: int, rng: np.random.
 
     Noise over signal and the peak energy that all quantization noises follow from are drawn over decades.
     """
-    h, n = schema.history, len(schema.widths)
-    low, high = (bound.astype(np.float64) for bound in schema.bounds())
-    observations = rng.normal(0.0, 0.05, (count, schema.size))
-    observations[:, h - 1] = rng.uniform(-0.5, 3.0, count)
-    observations[:, h] = rng.uniform(-8.0, 8.0, count)
-    observations[:, h + 1] = observations[:, h] + rng.uniform(-4.0, 1.0, count)
-    observations[:, h + 2] = rng.uniform(-4.0, 0.5, count)
-    observations[:, h + 3] = np.minimum(10.0 ** rng.uniform(-3.0, 0.0, count), high[h + 3])
-    observations[:, h + 4] = rng.uniform(0.0, 1.2, count)
-    observations[:, h + 5] = rng.uniform(0.0, 1.0, count)
-    observations[:, h + 6 : h + 6 + n] = _imagined_efficiencies(observations[:, h + 5], schema, rng)
-    observations[:, -2] = np.log2(rng.choice(schema.widths, count)) / 5
-    observations[:, -1] = rng.uniform(0.0, 1.0, count)
-    return np.clip(observations, low, high)
+    observations, column = rng.normal(0.0, 0.05, (count, schema.size)), (count, 1)
+    part = {entry.name: observations[:, schema.at(entry.name)] for entry in schema.entries}  # views
+    part["drop"][:] = rng.uniform(-0.5, 3.0, column)
+    part["bytes"][:] = rng.uniform(-8.0, 8.0, column)
+    part["bytes deviation"][:] = part["bytes"] + rng.uniform(-4.0, 1.0, column)
+    part["fixed seconds"][:] = rng.uniform(-4.0, 0.5, column)
+    part["coding"][:] = 10.0 ** rng.uniform(-3.0, 0.0, column)
+    part["noise"][:] = rng.uniform(0.0, 1.2, column)
+    part["update exponent"][:] = rng.uniform(0.0, 1.0, column)
+    part["efficiencies"][:] = _imagined_efficiencies(part["update exponent"], schema, rng)
+    part["width"][:] = np.log2(rng.choice(schema.widths, column)) / 5
+    part["spent"][:] = rng.uniform(0.0, 1.0, column)
+    return np.clip(observations, *schema.bounds())
 
 
 def _imagined_efficiencies(
     update_exponents: Array, schema: ObservationSchema, rng: np.random.Generator
 ) -> Array:
-    """ln efficiency [N, widths] for update exponents [N]: half of the runs rotate few bits, half have feedback.
+    """ln efficiency [N, widths] for update exponents [N, 1]: half of the runs rotate few bits, half have feedback.
 
     The noise of each code, relative to the gradient, is drawn over decades: how much of it is left in a mean depends
     on the ranks, whether the mean is coded again, and how peaked the gradient is (a Gaussian's peak energy is 9.6
@@ -107,7 +105,7 @@ def _imagined_efficiencies(
     )
     scales = 10.0 ** rng.uniform(-1.5, 1.0, (count, 1))
     unpaid = np.where(rng.integers(2, size=(count, 1)), UNPAID, 1.0)
-    return log_efficiency(scales * noises_2n[rng.integers(2, size=count)], update_exponents[:, None], unpaid)
+    return log_efficiency(scales * noises_2n[rng.integers(2, size=count)], update_exponents, unpaid)
 
 
 def imitate_goodput(model: BaseAlgorithm, schema: ObservationSchema, *, seed: int = 0) -> None:

@@ -215,15 +215,15 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._bits = apply_action(settings.action, int(action), self._bits, settings.widths)
         self._running = False  # in case training fails or is interrupted
         statistics = self._cluster.run(settings.interval, self._bits)
-        self._running = True
         self._steps += 1
         observation = self._observer.observe(statistics)
         reward = self._reward(statistics, self._observer.elapsed_seconds)
         diverged = not (math.isfinite(statistics.loss) and statistics.loss <= self._loss_limit)
         if diverged:
             reward = -settings.divergence_penalty
-        info = self._info(statistics, diverged=diverged)
-        return observation, reward, diverged, not diverged and self._is_spent(), info
+        is_over = not diverged and self._is_spent()
+        self._running = not (diverged or is_over)
+        return observation, reward, diverged, is_over, self._info(statistics, diverged=diverged)
 
     def render(self) -> str | None:
         """One line on the last interval, in mode ``ansi``."""

@@ -103,11 +103,12 @@ def settings_of_cluster(
         ValueError: another clock or workload has been given than the cluster has.
     """
     own: dict[str, Any] = {"num_workers": cluster.world_size, "simulated": isinstance(cluster, Simulated)}
-    name = getattr(cluster.workload, "name", settings.workload)
+    name, held = getattr(cluster.workload, "name", settings.workload), _settings_of(cluster.workload)
     if "workload" not in given:
-        own |= {"workload": name, "workload_settings": _settings_of(cluster.workload)}
-    elif make_workload(settings.workload, **settings.workload_settings or {}).name != name:
-        raise ValueError(f"workload {settings.workload!r} is not that of the cluster, {name!r}: leave it out")
+        own["workload"] = name
+    else:
+        _check_same(settings, name, held)
+    own["workload_settings"] = held
     clock = getattr(cluster, "clock", settings.clock)
     if settings.clock not in (None, clock):
         raise ValueError(f"clock {settings.clock} is not that of the cluster, {clock}: leave it out")
@@ -115,6 +116,16 @@ def settings_of_cluster(
     if type(link) is LinkEmulation and settings.link_mbit_per_s is None:  # one that switches has no one rate
         own |= {"link_mbit_per_s": link.mbit_per_s, "link_latency_ms": link.latency_ms}
     return dataclasses.replace(settings, clock=clock, **own)
+
+
+def _check_same(settings: BitWidthSettings, name: str, held: dict[str, Any] | None) -> None:
+    given = make_workload(settings.workload, **settings.workload_settings or {})
+    if given.name != name:
+        raise ValueError(f"workload {settings.workload!r} is not that of the cluster, {name!r}: leave it out")
+    if settings.workload_settings and held != _settings_of(given):
+        raise ValueError(
+            f"workload_settings {settings.workload_settings} are not those of the cluster, {held}: leave them out"
+        )
 
 
 def _settings_of(workload: Any) -> dict[str, Any] | None:

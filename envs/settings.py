@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from mqgrad.checks import check_choice
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.policies.observation import KINDS, ObservationSchema
 from mqgrad.policies.policy import ACTIONS
@@ -71,9 +74,11 @@ class BitWidthSettings:
     """How long a silent worker is waited for."""
 
     def __post_init__(self) -> None:
-        _check_choice("observation", self.observation, KINDS)
-        _check_choice("action", self.action, ACTIONS)
-        _check_choice("reward", self.reward, REWARDS)
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+        check_choice("observation", self.observation, KINDS)
+        check_choice("action", self.action, ACTIONS)
+        check_choice("reward", self.reward, REWARDS)
         self._set_widths()
         self._check_numbers()
         self._check_together()
@@ -163,7 +168,7 @@ def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSett
         ValueError: an unknown preset or argument, or a wrong value.
     """
     if preset is not None:
-        _check_choice("preset", preset, tuple(PRESETS))
+        check_choice("preset", preset, tuple(PRESETS))
         arguments = PRESETS[preset]() | arguments
     names = [field.name for field in dataclasses.fields(BitWidthSettings)]
     unknown = sorted(set(arguments) - set(names))
@@ -184,16 +189,16 @@ def check_rate(rate: Any) -> Any:
         return None
     if not isinstance(rate, tuple | list):
         check_positive(link_mbit_per_s=rate)
-        return rate
+        return _plain(rate)
     for end in rate:
         check_positive(link_mbit_per_s=end)
     if len(rate) != 2 or rate[0] > rate[1]:
         raise ValueError(
             f"link_mbit_per_s {rate!r} must be one rate or a range (low, high), such as (10, 1000)"
         )
-    return tuple(rate)
+    return tuple(map(_plain, rate))
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, as its generators draw them, as one that JSON takes."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,13 +1,14 @@
 """Checks of what people set."""
 
 import math
+import numbers
 import os
 
 
 def check_positive_ints(**values: object) -> None:
     """Raise ValueError, naming the setting and the value, unless every value is an int of at least 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
             raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
 
 
@@ -36,4 +37,4 @@ def check_paths(**values: object) -> None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)

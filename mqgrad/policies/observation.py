@@ -7,11 +7,12 @@ vector it was trained on. Every entry is finite and inside :meth:`ObservationSch
 import dataclasses
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import check_choice
 from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
 from ..statistics.losses import SMOOTHED_LIMIT, SmoothedLosses, held_within, log_loss
@@ -24,6 +25,15 @@ KINDS = ("full", "loss", "authors")
 
 _MOST_NOISE = 2.0  # relative to the mean gradient's squared norm, of which it is a part where S is positive
 _LEAST_LOG_EFFICIENCY = -8.0
+
+
+class Entry(NamedTuple):
+    """One or more values of an observation that have the same meaning and bounds."""
+
+    name: str
+    size: int
+    low: float
+    high: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,8 +80,7 @@ class ObservationSchema:
     version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"observation kind {self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        check_choice("observation kind", self.kind, KINDS)
         oldest = SCHEMA_VERSION if self.kind == "full" else 1  # the others have not changed
         if type(self.version) is not int or not oldest <= self.version <= SCHEMA_VERSION:
             raise ValueError(
@@ -83,25 +92,40 @@ class ObservationSchema:
         object.__setattr__(self, "widths", check_widths(self.widths))
 
     @property
+    def entries(self) -> "tuple[Entry, ...]":
+        """What an observation consists of, in its order."""
+        if self.kind == "authors":
+            return (Entry("losses", self.history, -SMOOTHED_LIMIT, SMOOTHED_LIMIT),)
+        losses = (Entry("drops", self.history - 1, -5.0, 5.0), Entry("drop", 1, -10.0, 10.0))
+        if self.kind == "loss":
+            return losses
+        return (
+            *losses,
+            Entry("bytes", 1, -20.0, 20.0),
+            Entry("bytes deviation", 1, -20.0, 20.0),
+            Entry("fixed seconds", 1, -6.0, 3.0),
+            Entry("coding", 1, 0.0, 0.5),
+            Entry("noise", 1, 0.0, _MOST_NOISE),
+            Entry("update exponent", 1, 0.0, 1.0),
+            Entry("efficiencies", len(self.widths), _LEAST_LOG_EFFICIENCY, 0.0),
+            Entry("width", 1, min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
+            Entry("spent", 1, 0.0, 1.0),
+        )
+
+    def at(self, name: str) -> slice:
+        """Where in an observation the values of an entry stand."""
+        names = [entry.name for entry in self.entries]
+        start = sum(entry.size for entry in self.entries[: names.index(name)])
+        return slice(start, start + self.entries[names.index(name)].size)
+
+    @property
     def size(self) -> int:
-        """Entries of an observation."""
-        return self.history + (8 + len(self.widths) if self.kind == "full" else 0)
+        """Values of an observation."""
+        return sum(entry.size for entry in self.entries)
 
     def bounds(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Lowest and highest value of each entry, float32 [size] each."""
-        pairs = _loss_bounds(self)
-        if self.kind == "full":
-            pairs += [
-                (-20.0, 20.0),
-                (-20.0, 20.0),
-                (-6.0, 3.0),
-                (0.0, 0.5),
-                (0.0, _MOST_NOISE),
-                (0.0, 1.0),
-                *[(_LEAST_LOG_EFFICIENCY, 0.0)] * len(self.widths),
-                (min(math.log2(self.widths[0]) / 5, 0.0), 1.0),
-                (0.0, 1.0),
-            ]
+        """Lowest and highest value of each, float32 [size] each."""
+        pairs = [(entry.low, entry.high) for entry in self.entries for _ in range(entry.size)]
         low, high = np.array(pairs, dtype=np.float32).T
         return low.copy(), high.copy()
 
@@ -226,9 +250,3 @@ def _ratio(numerator: float, denominator: float, limit: float) -> float:
 def _log(efficiency: float, low: float) -> float:
     """ln(efficiency) of at least ``low``, which also stands for NaN."""
     return held_within(math.log(efficiency), low, 0.0) if efficiency > 0 else low
-
-
-def _loss_bounds(schema: ObservationSchema) -> list[tuple[float, float]]:
-    if schema.kind == "authors":
-        return [(-SMOOTHED_LIMIT, SMOOTHED_LIMIT)] * schema.history
-    return [(-5.0, 5.0)] * (schema.history - 1) + [(-10.0, 10.0)]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..checks import check_choice
 from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, check_width
@@ -46,8 +47,8 @@ _PLAIN_FIELDS = (
 class FrozenPolicy:
     """A controller that evaluates a multilayer perceptron on the observation and takes the largest output.
 
-    It picks the actions that the SB3 model it came from would pick (ties go to the first action), holds no
-    code, and needs torch and numpy only.
+    It picks the actions that the SB3 model it came from would pick (ties go to the first action; for that model so do
+    outputs that its softmax rounds to the same probability), holds no code, and needs torch and numpy only.
 
     Raises:
         ValueError: naming the field that does not fit the others.
@@ -73,8 +74,8 @@ class FrozenPolicy:
     """Where the policy comes from, as plain JSON."""
 
     def __post_init__(self) -> None:
-        _check_choice("activation", self.activation, tuple(ACTIVATIONS))
-        _check_choice("action mode", self.action, (*ACTIONS, COMPARE_WIDTHS))
+        check_choice("activation", self.activation, tuple(ACTIVATIONS))
+        check_choice("action mode", self.action, (*ACTIONS, COMPARE_WIDTHS))
         _check_iterations("interval", self.interval)
         if self.opening is not None:
             _check_iterations("opening", self.opening)
@@ -227,11 +228,6 @@ def apply_action(mode: str, action: int, bits: Width, widths: tuple[Width, ...])
     if mode == "absolute":
         return widths[action]
     return widths[min(widths.index(bits) + action, len(widths) - 1)]
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} {value!r} is unknown; choose one of {', '.join(choices)}")
 
 
 def _check_iterations(name: str, value: object) -> None:

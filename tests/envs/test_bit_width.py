@@ -205,6 +205,27 @@ def test_settings_are_those_of_a_cluster_that_is_given() -> None:
         assert BitWidthEnv(cluster=cluster, workload="logreg").settings.workload == "logreg"
         with pytest.raises(ValueError, match=r"workload 'digits-mlp' is not that of the cluster, 'logreg'"):
             BitWidthEnv(cluster=cluster, workload="digits-mlp")
+        with pytest.raises(
+            ValueError, match=r"workload_settings {'batch_size': 9} are not those of the cluster"
+        ):
+            BitWidthEnv(cluster=cluster, workload="logreg", workload_settings={"batch_size": 9})
+
+
+def test_numbers_of_numpy_are_taken_as_plain_ones(toy: ToyCluster) -> None:
+    """Its generators draw them, and JSON, which a policy's provenance is kept in, has none."""
+    env = BitWidthEnv(cluster=toy, interval=np.int64(5), budget_seconds=np.float32(0.5))
+    assert type(env.settings.interval) is int
+    assert type(env.settings.budget_seconds) is float
+    info = env.reset(options={"link_mbit_per_s": np.int64(7)})[1]
+    assert info["link_mbit_per_s"] == 7
+
+
+def test_nothing_is_trained_after_the_end_of_an_episode(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy, max_steps=1, budget_seconds=None)
+    env.reset(seed=0)
+    assert env.step(np.int64(0))[3]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(np.int64(0))
 
 
 def test_a_latency_without_a_rate_is_refused_and_a_clocks_own_stays(toy: ToyCluster) -> None:

@@ -172,7 +172,7 @@ class Distributed:
             compressor=compressor,
             method=method,
         )
-        self._run_clock = run_clock
+        self._run_clock, self._widths = run_clock, code.widths
         self._period = way.period if isinstance(way, DDP) else 1
         self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
         self._caller_decides = controller is None and has_width(method)
@@ -200,7 +200,7 @@ class Distributed:
                 f"bits={bits!r}, but the controller or method given to reset() decides: leave bits out"
             )
         if bits is not None:
-            check_width(bits)
+            check_width(bits, self._widths)
             self._check_rounds(iterations)
         intervals: list[RankInterval] = self._ranks.call(
             "run", iterations=iterations, bits=bits, to_exchange=to_exchange

@@ -3,6 +3,9 @@
 LONGER = "if it only takes longer, raise timeout_seconds (--timeout-seconds of mqgrad run and train)"
 """What to do about a rank that is not heard of in time, and does not hang."""
 
+RESTART = "the cluster is down; call restart() and then reset() to go on"
+"""What a program that holds the cluster can do."""
+
 
 class WorkerError(RuntimeError):
     """A rank of a cluster died, hung or raised. The cluster must be restarted before it is used again."""

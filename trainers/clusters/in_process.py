@@ -23,6 +23,10 @@ class MeetingPoint:
         self._barrier = threading.Barrier(world_size, timeout=timeout_seconds)
         self._tensors: list[torch.Tensor] = [torch.empty(0)] * world_size
 
+    def abort(self) -> None:
+        """Have whoever waits here, and whoever comes, fail at once: the run is over."""
+        self._barrier.abort()
+
     def meet(
         self, rank: int, tensor: torch.Tensor, read: Callable[[list[torch.Tensor]], torch.Tensor]
     ) -> torch.Tensor:

@@ -14,13 +14,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
-from .errors import LONGER, WorkerError
+from .errors import LONGER, RESTART, WorkerError
 from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup
 
 _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 _GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
 _LOG_TAIL_BYTES = 4000
-_REMEDY = "the cluster is down; call restart() and then reset() to go on"
 
 
 class LocalRanks:
@@ -76,7 +75,7 @@ class LocalRanks:
             WorkerError: a rank died, hung or raised; all of them have been stopped.
         """
         if not self._finalizer.alive:
-            raise RuntimeError(_REMEDY)
+            raise RuntimeError(RESTART)
         command = pickle.dumps(Command(method, arguments))  # what does not pickle costs no worker
         try:
             for worker in self._workers:
@@ -133,10 +132,10 @@ class LocalRanks:
         for rank, failure in failures.items():
             if failure is None:
                 worker = self._workers[rank]
-                return WorkerError(rank, worker.describe_exit(), worker.log_tail(), _REMEDY)
+                return WorkerError(rank, worker.describe_exit(), worker.log_tail(), RESTART)
         rank, failure = min(failures.items(), key=lambda item: item[1].order if item[1] else 0.0)
         assert failure is not None
-        return WorkerError(rank, "raised an exception", failure.traceback, _REMEDY)
+        return WorkerError(rank, "raised an exception", failure.traceback, RESTART)
 
 
 class WorkerProcess:
@@ -199,7 +198,7 @@ def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
     worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
     time.sleep(_GRACE_SECONDS)
     reason = f"made no progress for {timeout_seconds:g} s: {LONGER}"
-    return WorkerError(worker.rank, reason, worker.log_tail(), _REMEDY)
+    return WorkerError(worker.rank, reason, worker.log_tail(), RESTART)
 
 
 def _environment() -> dict[str, str]:

@@ -37,7 +37,7 @@ class SimulatedRun:
         controller: ControllerSpec | None,
         compressor: str,
     ) -> None:
-        self._workload = workload
+        self._workload, self._meeting_point = workload, meeting_point
         self._clock = clock
         self._caller_decides = controller is None
         torch.manual_seed(seed)
@@ -87,7 +87,8 @@ class SimulatedRun:
         return self._clock.apply(combine([rank.interval.end() for rank in self.ranks]))
 
     def close(self) -> None:
-        """Stop the ranks' communication threads."""
+        """Stop the ranks' communication threads, of which some may wait for ranks that were interrupted."""
+        self._meeting_point.abort()
         for rank in self.ranks:
             rank.compression.close()
 

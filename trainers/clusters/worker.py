@@ -119,9 +119,8 @@ class Worker:
 
     def _send(self, message: Reply | Failure | Heartbeat) -> None:
         try:
-            self._channel.send_bytes(
-                pickle.dumps(message)
-            )  # its own send() would share the memory of tensors
+            # Its own send() would share the memory of tensors.
+            self._channel.send_bytes(pickle.dumps(message))
         except OSError:  # the driver is gone
             os._exit(1)
 

@@ -114,7 +114,10 @@ class SlowMo(LocalSGD):
 
     def exchange(self) -> None:
         learning_rate = self._setup.optimizer.param_groups[0]["lr"]
-        step = (self._anchor - self.mean_parameters()).div_(learning_rate)
-        self._momentum.mul_(self.beta).add_(step)
-        self._anchor.add_(self._momentum, alpha=-self.alpha * learning_rate)
+        mean = self.mean_parameters()
+        if learning_rate > 0:  # at 0 the slow step is one of 0, too, and nothing is known of the gradient
+            self._momentum.mul_(self.beta).add_((self._anchor - mean).div_(learning_rate))
+            self._anchor.add_(self._momentum, alpha=-self.alpha * learning_rate)
+        else:
+            self._anchor = mean
         self.set_parameters(self._anchor)

@@ -101,8 +101,7 @@ class DDP:
 
     def close(self) -> None:
         self._unsynchronized.close()
-        with (
-            warnings.catch_warnings()
-        ):  # a run may be cut off within a round, and its failures are told elsewhere
+        # A run may be cut off within a round, and its failures are told elsewhere.
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             self._compression.close()

@@ -92,7 +92,7 @@ class BytesText:
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Bytes and the bytes that follow them, both int64 [batch_size, context]."""
-        windows = self._windows(self._load().train)
+        windows = self._windows(self._load().train, "training")
         order = shuffled_indices(
             len(windows), batch_size=self.batch_size, rank=rank, world_size=world_size, seed=seed
         )
@@ -117,15 +117,18 @@ class BytesText:
         model.train()
         return {"loss": loss / count, "accuracy": correct / count}
 
-    def _windows(self, data: torch.Tensor) -> torch.Tensor:
+    def _windows(self, data: torch.Tensor, part: str) -> torch.Tensor:
         """Consecutive windows, uint8 [N, context + 1]; neighbours share one byte, a target and then an input."""
         if len(data) <= self.context:
-            raise ValueError(f"context {self.context} is longer than the {len(data)} bytes of data there are")
+            raise ValueError(
+                f"context {self.context} is longer than the {len(data)} bytes of {part} data there are "
+                "(every tenth file of data_root is held out, from the first)"
+            )
         return data.unfold(0, self.context + 1, self.context)
 
     def _evaluation_windows(self) -> torch.Tensor:
         """``evaluation_bytes`` worth of held-out windows, spread evenly over the held-out files."""
-        windows = self._windows(self._load().held_out)
+        windows = self._windows(self._load().held_out, "held-out")
         wanted = min(max(self.evaluation_bytes // self.context, 1), len(windows))
         return windows[torch.linspace(0, len(windows) - 1, wanted).long()]
 

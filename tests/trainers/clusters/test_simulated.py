@@ -237,3 +237,21 @@ def test_calibration_takes_the_compute_seconds_of_a_real_run() -> None:
         clock = calibrate(cluster, mbit_per_s=50, latency_ms=2, iterations=5)
     assert (clock.mbit_per_s, clock.latency_ms) == (50, 2)
     assert 1e-5 < clock.compute_seconds < 10
+
+
+def test_a_run_that_was_interrupted_ends_at_once() -> None:
+    """Ranks whose buckets came wait for one whose did not, and closing waits for them."""
+    with simulated(num_workers=2, timeout_seconds=30) as cluster:
+        cluster.reset(seed=0)
+        assert cluster._run is not None
+
+        def interrupted(_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        cluster._run.ranks[1].reduce = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run(1, bits=4)
+        started = time.monotonic()
+        cluster.reset(seed=1)
+        assert time.monotonic() - started < 15
+        cluster.run(1, bits=4)

@@ -13,6 +13,7 @@ from mqgrad.trainers import Distributed, LinkEmulation
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.clusters.errors import ReplicaMismatchError
 from mqgrad.trainers.methods import Setup, has_width, make_method, method_names
+from mqgrad.trainers.methods.averaging import SlowMo
 from mqgrad.trainers.methods.backup import BackupWorkers
 
 POWERSGD = "plain-ddp:hook=powersgd,rank=2"
@@ -180,27 +181,46 @@ def test_backup_workers_without_backups_is_ddp(cluster: Distributed) -> None:
     cluster.verify_replicas()
 
 
+def setup_of(model: torch.nn.Module, learning_rate: float = 0.001) -> Setup:
+    return Setup(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=learning_rate),
+        group=dist.group.WORLD,
+        seed=0,
+        link=None,
+        controller=None,
+        compressor=make_compressor(),
+        timeout_seconds=30,
+    )
+
+
 def test_without_delays_the_last_ranks_are_the_backups() -> None:
     def averaged(rank: int) -> float:
         model = torch.nn.Linear(1, 1, bias=False)
         way = BackupWorkers(backups=1, mean_delay_ms=0)
-        setup = Setup(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters()),
-            group=dist.group.WORLD,
-            seed=0,
-            link=None,
-            controller=None,
-            compressor=make_compressor(),
-            timeout_seconds=30,
-        )
-        way.start(setup)
+        way.start(setup_of(model))
         model.weight.grad = torch.full((1, 1), rank + 1.0)
         way._average_gradients()
         way.close()
         return model.weight.grad.item()
 
     assert run_ranks(averaged, world_size=3) == [1.5] * 3
+
+
+def test_a_slow_step_where_the_learning_rate_has_fallen_to_zero_is_the_average() -> None:
+    """As at the end of a linear decay; a slow step is divided by the learning rate."""
+
+    def averaged(rank: int) -> float:
+        model = torch.nn.Linear(1, 1, bias=False)
+        way = SlowMo(period=1)
+        way.start(setup_of(model, learning_rate=0.0))
+        with torch.no_grad():
+            model.weight.fill_(rank + 1.0)
+        way.exchange()
+        way.close()
+        return model.weight.item()
+
+    assert run_ranks(averaged, world_size=2) == [1.5] * 2
 
 
 def test_fewer_averages_are_fewer_bytes_and_the_link_is_paced(cluster: Distributed) -> None:
