@@ -22,9 +22,8 @@ class ForgottenCalls:
 
     def __init__(self, rank: int, *, steps_alone: bool) -> None:
         self._rank, self._steps_alone = rank, steps_alone
-        self._backwards = self._steps = (
-            0  # of the former since the last step, of the latter since the last backward
-        )
+        self._backwards = 0  # since the last step
+        self._steps = 0  # since the last backward
         self._has_hook = False
         self._told: set[str] = set()
 

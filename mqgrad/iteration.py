@@ -13,6 +13,7 @@ from .controllers.base import trial_widths, wants_parameters
 from .costs import Costs
 from .decisions import Decisions
 from .gradient_figures import GradientFigures
+from .interval_position import IntervalPosition
 from .iteration_clock import IterationClock
 from .layout import Layout, LayoutTable
 from .measurements import Measurements
@@ -21,8 +22,6 @@ from .statistics.rank import RankStatistics
 from .update_probe import UpdateProbe
 from .widths import Widths
 
-_CHECKED_AT_FIRST = 3
-"""Iterations after construction or loading in all of which the ranks check that they agree."""
 _CODES_LEARN_EVERY = 10
 """Iterations, in intervals that are longer."""
 
@@ -46,6 +45,7 @@ class Iteration:
         decisions: what is in force, and who decides.
         configuration: of the run, compared between the ranks.
         layouts: of the buckets, which the training thread finds.
+        position: in the interval.
         measured: what iterations cost is added here.
         clock: of the training loop.
         seed: of the run, equal on all ranks.
@@ -60,14 +60,15 @@ class Iteration:
         *,
         configuration: str,
         layouts: LayoutTable,
+        position: IntervalPosition,
         measured: Measurements,
         clock: IterationClock,
         seed: int,
         of_moves: bool,
     ) -> None:
         self._transport, self._compressor, self._decisions = transport, compressor, decisions
-        self._layouts, self._measured, self._clock, self._seed = layouts, measured, clock, seed
-        self._of_moves = of_moves
+        self._layouts, self._position, self._measured, self._clock = layouts, position, measured, clock
+        self._seed, self._of_moves = seed, of_moves
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         self._agreement = Agreement(transport, f"{configuration}, {decisions.terms}")
@@ -83,20 +84,11 @@ class Iteration:
         self._is_open = False  # from what precedes its first bucket to its last one
         self.is_direct = False
         """Whether :meth:`open_direct` has opened it."""
-        self._checks_left = _CHECKED_AT_FIRST
-        self.announced_left = 0
-        """Iterations that are left of those that :meth:`announce` was told of."""
-
-    def announce(self, iterations: int) -> None:
-        """The caller, who decides, leaves the width as it is for so many iterations: ranks check that they agree
-        before the first of them, and not in each."""
-        self.announced_left = iterations
-        self._checks_left = max(self._checks_left, 1)
 
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
         """Begin to average a bucket of an iteration, or a round of ``period``; the end of the last one closes it."""
         self.open()
-        measure = self._ends_interval
+        measure = self._position.is_last
         if measure:
             self._measure(work, is_last)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
@@ -114,7 +106,7 @@ class Iteration:
     def finish(self) -> None:
         """End an iteration that is open though all its buckets have their means: DDP called none the last."""
         if self._is_open:
-            measure = self._ends_interval
+            measure = self._position.is_last
             if measure:
                 self._figures.finish(self._measured.statistics)
             self.close(is_measured=measure)
@@ -127,7 +119,7 @@ class Iteration:
             self._figures.finish(self._measured.statistics)
 
     def _step(self, layout: Layout, period: int) -> Step:
-        bits, number = self.bits, self._measured.iterations_closed + 1
+        bits, number = self.bits, self._position.closed + 1
         return Step(
             transport=self._transport,
             bits=0 if isinstance(bits, tuple) else bits,
@@ -142,35 +134,6 @@ class Iteration:
             of_moves=self._of_moves,
         )
 
-    @property
-    def _position(self) -> int:
-        """Iterations of the interval that are complete and reported, which this rank's script may have forgotten."""
-        return min(self._measured.iterations_closed, self._measured.reported)
-
-    @property
-    def _ends_interval(self) -> bool:
-        """Whether the iteration under way is the last of its interval, whose gradient is looked at."""
-        return self._position + 1 == self._decisions.interval
-
-    @property
-    def is_check_due(self) -> bool:
-        """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
-
-        At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
-        where a script that treats ranks differently is found out; and without a controller in all that have not been
-        announced, as any may follow a request. In between, only what rank 0 has sent can change a width. Iterations
-        are counted where they end: to report one is what a rank may forget.
-        """
-        if self._checks_left > 0 or not self.is_settled:
-            return True
-        decides = self._decisions.controller is not None
-        return decides and self._measured.iterations_closed >= self._decisions.interval
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nobody can ask for another width before the next iteration."""
-        return self._decisions.controller is not None or self.announced_left > 0
-
     def open(self, reported: int | None = None) -> None:
         """Check agreement if that is due and, where an interval has ended, decide; unless that has been done.
 
@@ -181,9 +144,9 @@ class Iteration:
             return
         self._is_open = True
         stopwatch.settle()
-        if self.is_check_due:
-            self._check_agreement(self._measured.reported if reported is None else reported)
-            if self._decisions.controller is not None and self._position >= self._decisions.interval:
+        if self._position.is_check_due:
+            self._check_agreement(self._position.reported if reported is None else reported)
+            if self._position.is_decision_due:
                 self._decide()
         self.bits = self._decisions.bits
 
@@ -198,7 +161,7 @@ class Iteration:
         For the training thread, while the communication thread is idle. It has to :meth:`close` the iteration, too.
         In one that begins with a check or ends with figures they may not.
         """
-        if self._is_open or self.is_check_due or self._ends_interval:
+        if self._is_open or self._position.is_check_due or self._position.is_last:
             return False
         if self._transport.world_size == 1 or not self._compressor.is_plain(self._decisions.bits):
             return False
@@ -210,7 +173,7 @@ class Iteration:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._decisions.bits,
-            announced=self.announced_left,
+            announced=self._position.announced,
             losses=reported,
             residuals=self._compressor.num_residuals,
         )
@@ -222,7 +185,7 @@ class Iteration:
     def _may_overlap_check(self) -> bool:
         """Whether a plain bucket follows at once; where the width is settled, the check overlaps forward instead."""
         is_plain = self._compressor.is_plain(self._decisions.bits)
-        return is_plain and not self.is_settled and self._transport.world_size > 1
+        return is_plain and not self._position.is_settled and self._transport.world_size > 1
 
     def _decide(self) -> None:
         stopwatch.settle()
@@ -252,13 +215,12 @@ class Iteration:
         """Return this rank's statistics of the interval, and begin another; after the optimizer's step."""
         if not self._of_moves:  # a mean of moves is applied as it is
             self._measured.statistics.update_exponent = self._probe.end(self._layouts.parameters)
+        self._position.restart()
         return self._measured.take()
 
     def close(self, period: int = 1, *, is_measured: bool = False) -> None:
         """End the iteration, or the round of ``period``, that is open: all its buckets have their means."""
         self._is_open = self.is_direct = False
-        self._checks_left = max(self._checks_left - 1, 0)
-        self.announced_left = max(self.announced_left - 1, 0)
         self._clock.end_wait()
         if is_measured or self._measured.totals.iterations == 0:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
@@ -267,11 +229,12 @@ class Iteration:
         self._transport.move_costs(self._measured.open_costs)
         self.closed_period = period
         self._measured.close_iteration(self.closed_bits, period)
+        self._position.close()
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""
         self._is_open = self.is_direct = False
-        self._checks_left, self.announced_left = _CHECKED_AT_FIRST, 0
+        self._position.recheck()
 
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""

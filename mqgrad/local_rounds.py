@@ -80,6 +80,8 @@ class LocalRounds:
         """By parameter: m; empty without variance reduction, and in the first round."""
         self._expected: dict[int, str] = {}
         """By parameter: what the model was saved with within a round, until it has been looked at."""
+        self._frozen: set[int] = set()
+        """Parameters that the round under way does not train, though they may share a bucket with others."""
         self._is_moving = False
         """Whether parameters are being moved to their mean, of which an interruption leaves some where they were."""
 
@@ -91,10 +93,11 @@ class LocalRounds:
         """
         if self.iterations == 0:
             self._leave_frozen()
-        if layout not in self._buckets:  # DDP has regrouped its parameters
-            others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
-            self._buckets = [*others, layout]
-        self._know(layout)
+        if not self._is_left(layout):
+            if layout not in self._buckets:  # DDP has regrouped its parameters
+                others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
+                self._buckets = [*others, layout]
+            self._know(layout)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
@@ -102,13 +105,21 @@ class LocalRounds:
         return future
 
     def _leave_frozen(self) -> None:
-        """Forget buckets that have been frozen as a whole: what error feedback owes them would move them, and they
-        would be sent. Where a round begins, as in one that they were trained in they have moved."""
-        for layout in self._buckets:
-            if not any(self._layouts.parameters[key].requires_grad for key in layout.keys):
-                self._buckets = [other for other in self._buckets if other is not layout]
-                for key in layout.keys:
-                    self._corrections.pop(key, None)
+        """Leave alone what has been frozen, which error feedback would move by what it owes, and forget buckets that
+        have been as a whole, or they would be sent. Where a round begins: in one that they were trained in they have
+        moved."""
+        self._buckets = [layout for layout in self._buckets if not self._is_frozen(layout)]
+        self._frozen = {key for key in self._anchors if not self._layouts.parameters[key].requires_grad}
+        for key in self._frozen:
+            self._corrections.pop(key, None)
+
+    def _is_frozen(self, layout: Layout) -> bool:
+        return not any(self._layouts.parameters[key].requires_grad for key in layout.keys)
+
+    def _is_left(self, layout: Layout) -> bool:
+        """Whether a bucket comes, as DDP brings all that it was wrapped with, that the round does without."""
+        is_known = any(set(known.keys) & set(layout.keys) for known in self._buckets)
+        return not is_known and self._is_frozen(layout)
 
     def _know(self, layout: Layout) -> None:
         """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
@@ -198,6 +209,8 @@ class LocalRounds:
         self._is_moving, part = True, min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
+                if key in self._frozen:
+                    continue
                 if self._is_variance_reduced:
                     self._follow_drift(key, mean, part)
                 self._anchors[key].sub_(self._slow_step(key, mean, part, period) if self._momentum else mean)
@@ -215,6 +228,15 @@ class LocalRounds:
         velocity.mul_(1 - part * (1 - self._momentum)).add_(mean)
         return step
 
+    @property
+    def seen(self) -> tuple[list[Layout], dict[int, str]]:
+        """What no saved state holds: the buckets that have come, and the parameters that have not since loading."""
+        return list(self._buckets), dict(self._expected)
+
+    @seen.setter
+    def seen(self, seen: tuple[list[Layout], dict[int, str]]) -> None:
+        self._buckets, self._expected = seen
+
     def state_dict(self) -> dict[str, Any]:
         """State as tensors and plain types.
 
@@ -223,7 +245,7 @@ class LocalRounds:
         """
         if self._is_moving:
             raise RuntimeError(
-                "interrupted while parameters were moved to their mean: go back to a checkpoint"
+                "interrupted while parameters were moved to their mean: go back to a checkpoint, with a new state"
             )
         return {
             "iterations": self.iterations,
@@ -243,7 +265,7 @@ class LocalRounds:
         """Restore what ``state_dict`` returned on this rank."""
         check_keys(state, _SAVED, "rounds of local iterations")
         self.iterations, self._last_period = state["iterations"], state["last_period"]
-        self._expected = dict(state["digests"])
+        self._buckets, self._expected = [], dict(state["digests"])
         self._anchors = {key: anchor.clone() for key, anchor in state["anchors"].items()}
         self._velocities = {key: velocity.clone() for key, velocity in state["velocities"].items()}
         self._corrections = {key: correction.clone() for key, correction in state["corrections"].items()}

@@ -29,23 +29,12 @@ class Measurements:
         """Of the interval under way, but for its losses."""
         self.losses: list[torch.Tensor | float] = []
         """Of the interval under way, the last ones: see :data:`KEPT_LOSSES`."""
-        self.reported = 0
-        """How many there were."""
-        self.iterations_closed = 0
-        """Complete iterations of the interval under way: as many on all ranks, whatever each has reported."""
         self.open_costs = Costs()
         """Of the iteration under way."""
 
     def report(self, loss: torch.Tensor | float, costs: Costs | None) -> None:
-        """Take in an iteration's loss and, where they are known, its seconds; :meth:`end_round` counts them.
-
-        Raises:
-            ValueError: a loss that is not one number.
-        """
-        if isinstance(loss, torch.Tensor) and loss.numel() != 1:
-            raise ValueError(
-                f"step() was given a loss of shape {tuple(loss.shape)}: give its mean, one number"
-            )
+        """Take in an iteration's loss, as :func:`check_loss` has it, and, where they are known, its seconds;
+        :meth:`end_round` counts them."""
         # a copy: scripts reuse the tensor that they add losses up in
         own = loss.detach().clone() if isinstance(loss, torch.Tensor) else float(loss)
         self._round.append((own, costs))
@@ -59,31 +48,33 @@ class Measurements:
             before.add(costs)
             self.totals.add(costs)
 
-    def end_round(self, interval: int) -> None:
+    def end_round(self, interval: int) -> bool:
         """Count the iterations since the last round as one, of an interval of so many.
 
         One whose seconds are not known counts as long as the next one; or not at all, in an interval of one.
+
+        Returns:
+            whether it counts.
         """
         loss, costs = _combined(self._round)
         self._round = []
-        if costs is not None or interval > 1:
+        if counts := costs is not None or interval > 1:
             self.losses.append(loss)
-            self.reported += 1
             del self.losses[: -max(interval, KEPT_LOSSES)]
         if costs is None:  # only the bytes of such an iteration are known
             self.statistics = RankStatistics(wire_bytes=self.statistics.wire_bytes if self.losses else 0.0)
-            return
-        follows_untimed = self.reported == 2 and self.statistics.step_seconds == 0
+            return counts
+        follows_untimed = len(self.losses) == 2 and self.statistics.step_seconds == 0
         self.statistics.add(costs)
         if follows_untimed:
             self.statistics.double_seconds()
+        return counts
 
     def close_iteration(self, bits: Width, period: int) -> None:
         """Count what an iteration has cost, or a round of ``period``, at a width of ``bits``."""
         self.statistics.add(self.open_costs)
         self.totals.add(self.open_costs)
         self.open_costs.clear()  # what is not settled yet will be added to it
-        self.iterations_closed += 1
         self.totals.iterations += period
         self.totals.bit_iterations += period * bits
 
@@ -91,7 +82,7 @@ class Measurements:
         """Return the statistics of the interval, and begin another."""
         taken, self.statistics = self.statistics, RankStatistics()
         taken.losses = [float(loss) for loss in self.losses]
-        self.losses, self.reported, self.iterations_closed = [], 0, 0
+        self.losses = []
         return taken
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,9 +91,7 @@ class Measurements:
             "statistics": dataclasses.asdict(self.statistics),
             "open_costs": dataclasses.asdict(self.open_costs),
             "losses": [float(loss) for loss in self.losses],
-            "reported": self.reported,
             "round": [(float(loss), costs and dataclasses.asdict(costs)) for loss, costs in self._round],
-            "iterations_closed": self.iterations_closed,
             "totals": dataclasses.asdict(self.totals),
         }
 
@@ -110,10 +99,23 @@ class Measurements:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         self.statistics = restored(RankStatistics, state["statistics"])
         self.open_costs = restored(Costs, state["open_costs"])
-        self.losses, self.reported = list(state["losses"]), state["reported"]
+        self.losses = list(state["losses"])
         self._round = [(loss, costs and restored(Costs, costs)) for loss, costs in state["round"]]
-        self.iterations_closed = state["iterations_closed"]
         self.totals = restored(Totals, state["totals"])
+
+
+def check_loss(loss: torch.Tensor | float) -> None:
+    """Raise ``ValueError`` for a loss that is not one number; of a tensor, without waiting for its value."""
+    if isinstance(loss, torch.Tensor):
+        if loss.numel() != 1 or loss.is_complex():
+            raise ValueError(
+                f"step() was given a loss of shape {tuple(loss.shape)}, {loss.dtype}: give its mean, one number"
+            )
+        return
+    try:
+        float(loss)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"step() was given {loss!r} as its loss ({error}): give one number") from None
 
 
 def _combined(

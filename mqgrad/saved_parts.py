@@ -5,6 +5,7 @@ from typing import Any
 
 from .compressors.base import Compressor
 from .decisions import Decisions
+from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .layout import LayoutTable
 from .local_rounds import LocalRounds
@@ -24,6 +25,7 @@ class SavedParts:
     """Neither can another rank: residuals are its own."""
     layouts: LayoutTable
     iteration: Iteration
+    position: IntervalPosition
     measured: Measurements
     decisions: Decisions
     compressor: Compressor
@@ -37,6 +39,7 @@ class SavedParts:
             "rank": self.rank,
             "parameter_order": self.layouts.state_dict(),
             **self.iteration.state_dict(),
+            **self.position.state_dict(),
             **self.measured.state_dict(),
             **self.decisions.state_dict(),
             "compressor": self.compressor.state_dict(),
@@ -46,6 +49,7 @@ class SavedParts:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Where a part refuses it, others have changed."""
         self.layouts.load_state_dict(state["parameter_order"])
+        self.position.load_state_dict(state)
         self.measured.load_state_dict(state)
         self.rounds.load_state_dict(state["rounds"])
         self.iteration.load_state_dict(state)

@@ -23,12 +23,15 @@ def check_version(found: object, expected: int, owner: str) -> None:
 
 def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> None:
     """Raise ``ValueError`` unless the run whose state is ``own`` can go on from a saved one."""
+    if not isinstance(saved, Mapping):
+        raise ValueError(f"{owner}: {type(saved).__name__} is no state, which is what state_dict() returned")
     check_version(saved.get("format_version"), own["format_version"], owner)
     check_keys(saved, own, owner)
     if saved["config"] != own["config"]:
         raise ValueError(
-            f"{owner}: the state was saved with [{saved['config']}] and cannot be loaded into [{own['config']}]; "
-            "construct CompressionState with the saved arguments"
+            f"{owner}: the state was saved with {_but_for(saved['config'], own['config'])} and cannot be loaded into "
+            f"a run with {_but_for(own['config'], saved['config'])}; construct CompressionState with the saved "
+            "arguments, on as many ranks"
         )
     if saved["rank"] != own["rank"]:
         raise ValueError(
@@ -41,6 +44,12 @@ def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> N
             f"{owner}: the state was saved with {then} and cannot be loaded with {now}; construct CompressionState "
             f"with {then}"
         )
+
+
+def _but_for(config: str, other: str) -> str:
+    """What only the first of two configurations has."""
+    common = other.split(", ")
+    return ", ".join(part for part in config.split(", ") if part not in common)
 
 
 def _told(controller_class: str | None) -> str:

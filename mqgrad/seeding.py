@@ -1,6 +1,14 @@
 """Seeds as a function of (run, iteration, stream), never of state."""
 
+import numbers
+
 _MASK = (1 << 64) - 1
+
+
+def check_seed(seed: object) -> None:
+    """Raise ``ValueError`` unless ``seed`` is an integer of at most 64 bits, with a sign or without."""
+    if not isinstance(seed, numbers.Integral) or not -(2**63) <= int(seed) < 2**64:
+        raise ValueError(f"seed {seed!r} must be an integer of at most 64 bits")
 
 
 def stream_seed(run_seed: int, iteration: int, stream: int) -> int:

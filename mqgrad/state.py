@@ -21,14 +21,16 @@ from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
 from .forgotten_calls import ForgottenCalls
+from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
-from .measurements import Measurements
+from .measurements import Measurements, check_loss
 from .ownership import check_free, claim, release
 from .saved_parts import SavedParts
 from .saved_state import check_run
+from .seeding import check_seed
 from .statistics.interval import IntervalStatistics
 from .statistics.rank import RankStatistics
 from .widths import Width
@@ -74,9 +76,9 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
-            the compressor lacks; a wrong interval, period, slow momentum or timeout; a period rule without a
+            the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
             controller; a compressor, controller or rule that another open state has.
-        TypeError: a name in the place of a controller.
+        TypeError: a name in the place of a controller; what is no compressor.
         RuntimeError: torch.distributed has not been initialised.
     """
 
@@ -97,7 +99,10 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         check_rounds(period, slow_momentum, variance_reduced=variance_reduced, rule=period_rule)
+        check_seed(seed)
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
+        if not hasattr(self.compressor, "start_average_"):
+            raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
         self._decisions = Decisions(
             controller, period_rule, self.compressor, interval=interval, period=period
         )
@@ -113,6 +118,7 @@ class CompressionState:
         )
         self._are_local = period > 1 or period_rule is not None
         self._rounds = LocalRounds(slow_momentum, self._layouts, variance_reduced=variance_reduced)
+        self._position = IntervalPosition(self._decisions)
         self._measured = Measurements()
         self._clock = IterationClock()
         self._iteration = Iteration(
@@ -121,6 +127,7 @@ class CompressionState:
             self._decisions,
             configuration=self._config,
             layouts=self._layouts,
+            position=self._position,
             measured=self._measured,
             clock=self._clock,
             seed=seed,
@@ -137,6 +144,7 @@ class CompressionState:
             rank=self._transport.rank,
             layouts=self._layouts,
             iteration=self._iteration,
+            position=self._position,
             measured=self._measured,
             decisions=self._decisions,
             compressor=self.compressor,
@@ -211,6 +219,7 @@ class CompressionState:
             RuntimeError: the state is closed, or the iteration or a round's average has failed.
         """
         self._thread.check_open()
+        check_loss(loss)  # before anything is counted
         self._forgotten.stepped()
         if self._are_local:
             self._end_local_iteration()
@@ -221,9 +230,10 @@ class CompressionState:
             self._begin_round()
 
     def _begin_round(self) -> None:
-        self._measured.end_round(self.interval)
-        if self._iteration.is_settled and self._iteration.is_check_due:
-            reported = self._measured.reported
+        if self._measured.end_round(self.interval):
+            self._position.report()
+        if self._position.is_settled and self._position.is_check_due:
+            reported = self._position.reported
             self._thread.post(lambda: self._iteration.open(reported))  # during forward
 
     def _end_without_last(self) -> None:
@@ -295,10 +305,10 @@ class CompressionState:
         """
         self._refuse_with_controller("set_width()")
         # In the iterations of an announced interval nothing would tell the ranks that they differ.
-        if self._iteration.announced_left > 0:
+        if self._position.announced > 0:
             raise RuntimeError(
-                f"set_width() on rank {self._transport.rank}: {self._iteration.announced_left} iterations are left "
-                "of the interval that begin_interval() has begun; call that"
+                f"set_width() on rank {self._transport.rank}: {self._position.announced} iterations are left of the "
+                "interval that begin_interval() has begun; call that"
             )
         self._decisions.request(bits, len(self._layouts.parameters))
 
@@ -322,7 +332,7 @@ class CompressionState:
         self._thread.drain()  # what an interval before it has posted
         self._decisions.request(bits, len(self._layouts.parameters))
         self._decisions.interval = interval
-        self._iteration.announce(interval)
+        self._position.announce(interval)
         self._iteration.take_statistics()
         self._thread.post(lambda: self._iteration.reopen(0))  # during forward
 
@@ -438,7 +448,8 @@ class CompressionState:
                 states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
-        own, seen = self.state_dict(), self._iteration.last_statistics
+        own = self.state_dict()
+        statistics, seen = self._iteration.last_statistics, self._rounds.seen
         self._direct.forget()
         self._iteration.recheck()
         check_run(state, own, f"rank {self._transport.rank}")
@@ -446,7 +457,7 @@ class CompressionState:
             self._thread.run(lambda: self._parts.load_state_dict(state))
         except Exception:
             self._thread.run(lambda: self._parts.load_state_dict(own))
-            self._iteration.last_statistics = seen
+            self._iteration.last_statistics, self._rounds.seen = statistics, seen
             raise
         self._iteration.abandon()
         self._clock.restart()

@@ -195,9 +195,25 @@ class ProcessGroupTransport(Transport):
         """
         with contextlib.suppress(ValueError):  # the script has destroyed all groups before
             dist.destroy_process_group(self.group)
+            if _has_some_ranks(self.group):
+                _keep_names_new()
         self._on_gpu.close()
         self._on_cpu.close()
         del self.group
+
+
+def _has_some_ranks(group: dist.ProcessGroup) -> bool:
+    return group.size() < dist.get_world_size()
+
+
+def _keep_names_new() -> None:
+    """Have as many groups as before one of some ranks was destroyed: a group of this rank alone, which does nothing.
+
+    Torch names groups of some ranks by these and by how many groups there are. With fewer, the next one would have
+    the name of one that is open, or was: then its members look for each other at addresses that are gone, for five
+    times their timeout.
+    """
+    dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:

@@ -275,3 +275,24 @@ def test_what_is_frozen_where_a_round_ends_has_been_trained_in_it(bits: float) -
         return models.parameters_of(model).numpy().tobytes()
 
     assert len(set(run_ranks(rank_main))) == 1
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_what_is_frozen_stays_though_ddp_goes_on_bringing_it(layer: int) -> None:
+    """As with ``find_unused_parameters``, where nobody wraps the model anew: alone in a bucket, or beside others."""
+
+    def rank_main(rank: int) -> tuple[bytes, bytes, bytes]:
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=2, variance_reduced=True)
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.02, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(ddp, optimizer, state, rank, range(8))
+        model[layer].requires_grad_(False)
+        frozen = models.parameters_of(model[layer]).numpy().tobytes()
+        models.train(ddp, optimizer, state, rank, range(8, 16))
+        state.close()
+        return frozen, models.parameters_of(model[layer]).numpy().tobytes(), raw(model)
+
+    results = run_ranks(rank_main)
+    assert all(before == after for before, after, _ in results)
+    assert results[0][2] == results[1][2]

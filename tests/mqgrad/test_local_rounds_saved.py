@@ -55,3 +55,51 @@ def test_an_average_that_is_interrupted_as_it_is_applied_cannot_be_saved(
             state.state_dict()
 
     run_ranks(rank_main)
+
+
+def test_a_refused_state_leaves_a_round_as_it_was() -> None:
+    """What it was to be compared with, too: an iteration whose gradients do not come moves the parameters."""
+
+    def rank_main(rank: int) -> bool:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=4)
+        models.train(model, optimizer, state, rank, range(5))
+        bad = state.state_dict() | {"compressor": {"x": 1}}
+        with pytest.raises(ValueError, match="x"):
+            state.load_state_dict(bad)
+        with model.no_sync():
+            models.train(model, optimizer, state, rank, range(5, 6))
+        models.train(model, optimizer, state, rank, range(6, 9))
+        return state.replicas_are_equal
+
+    assert run_ranks(rank_main) == [False, False]
+
+
+def test_a_round_is_not_finished_before_the_loaded_model_has_been_looked_at() -> None:
+    def rank_main(rank: int) -> bool:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=4)
+        models.train(model, optimizer, state, rank, range(6))
+        saved = copy.deepcopy((model.state_dict(), state.state_dict()))
+        models.train(model, optimizer, state, rank, range(6, 7))
+        model.load_state_dict(saved[0])
+        state.load_state_dict(saved[1])
+        with pytest.raises(RuntimeError, match="backward through the hook"):
+            state.finish_round()
+        models.train(model, optimizer, state, rank, range(6, 8))
+        return state.replicas_are_equal
+
+    assert run_ranks(rank_main) == [True, True]
+
+
+def test_a_loss_that_is_refused_is_no_iteration() -> None:
+    def rank_main(rank: int) -> list[bool]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        loss = models.backward(model, rank, 0)
+        optimizer.step()
+        with pytest.raises(ValueError, match="give its mean"):
+            state.step(torch.zeros(3))
+        state.step(loss)
+        ended = [state.replicas_are_equal]
+        models.train(model, optimizer, state, rank, range(1, 2))
+        return [*ended, state.replicas_are_equal]
+
+    assert run_ranks(rank_main) == [[False, True]] * 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mqgrad.costs import Costs
-from mqgrad.measurements import KEPT_LOSSES, Measurements
+from mqgrad.measurements import KEPT_LOSSES, Measurements, check_loss
 
 
 def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
@@ -19,22 +19,32 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
 
 def test_a_loss_is_one_number() -> None:
     """Told where it is reported: to find out where it is read would be to fail in the middle of a backward."""
-    with pytest.raises(ValueError, match=r"shape \(4, 2\): give its mean"):
-        Measurements().report(torch.ones(4, 2), Costs())
-    Measurements().report(torch.ones(1), Costs())
+    with pytest.raises(ValueError, match=r"shape \(4, 2\), torch.float32: give its mean"):
+        check_loss(torch.ones(4, 2))
+    for wrong in (None, "a", 1j, 10**400, torch.tensor(1j)):
+        with pytest.raises(ValueError, match=r"step\(\) was given"):
+            check_loss(wrong)
+    for right in (torch.ones(1), torch.tensor(2), 1, float("nan")):
+        check_loss(right)
 
 
 @pytest.mark.parametrize("interval", [2, KEPT_LOSSES + 5])
 def test_losses_that_nobody_takes_are_not_kept_forever(interval: int) -> None:
-    """But counted: that all ranks have reported as many is checked, and tells which iteration is measured."""
     measured, kept = Measurements(), max(interval, KEPT_LOSSES)
     for number in range(kept + 7):
         measured.report(float(number), Costs())
         measured.end_round(interval)
     assert measured.losses == [float(number) for number in range(7, kept + 7)]
-    assert measured.reported == kept + 7
-    other = Measurements()
-    other.load_state_dict(measured.state_dict())
-    assert other.reported == kept + 7
     assert len(measured.take().losses) == kept
-    assert (measured.losses, measured.reported) == ([], 0)
+    assert measured.losses == []
+
+
+def test_an_iteration_of_unknown_seconds_counts_unless_it_is_a_whole_interval() -> None:
+    """The first interval of one would have no seconds at all: it waits for the second iteration."""
+    for interval, counted in ((1, [False, True]), (2, [True, True])):
+        measured = Measurements()
+        measured.report(1.0, None)
+        first = measured.end_round(interval)
+        measured.report(1.0, Costs(step_seconds=2.0))
+        assert [first, measured.end_round(interval)] == counted
+        assert measured.statistics.step_seconds == 2.0 * sum(counted)

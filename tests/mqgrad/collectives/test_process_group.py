@@ -1,6 +1,7 @@
 """Gathers: everyone's bytes in the order of the ranks, counted alike."""
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -76,6 +77,28 @@ def test_groups_of_some_ranks_do_not_meet() -> None:
         return rows.tolist()
 
     assert run_ranks(rank_main, 4) == [[[0], [1]]] * 2 + [[[2], [3]]] * 2
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+def test_groups_of_some_ranks_that_follow_others_have_names_of_their_own(late: int) -> None:
+    """With an old one's name a rank that is early looks for the others at addresses that are gone."""
+
+    def rank_main(rank: int) -> list[int]:
+        members = dist.new_group([0, 1, 3])
+        if rank == 2:
+            return [0, 1, 3]
+        first, stays = (ProcessGroupTransport(own_group(members, 10.0)) for _ in range(2))
+        first.close()
+        time.sleep(0.5 * (rank == late))
+        for _ in range(2):
+            transport = ProcessGroupTransport(own_group(members, 10.0))
+            rows = transport.all_gather(torch.tensor([rank]))
+            transport.close()
+        assert torch.equal(rows, stays.all_gather(torch.tensor([rank])))
+        stays.close()
+        return rows.flatten().tolist()
+
+    assert run_ranks(rank_main, 4) == [[0, 1, 3]] * 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Where in its interval a run is, and when its ranks check that they agree."""
+
+from typing import Any
+
+from .decisions import Decisions
+
+_CHECKED_AT_FIRST = 3
+"""Iterations after construction or loading in all of which the ranks check that they agree."""
+
+
+class IntervalPosition:
+    """Counts the iterations of the interval under way, on one rank; where ranks average moves, rounds.
+
+    An iteration is complete when all its buckets have their means, which is alike on all ranks, and reported when
+    the script calls ``step``, which it may forget on one of them. So when the ranks check goes by the former.
+
+    Args:
+        decisions: how long the interval is, and whether a controller decides.
+    """
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self.closed = 0
+        """Complete iterations."""
+        self.reported = 0
+        """Losses reported."""
+        self.announced = 0
+        """Iterations that are left of those that :meth:`announce` was told of."""
+        self._checks_left = _CHECKED_AT_FIRST
+
+    def announce(self, iterations: int) -> None:
+        """The caller, who decides, leaves the width as it is for so many iterations: ranks check that they agree
+        before the first of them, and not in each."""
+        self.announced = iterations
+        self._checks_left = max(self._checks_left, 1)
+
+    def report(self) -> None:
+        """A loss has been reported."""
+        self.reported += 1
+
+    def close(self) -> None:
+        """An iteration is complete."""
+        self.closed += 1
+        self.announced = max(self.announced - 1, 0)
+        self._checks_left = max(self._checks_left - 1, 0)
+
+    def restart(self) -> None:
+        """Another interval begins."""
+        self.closed = self.reported = 0
+
+    def recheck(self) -> None:
+        """Check before the next iterations, whatever is due: another rank may have loaded another state."""
+        self._checks_left, self.announced = _CHECKED_AT_FIRST, 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the iteration under way is the last of its interval, whose gradient is looked at."""
+        return self._complete + 1 == self._decisions.interval
+
+    @property
+    def is_decision_due(self) -> bool:
+        """Whether an interval has ended, and with it what its controller waits for."""
+        return self._decisions.controller is not None and self._complete >= self._decisions.interval
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody can ask for another width before the next iteration."""
+        return self._decisions.controller is not None or self.announced > 0
+
+    @property
+    def is_check_due(self) -> bool:
+        """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
+
+        At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
+        where a script that treats ranks differently is found out; and without a controller in all that have not been
+        announced, as any may follow a request. In between, only what rank 0 has sent can change a width.
+        """
+        if self._checks_left > 0 or not self.is_settled:
+            return True
+        return self._decisions.controller is not None and self.closed >= self._decisions.interval
+
+    @property
+    def _complete(self) -> int:
+        """Iterations that are both complete and reported."""
+        return min(self.closed, self.reported)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as plain types: where ranks load it, they check anew, and nothing is announced."""
+        return {"iterations_closed": self.closed, "reported": self.reported}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
+        self.closed, self.reported = state["iterations_closed"], state["reported"]

@@ -1,0 +1,70 @@
+"""Where in its interval a run is, without a run around it."""
+
+from mqgrad.compressors import make_compressor
+from mqgrad.controllers import FixedBits
+from mqgrad.decisions import Decisions
+from mqgrad.interval_position import IntervalPosition
+
+
+def position(controller: FixedBits | None) -> IntervalPosition:
+    """Past the first iterations, in which all is checked, at the beginning of an interval of three."""
+    decisions = Decisions(controller, None, make_compressor("quantized"), interval=3, period=1)
+    begun = IntervalPosition(decisions)
+    for _ in range(3):
+        assert begun.is_check_due
+        begun.close()
+    begun.restart()
+    return begun
+
+
+def iterate(at: IntervalPosition, times: int, *, reported: bool = True) -> None:
+    for _ in range(times):
+        at.close()
+        if reported:
+            at.report()
+
+
+def test_with_a_controller_the_ranks_check_where_an_interval_ends() -> None:
+    at = position(FixedBits(4, interval=3))
+    for number in range(3):
+        assert (at.is_check_due, at.is_decision_due, at.is_last) == (False, False, number == 2)
+        iterate(at, 1)
+    assert at.is_check_due
+    assert at.is_decision_due
+    at.restart()
+    assert not (at.is_check_due)
+    assert not (at.is_decision_due)
+
+
+def test_a_rank_that_forgets_to_report_checks_with_the_others_and_does_not_decide() -> None:
+    """Its check tells them apart; a decision would exchange rows of losses that it does not have."""
+    at = position(FixedBits(4, interval=3))
+    iterate(at, 3, reported=False)
+    assert at.is_check_due
+    assert not at.is_decision_due
+
+
+def test_without_a_controller_only_what_is_announced_goes_unchecked() -> None:
+    at = position(None)
+    assert at.is_check_due
+    assert not at.is_settled
+    at.announce(2)
+    assert at.is_check_due
+    assert at.is_settled
+    iterate(at, 1)
+    assert not at.is_check_due
+    iterate(at, 1)
+    assert at.is_check_due
+    assert not at.is_settled
+    iterate(at, 3)
+    assert not at.is_decision_due  # nobody decides
+
+
+def test_a_loaded_position_goes_on_and_checks_anew() -> None:
+    at, other = position(FixedBits(4, interval=3)), position(FixedBits(4, interval=3))
+    iterate(at, 2)
+    other.load_state_dict(at.state_dict())
+    other.recheck()
+    assert (other.closed, other.reported, other.is_last) == (2, 2, True)
+    assert other.is_check_due
+    assert not at.is_check_due
