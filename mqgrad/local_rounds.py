@@ -209,12 +209,16 @@ class LocalRounds:
         self._is_moving, part = True, min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
-                if key in self._frozen:
-                    continue
-                if self._is_variance_reduced:
-                    self._follow_drift(key, mean, part)
-                self._anchors[key].sub_(self._slow_step(key, mean, part, period) if self._momentum else mean)
-                self._layouts.parameters[key].copy_(self._anchors[key])
+                parameter = self._layouts.parameters[key]
+                if (
+                    key not in self._frozen or parameter.requires_grad
+                ):  # it may have been unfrozen within the round
+                    if self._is_variance_reduced:
+                        self._follow_drift(key, mean, part)
+                    self._anchors[key].sub_(
+                        self._slow_step(key, mean, part, period) if self._momentum else mean
+                    )
+                parameter.copy_(self._anchors[key])
         self._last_period, self.iterations, self._is_moving = period, 0, False
 
     def _follow_drift(self, key: int, mean: torch.Tensor, part: float) -> None:

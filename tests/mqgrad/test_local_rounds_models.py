@@ -296,3 +296,26 @@ def test_what_is_frozen_stays_though_ddp_goes_on_bringing_it(layer: int) -> None
     results = run_ranks(rank_main)
     assert all(before == after for before, after, _ in results)
     assert results[0][2] == results[1][2]
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_what_is_unfrozen_within_a_round_is_averaged(layer: int) -> None:
+    """Its ranks step apart from then on: left out of the average, replicas would part for good."""
+
+    def rank_main(rank: int) -> tuple[bytes, bytes]:
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.02, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(ddp, optimizer, state, rank, range(8))
+        model[layer].requires_grad_(False)
+        models.train(ddp, optimizer, state, rank, range(8, 14))
+        frozen = models.parameters_of(model[layer]).numpy().tobytes()
+        model[layer].requires_grad_(True)
+        models.train(ddp, optimizer, state, rank, range(14, 16))
+        state.close()
+        return frozen, raw(model)
+
+    (before, first), (_, second) = run_ranks(rank_main)
+    assert first == second
+    assert before not in first
