@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 
 _TOOL_SECONDS = 20.0  # limit of one ip or tc call
 _REMEDY = "without it, emulate a link in the process: mqgrad run --link-mbit-per-s RATE (also mqgrad train)"
@@ -28,13 +29,28 @@ def ip(*arguments: str) -> str:
     return run_tool("ip", *arguments)
 
 
-def run_tool(tool: str, *arguments: str) -> str:
-    """Run ``ip`` or ``tc``; returns its output. Raises NetLabError with the tool's own words."""
+def run_batch(tool: str, namespace: str, lines: Sequence[str]) -> None:
+    """Run ``ip`` or ``tc`` once for several lines of commands in a namespace; raises as ``run_tool``."""
+    run_tool(tool, "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
+
+
+def run_tool(tool: str, *arguments: str, text: str = "") -> str:
+    """Run ``ip`` or ``tc``, with ``text`` as its input; returns its output.
+
+    Raises:
+        NetLabError: with the tool's own words.
+    """
     # In a session of its own, so that Ctrl-C does not reach it: set-up and teardown run to their end.
     command = [find_tool(tool), *arguments]
     try:
         result = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TOOL_SECONDS, start_new_session=True, check=True
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_TOOL_SECONDS,
+            start_new_session=True,
+            check=True,
         )
     except subprocess.TimeoutExpired as error:
         raise NetLabError(f"{' '.join(command)} did not end within {_TOOL_SECONDS:g} s") from error

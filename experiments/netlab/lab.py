@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from .iproute import NetLabError, check_available, find_tool, ip, run_tool
+from .iproute import NetLabError, check_available, find_tool, ip, run_batch
 from .link import LinkShape
 from .tcp import DEFAULT_CONGESTION_CONTROL, check_congestion_control, set_congestion_control
 
@@ -116,11 +116,18 @@ class NetLab:
         return subprocess.Popen(within, start_new_session=True, **options)
 
     def set_rate(self, rate_mbit_per_s: float | None) -> None:
-        """Give every link another rate, in both directions; None: not shaped."""
+        """Give every link another rate, in both directions; None: not shaped.
+
+        Packets of connections that are open become as large as those of new ones.
+        """
         shape = self.link.at(rate_mbit_per_s)
-        for host in range(self.hosts):
-            _shape(self._namespace(host), INTERFACE, shape)
-            _shape(self._namespace("hub"), f"port{host}", shape)
+        ends = {self._namespace(host): [INTERFACE] for host in range(self.hosts)}
+        ends[self._namespace("hub")] = [f"port{host}" for host in range(self.hosts)]
+        for namespace, interfaces in ends.items():
+            run_batch("tc", namespace, [_queue(each, shape) for each in interfaces])
+        for namespace, interfaces in ends.items():
+            packets = [f"link set {each} gso_max_size {shape.largest_packet}" for each in interfaces]
+            run_batch("ip", namespace, [*packets, "route flush cache"])
 
     def counters(self) -> list[Counters]:
         """Bytes that each host has received and sent since the lab was built.
@@ -231,15 +238,9 @@ def _kill_processes(namespaces: list[str]) -> list[int]:
         time.sleep(0.02)
 
 
-def _shape(namespace: str, interface: str, shape: LinkShape) -> None:
-    at = ["dev", interface, "root"]
-    ip(
-        "-n", namespace, "link", "set", interface, "gso_max_size", f"{shape.largest_packet}"
-    )  # of later connections
-    if shape.rate_mbit_per_s is not None:
-        run_tool("tc", "-n", namespace, "qdisc", "replace", *at, *shape.tbf())
-    elif "tbf" in run_tool("tc", "-n", namespace, "qdisc", "show", *at):
-        run_tool("tc", "-n", namespace, "qdisc", "delete", *at)
+def _queue(interface: str, shape: LinkShape) -> str:
+    discipline = ["noqueue"] if shape.rate_mbit_per_s is None else shape.tbf()
+    return " ".join(["qdisc replace dev", interface, "root", *discipline])
 
 
 def _namespaces() -> list[str]:

@@ -109,9 +109,10 @@ def make_sections(
         Section(
             "Time to target ÷ fp32's",
             [
-                "Below 1 is faster than fp32 (green), above 1 slower (red); grey: undecided; yellow: only a bound, "
-                "where (2/5) means that 2 of 5 runs reached the target. The fastest first; *all cells* is the "
-                "geometric mean. ★: the fastest of a cell.",
+                "Below 1 is faster than fp32, above 1 slower, undecided where the 95 % interval includes 1 (in the "
+                "page green, red and grey); ≥: only a bound (yellow), where (2/5) means that 2 of 5 runs reached "
+                "the target. The fastest first; *all cells* is the geometric mean. ★: the fastest of a cell, from "
+                "which others whose intervals overlap its own may not differ.",
                 *_overview(groups, overall),
             ],
         ),

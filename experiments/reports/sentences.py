@@ -36,10 +36,16 @@ def describe_sweep(config: SweepConfig, groups: Sequence[GroupSummary], results:
     }.get(frozenset(kinds), "links shaped in the kernel, or EMULATED by pacing the transport where so named")
     seeds = f"{len(config.seeds)} seeds" if len(config.seeds) > 1 else "1 seed"
     return (
-        f"{config.hosts} hosts on one machine, {seeds}, {links}."
+        f"{config.hosts} hosts on one machine, {seeds}, {links}{_dates(results)}."
         f"{_others(results)}{_revisions(results)}{_missing(config, results)}"
         f"{_failed_references(groups)}"
     )
+
+
+def _dates(results: Sequence[CellResult]) -> str:
+    """From the first run to the last."""
+    started = sorted(each.started for each in results if each.started is not None)
+    return f", {started[0][:16]} to {started[-1][:16]} UTC".replace("T", " ") if started else ""
 
 
 def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:

@@ -177,7 +177,7 @@ def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
     tone = _TONES[said]
     if ratio is not None and tone:
         tone *= min(1.0, 0.2 + abs(math.log2(ratio.value)) / 3)
-    text = said if ratio is None else _ratio(ratio)
+    text = said if ratio is None else _ratio_with_interval(ratio)
     missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""
     return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)
 
@@ -228,8 +228,9 @@ def _mean_ratio(overall: OverallSummary, name: str) -> str:
 
 
 def _ratio_with_interval(ratio: Ratio | None) -> str:
-    interval = "" if ratio is None or ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    return _ratio(ratio) + interval
+    if ratio is None or ratio.low is None or ratio.low == ratio.high:  # the latter of fp32 beside itself
+        return _ratio(ratio)
+    return f"{_ratio(ratio)} [{ratio.low:.2f}, {ratio.high:.2f}]"
 
 
 def _estimate(estimate: Estimate | None, form: str) -> str:

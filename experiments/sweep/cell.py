@@ -1,6 +1,7 @@
 """The runs of a sweep: each asked for, followed, and made into a row of results."""
 
 import contextlib
+import datetime
 import itertools
 import json
 import re
@@ -90,7 +91,7 @@ class CellRunner:
             SystemExit: another signal did.
             NetLabError: no lab can be built here: not even the first one was, or several in a row were not.
         """
-        started, others = time.monotonic(), OthersLoad()
+        started, others, date = time.monotonic(), OthersLoad(), datetime.datetime.now(datetime.UTC)
         limit = self._config.limit_of(cell)
         record, kept = self._logs / _RECORD, self._server
         ending, retried = self._attempt(cell, record, limit), ""
@@ -105,6 +106,7 @@ class CellRunner:
             cell,
             ending,
             record,
+            started=date.isoformat(timespec="seconds"),
             wall_seconds=round(time.monotonic() - started, 2),
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),
             revision=self._revision,

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import random
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -94,12 +95,15 @@ class SweepConfig:
     def cells(self) -> Iterator[Cell]:
         """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after
         another, so that a part of a group compares everything and a slow hour of the machine falls on all systems
-        alike; those systems that change settings come last."""
+        alike. Within a seed systems come in an order of its own, so that a slow minute falls on others each time;
+        those systems that change settings come last."""
         by_settings = sorted(self.systems, key=lambda name: System.parse(name).settings)  # a stable sort
         for group in self.groups():
-            for _, systems in itertools.groupby(by_settings, lambda name: System.parse(name).settings):
-                for seed, system in itertools.product(self.seeds, list(systems)):
-                    yield Cell(*group, system, seed)
+            for _, alike in itertools.groupby(by_settings, lambda name: System.parse(name).settings):
+                systems = list(alike)
+                for seed in self.seeds:
+                    shuffled = random.Random(f"{group} {seed}").sample(systems, len(systems))
+                    yield from (Cell(*group, system, seed) for system in shuffled)
 
     def groups(self) -> list[Group]:
         """Everything but systems and seeds."""

@@ -31,10 +31,13 @@ class CellResult:
     """One line; empty if the run finished."""
     retried: str = ""
     """Why an earlier attempt failed, the first if there were several; empty if this one is the first."""
+    started: str | None = None
+    """Date and time, UTC, as ISO 8601 has it."""
     wall_seconds: float
     """Evaluations included, and the start of the processes in the first run that they carry out."""
     others_cores: float | None = None
-    """Mean number of cores that other processes kept busy meanwhile; None if unknown."""
+    """Mean number of cores that other processes, and a virtual machine's host, kept busy meanwhile; None if
+    unknown."""
     revision: str | None = None
     """Of the source that ran."""
     mean_bits: float | None = None

@@ -176,3 +176,39 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 def test_impossible_numbers_of_hosts_are_refused(hosts: int) -> None:
     with pytest.raises(ValueError, match="1 to 64"):
         NetLab(hosts)
+
+
+# Sends without end to a host that throws away what it gets; prints the largest packet of each half second.
+PACKETS = """
+import os, socket, threading, time
+if os.environ["RANK"] == "0":
+    connection, _ = socket.create_server(("", 4000)).accept()
+    while connection.recv(1 << 20):
+        pass
+else:
+    for attempt in range(200):
+        try:
+            connection = socket.create_connection((os.environ["MASTER_ADDR"], 4000), timeout=20)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.02)
+    threading.Thread(target=lambda: [connection.sendall(bytes(1 << 16)) for _ in iter(int, 1)], daemon=True).start()
+    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    while True:
+        end = time.monotonic() + 0.5
+        largest = 0
+        while time.monotonic() < end:
+            largest = max(largest, len(tap.recv(1 << 17)))
+        print(largest, flush=True)
+"""
+
+
+@needs_lab
+def test_open_connections_follow_a_change_of_rate(tmp_path: Path) -> None:
+    """Else a link that becomes faster would go on with the small packets of the slow one, which cost time."""
+    with NetLab(2, LinkShape(rate_mbit_per_s=100)) as lab:
+        faster = [RateChange(1.5, 1000.0)]
+        run_lab(lab, python(PACKETS), tmp_path, schedule=faster, timeout_seconds=3)
+    largest = [int(line) for line in (tmp_path / "rank1.stdout.log").read_text().split()]
+    assert largest[0] < 3500
+    assert max(largest) > 20_000

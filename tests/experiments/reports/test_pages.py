@@ -24,7 +24,7 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     by_system = {row[0]: row for row in ratio_table(groups, summarize_overall(config, groups)).rows}
     assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", None)
     assert by_system["goodput"][2] == ("failed", 1.0)
-    assert by_system["fixed:4"][2] == ("0.50 ★", 0.0)  # two seeds that differ: undecided
+    assert by_system["fixed:4"][2] == ("0.50 [0.00, 3341.33] ★", 0.0)  # two seeds that differ: undecided
     (cell,) = cells_table(groups).rows
     assert cell[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
     assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
