@@ -1,6 +1,7 @@
 """Figures of a rank's own gradient, taken before it is compressed."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -49,12 +50,19 @@ class GradientFigures:
         figures = zip(keys, work.layout.numels, rows[:, :2].tolist(), self._trials(work), strict=True)
         self._parameters |= {key: (numel, *sizes, *tried) for key, numel, sizes, tried in figures}
 
-    def finish(self, statistics: RankStatistics) -> None:
-        """Put the sums over all buckets that were added into the statistics, and forget them."""
+    def finish(self, statistics: RankStatistics, parameters: Sequence[torch.Tensor]) -> None:
+        """Put the sums over all buckets that were added into the statistics, and forget them.
+
+        Args:
+            parameters: the model's, by key: those of buckets that rounds leave alone have a gradient of zero.
+        """
         rows = torch.stack([self._figures[key] for key in sorted(self._figures)])
         statistics.local_norm_sq, statistics.peak_energy = map(math.fsum, rows[:, :2].T.tolist())
         statistics.sketch = rows[:, 2:].sum(dim=0).float()
-        statistics.parameters = {key: self._parameters[key] for key in sorted(self._parameters)}
+        if self._by_parameter:
+            nothing = [0.0] * (len(next(iter(self._parameters.values()))) - 1)
+            zero = {key: (parameter.numel(), *nothing) for key, parameter in enumerate(parameters)}
+            statistics.parameters = {**zero, **self._parameters}
         self._figures, self._parameters = {}, {}
 
     def _trials(self, work: BucketWork) -> list[list[float]]:

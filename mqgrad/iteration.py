@@ -108,7 +108,7 @@ class Iteration:
         if self._is_open:
             measure = self._position.is_last
             if measure:
-                self._figures.finish(self._measured.statistics)
+                self._figures.finish(self._measured.statistics, self._layouts.parameters)
             self.close(is_measured=measure)
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
@@ -116,7 +116,7 @@ class Iteration:
         if not self._of_moves:
             self._probe.begin(work, self._layouts.parameters)
         if is_last:
-            self._figures.finish(self._measured.statistics)
+            self._figures.finish(self._measured.statistics, self._layouts.parameters)
 
     def _step(self, layout: Layout, period: int) -> Step:
         bits, number = self.bits, self._position.closed + 1

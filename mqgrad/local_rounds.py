@@ -1,7 +1,7 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,9 +15,15 @@ from .saved_state import check_keys
 
 Average = Callable[[BucketWork, bool, int], torch.futures.Future[torch.Tensor]]
 
-_SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests")
+_SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests", "trained")
 UNREGISTERED = (
     "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
+)
+
+_FROZEN = (
+    "what is not averaged was frozen in each backward through the hook and whenever step() was called, or DDP was "
+    "wrapped anew without it. Let what is frozen for a part of each iteration have its backward through the hook, "
+    "not under no_sync(); wrap the model again after unfreezing; change parameters by hand on no rank"
 )
 
 
@@ -80,8 +86,8 @@ class LocalRounds:
         """By parameter: m; empty without variance reduction, and in the first round."""
         self._expected: dict[int, str] = {}
         """By parameter: what the model was saved with within a round, until it has been looked at."""
-        self._frozen: set[int] = set()
-        """Parameters that the round under way does not train, though they may share a bucket with others."""
+        self._trained: set[int] = set()
+        """Parameters that were not frozen in a backward or at an end of an iteration of the round under way."""
         self._is_moving = False
         """Whether parameters are being moved to their mean, of which an interruption leaves some where they were."""
 
@@ -91,35 +97,19 @@ class LocalRounds:
         Raises:
             RuntimeError: parameters first come through the hook after a step, when the ranks have parted.
         """
-        if self.iterations == 0:
-            self._leave_frozen()
-        if not self._is_left(layout):
-            if layout not in self._buckets:  # DDP has regrouped its parameters
-                others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
-                self._buckets = [*others, layout]
-            self._know(layout)
+        if layout not in self._buckets:  # DDP has regrouped its parameters
+            others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
+            self._buckets = [*others, layout]
+        self._know(layout)
+        self._note_trained(layout.keys)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         future.set_result(buffer)
         return future
 
-    def _leave_frozen(self) -> None:
-        """Leave alone what has been frozen, which error feedback would move by what it owes, and forget buckets that
-        have been as a whole, or they would be sent. Where a round begins: in one that they were trained in they have
-        moved."""
-        self._buckets = [layout for layout in self._buckets if not self._is_frozen(layout)]
-        self._frozen = {key for key in self._anchors if not self._layouts.parameters[key].requires_grad}
-        for key in self._frozen:
-            self._corrections.pop(key, None)
-
-    def _is_frozen(self, layout: Layout) -> bool:
-        return not any(self._layouts.parameters[key].requires_grad for key in layout.keys)
-
-    def _is_left(self, layout: Layout) -> bool:
-        """Whether a bucket comes, as DDP brings all that it was wrapped with, that the round does without."""
-        is_known = any(set(known.keys) & set(layout.keys) for known in self._buckets)
-        return not is_known and self._is_frozen(layout)
+    def _note_trained(self, keys: Iterable[int]) -> None:
+        self._trained.update(key for key in keys if self._layouts.parameters[key].requires_grad)
 
     def _know(self, layout: Layout) -> None:
         """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
@@ -154,6 +144,10 @@ class LocalRounds:
             RuntimeError: no gradient of the model has come through the hook.
         """
         self._check_backward()
+        self._note_trained(self._anchors)  # under no_sync() no bucket comes
+        if self.iterations == 0:
+            averaged = self._averaged()
+            self._corrections = {key: m for key, m in self._corrections.items() if key in averaged}
         self.iterations += 1
         for key, correction in self._corrections.items():
             self._layouts.parameters[key].sub_(correction)
@@ -161,6 +155,11 @@ class LocalRounds:
     def _check_backward(self) -> None:
         if not self._buckets:
             raise RuntimeError(f"step() without a backward through the hook: {UNREGISTERED}")
+
+    def _averaged(self) -> set[int]:
+        """Parameters that the round trains. The others stay as they are: error feedback would move them by what it
+        owes; and buckets of others alone are not sent."""
+        return {key for layout in self._buckets for key in layout.keys if key in self._trained}
 
     def finish(self, period: int, average: Average) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
@@ -172,14 +171,31 @@ class LocalRounds:
             average: starts to average a bucket, told whether it is the last one and how many iterations it is of.
 
         Raises:
-            RuntimeError: no gradient of the model has come through the hook; the average failed.
+            RuntimeError: no gradient of the model has come through the hook; a parameter has moved that was frozen
+                all the time, or is not DDP's any more; the average failed.
         """
         self._check_backward()
-        works = [self._moved(layout) for layout in self._buckets]
+        averaged = self._averaged()
+        self._check_others(averaged)
+        works = [self._moved(layout) for layout in self._buckets if averaged.intersection(layout.keys)]
         averages = [average(work, work is works[-1], self.iterations) for work in works]
         for mean in averages:
             mean.wait()
-        self._apply(works, period)
+        self._apply(works, averaged, period)
+
+    def _check_others(self, averaged: set[int]) -> None:
+        """What moves and is not averaged would part the replicas."""
+        if not averaged:
+            raise RuntimeError(f"a round of {self.iterations} iterations trained nothing: {_FROZEN}")
+        moved = [key for key in self._anchors if key not in averaged and self._has_moved(key)]
+        if moved:
+            shapes = ", ".join(str(tuple(self._layouts.parameters[key].shape)) for key in moved)
+            raise RuntimeError(
+                f"parameters of shapes {shapes} moved in a round that does not train them: {_FROZEN}"
+            )
+
+    def _has_moved(self, key: int) -> bool:
+        return not torch.equal(self._stored(key).nan_to_num(), self._value(key).nan_to_num())
 
     def _moved(self, layout: Layout) -> BucketWork:
         """In the shapes of the parameters, by which some compressors go."""
@@ -204,22 +220,21 @@ class LocalRounds:
         return anchor.to(self._layouts.parameters[key].dtype).to(anchor.dtype)
 
     @torch.no_grad()
-    def _apply(self, works: list[BucketWork], period: int) -> None:
+    def _apply(self, works: list[BucketWork], averaged: set[int], period: int) -> None:
         """Move the anchors by the means that the buckets hold now, and the parameters to them."""
         self._is_moving, part = True, min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
-                parameter = self._layouts.parameters[key]
-                if (
-                    key not in self._frozen or parameter.requires_grad
-                ):  # it may have been unfrozen within the round
-                    if self._is_variance_reduced:
-                        self._follow_drift(key, mean, part)
-                    self._anchors[key].sub_(
-                        self._slow_step(key, mean, part, period) if self._momentum else mean
-                    )
-                parameter.copy_(self._anchors[key])
+                if key in averaged:
+                    self._move_to_mean(key, mean, part, period)
         self._last_period, self.iterations, self._is_moving = period, 0, False
+        self._trained.clear()
+
+    def _move_to_mean(self, key: int, mean: torch.Tensor, part: float, period: int) -> None:
+        if self._is_variance_reduced:
+            self._follow_drift(key, mean, part)
+        step = self._slow_step(key, mean, part, period) if self._momentum else mean
+        self._layouts.parameters[key].copy_(self._anchors[key].sub_(step))
 
     def _follow_drift(self, key: int, mean: torch.Tensor, part: float) -> None:
         drift = (mean - self._move(key)).div_(self.iterations)
@@ -258,6 +273,7 @@ class LocalRounds:
             "anchors": {key: anchor.clone() for key, anchor in self._anchors.items()},
             "velocities": {key: velocity.clone() for key, velocity in self._velocities.items()},
             "corrections": {key: correction.clone() for key, correction in self._corrections.items()},
+            "trained": sorted(self._trained),
         }
 
     def _digest_of(self, key: int) -> str:
@@ -273,6 +289,7 @@ class LocalRounds:
         self._anchors = {key: anchor.clone() for key, anchor in state["anchors"].items()}
         self._velocities = {key: velocity.clone() for key, velocity in state["velocities"].items()}
         self._corrections = {key: correction.clone() for key, correction in state["corrections"].items()}
+        self._trained = set(state["trained"])
 
 
 def _digest(x: torch.Tensor) -> str:

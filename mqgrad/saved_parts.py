@@ -11,7 +11,7 @@ from .layout import LayoutTable
 from .local_rounds import LocalRounds
 from .measurements import Measurements
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 
