@@ -34,8 +34,9 @@ class PointToPoint:
     receiver itself is sending: on a slow link for as long as its queue. Collectives say it when they start, which is
     when their data starts, too. Here receives may be posted before.
 
-    All ranks post in the same order, from which the tags follow. All-to-alls and all-gathers have tags of their own,
-    so that a rank which is out of step waits for the group's timeout, and does not take one for the other.
+    All ranks post in the same order, from which the tags follow. All-to-alls, all-gathers of bytes and all-gathers of
+    figures have tags of their own, so that a rank which is out of step waits for the group's timeout, and does not
+    take one for another: Gloo ends the process where a message is longer than the room for it.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -43,7 +44,7 @@ class PointToPoint:
         self._rank, world_size = group.rank(), group.size()
         # No two ranks begin with the same receiver.
         self._peers = [(self._rank + step) % world_size for step in range(1, world_size)]
-        self._all_to_alls, self._all_gathers = itertools.count(0, 2), itertools.count(1, 2)
+        self._all_to_alls, self._of_bytes, self._of_figures = (itertools.count(kind, 3) for kind in range(3))
 
     def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
         """Post the receives of ``received`` [W, lengths[rank]], row r from rank r.
@@ -60,7 +61,8 @@ class PointToPoint:
         Returns:
             what sends a payload to everyone.
         """
-        send = self._post(gathered.split_with_sizes(list(lengths)), self._all_gathers)
+        numbers = self._of_bytes if gathered.dtype == torch.uint8 else self._of_figures
+        send = self._post(gathered.split_with_sizes(list(lengths)), numbers)
         return lambda payload: send([payload] * (len(self._peers) + 1))
 
     def _post(

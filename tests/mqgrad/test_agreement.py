@@ -51,7 +51,7 @@ def test_a_rank_whose_plain_bucket_is_under_way_gets_the_named_error(widths) -> 
         assert f"bit width (rank 0: {widths[0]}, rank 1: {widths[1]})" in message
 
 
-def test_a_plain_bucket_that_all_ranks_send_is_not_applied_where_they_disagree() -> None:
+def test_ranks_that_send_a_plain_bucket_and_disagree_are_told() -> None:
     def make_state(rank: int):
         state = mqgrad.CompressionState(None, seed=rank)
         state.set_width(32)
@@ -180,6 +180,21 @@ def test_a_refused_state_makes_all_ranks_check_their_agreement_again() -> None:
             state.load_state_dict(saved)
         with pytest.raises(RuntimeError, match=r"iteration \(rank 0: 5, rank 1: 3\)"):
             models.train(model, optimizer, state, rank, range(5, 6))
+        state.close()
+
+    run_ranks(rank_main)
+
+
+def test_a_rank_that_alone_loads_a_state_is_told_and_nobody_aborts() -> None:
+    """What it sends to compare is shorter than the codes of the other: Gloo would end the process."""
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50), timeout_seconds=3)
+        models.train(model, optimizer, state, rank, range(5))
+        if rank == 0:
+            state.load_state_dict(state.state_dict())
+        with pytest.raises(RuntimeError, match="waited in vain for rank"):
+            models.train(model, optimizer, state, rank, range(5, 9))
         state.close()
 
     run_ranks(rank_main)
