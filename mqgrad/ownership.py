@@ -18,10 +18,11 @@ _OWNERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionar
 
 
 def check_free(**parts: Remembers | None) -> None:
-    """Check that no open state has one of these parts, by the names of its arguments.
+    """Check that no open state has one of these parts, by the names of its arguments, and that no earlier run left
+    residuals in it, which would be taken for those of another model's parameters.
 
     Raises:
-        ValueError: one has.
+        ValueError: one has, or one did.
     """
     for name, part in parts.items():
         if part is not None and id(part) in _OWNERS:
@@ -31,6 +32,11 @@ def check_free(**parts: Remembers | None) -> None:
                     f"{name}: this {type(part).__name__} belongs to another CompressionState and remembers its run: "
                     "give each state an object of its own"
                 )
+        if getattr(part, "num_residuals", 0):
+            raise ValueError(
+                f"{name}: this {type(part).__name__} still holds what error feedback owes of an earlier run: give a "
+                "new object, or its name"
+            )
 
 
 def claim(owner: object, *parts: Remembers | None) -> None:

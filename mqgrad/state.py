@@ -62,7 +62,8 @@ class CompressionState:
             parameters have moved is averaged where the round ends (:class:`mqgrad.local_rounds.LocalRounds`). There
             is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
             above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
-            object's: change them by hand only before the first iteration.
+            object's: change them by hand only before the first iteration, and go back to an earlier model with the
+            state that was saved beside it.
         slow_momentum: β of those averages.
         variance_reduced: whether ranks correct their steps by how far they drifted from the mean in the round before,
             for data that is not equally distributed over the ranks (VRL-SGD, Liang et al. 2019). It costs another
@@ -77,7 +78,8 @@ class CompressionState:
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
             the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
-            controller; a compressor, controller or rule that another open state has.
+            controller; a compressor, controller or rule that another open state has; a compressor that still holds
+            the residuals of an earlier run.
         TypeError: a name in the place of a controller; what is no compressor.
         RuntimeError: torch.distributed has not been initialised.
     """
@@ -430,8 +432,17 @@ class CompressionState:
         wrap it is to give all ranks the parameters of rank 0.
 
         Raises:
-            RuntimeError: communication has failed, which leaves residuals half updated.
+            RuntimeError: communication has failed, or a backward is under way: either leaves residuals half updated.
         """
+        if self._is_last_due:
+            raise RuntimeError(
+                f"rank {self._transport.rank}: state_dict() while a backward is under way, of which some buckets "
+                "have been averaged and not applied: save between step() and the next backward, on every rank; "
+                "after an exception go back to the checkpoint before"
+            )
+        return self._saved()
+
+    def _saved(self) -> dict[str, Any]:
         self._direct.drain()
         self._thread.run(stopwatch.settle)  # the next iteration may be opening
         self._thread.check()
@@ -448,7 +459,7 @@ class CompressionState:
                 states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
-        own = self.state_dict()
+        own = self._saved()
         statistics, seen = self._iteration.last_statistics, self._rounds.seen
         self._direct.forget()
         self._iteration.recheck()
@@ -459,5 +470,6 @@ class CompressionState:
             self._thread.run(lambda: self._parts.load_state_dict(own))
             self._iteration.last_statistics, self._rounds.seen = statistics, seen
             raise
+        self._is_last_due = False
         self._iteration.abandon()
         self._clock.restart()

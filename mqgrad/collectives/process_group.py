@@ -233,13 +233,17 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         )
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
-    group = group or dist.group.WORLD
-    ranks = dist.get_process_group_ranks(group)
-    return dist.new_group(
-        ranks,
-        timeout=datetime.timedelta(seconds=timeout_seconds),
-        backend=own_backend(dist.get_backend(group), dist.get_backend_config(group)),
-        use_local_synchronization=len(ranks) < dist.get_world_size(),
+    of = group or dist.group.WORLD
+    assert of is not None  # as torch.distributed is initialized
+    ranks = dist.get_process_group_ranks(of)
+    return told(
+        _waits(of, "the construction of a CompressionState"),
+        lambda: dist.new_group(
+            ranks,
+            timeout=datetime.timedelta(seconds=timeout_seconds),
+            backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """Error feedback of the shards that a rank owns."""
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -70,14 +71,10 @@ class ShardFeedback:
         moved = _zeros(layout, layout.numel).bool()
         parts = zip(layout.keys, layout.offsets, layout.views(vector), layout.views(moved), strict=True)
         for key, offset, view, has_moved in parts:
-            if key in self._pieces:
+            if key in self._pieces and view.numel():
                 piece = self._pieces[key]
                 view[piece.start : piece.start + piece.values.numel()] = piece.values
-                before, now = (
-                    _shards(view, *place)
-                    for place in ((piece.offset, piece.shard_numel), (offset, layout.shard_numel))
-                )
-                has_moved.copy_(before != now)
+                _mark_moved(has_moved, (piece.offset, piece.shard_numel), (offset, layout.shard_numel))
         if bool(moved.any()):  # the same on every rank
             values = vector[moved]
             all_reduce_(values)  # each is other than zero on its old owner alone, so the sum is exact
@@ -98,6 +95,10 @@ def _zeros(layout: Layout, numel: int) -> torch.Tensor:
     return torch.zeros(numel, dtype=torch.float32, device=layout.bucket_ids.device)
 
 
-def _shards(parameter: torch.Tensor, offset: int, shard_numel: int) -> torch.Tensor:
-    """int64 [parameter numel]: the shard that each element is in, of a parameter that begins at an offset."""
-    return torch.arange(offset, offset + parameter.numel(), device=parameter.device) // shard_numel
+def _mark_moved(moved: torch.Tensor, before: tuple[int, int], now: tuple[int, int]) -> None:
+    """Set the elements of a parameter that are in another shard now, by where it began and begins and the elements of
+    a shard. Stretch by stretch: a number for each element would take several times the memory of the parameter."""
+    starts = {start for offset, shard in (before, now) for start in range(-offset % shard, len(moved), shard)}
+    stretches = sorted({0, *starts, len(moved)})
+    for first, end in itertools.pairwise(stretches):
+        moved[first:end] = (before[0] + first) // before[1] != (now[0] + first) // now[1]

@@ -142,6 +142,38 @@ def test_another_fixed_width_begins_at_once() -> None:
     assert run_ranks(rank_main) == [[8, 8, 8]] * 2
 
 
+def test_a_state_is_not_saved_within_a_backward() -> None:
+    """As by a script that saves when it is interrupted: what was averaged would be missing."""
+
+    class Interrupted(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise KeyError("between two buckets")
+
+    def rank_main(rank: int) -> bool:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4))
+        models.train(model, optimizer, state, rank, range(3))
+        saved = state.state_dict()
+        interrupt = model.module[0].register_forward_hook(lambda *args: Interrupted.apply(args[-1]))
+        with pytest.raises(KeyError):
+            models.backward(model, rank, 3)
+        interrupt.remove()
+        with pytest.raises(RuntimeError, match=rf"rank {rank}: state_dict\(\) while a backward is under way"):
+            state.state_dict()
+        state.load_state_dict(saved)
+        same = state.state_dict()["compressor"]["push_feedback"][0].equal(
+            saved["compressor"]["push_feedback"][0]
+        )
+        state.close()
+        return same
+
+    assert run_ranks(rank_main) == [True] * 2
+
+
 def test_the_state_of_another_rank_is_refused() -> None:
     """As where rank 0 alone saves, and all load: each residual would count as often as there are ranks."""
 

@@ -44,6 +44,22 @@ def test_a_state_that_nobody_has_any_more_or_that_never_came_about_claims_nothin
     run_ranks(rank_main)
 
 
+def test_a_compressor_that_still_owes_something_is_not_taken_again() -> None:
+    """Its residuals would be taken for those of parameters of the next model."""
+
+    def rank_main(rank: int) -> None:
+        compressor = make_compressor("quantized")
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), compressor=compressor)
+        models.train(model, optimizer, state, rank, range(2))
+        state.close()
+        with pytest.raises(
+            ValueError, match="compressor: this Quantized still holds what error feedback owes"
+        ):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), compressor=compressor)
+
+    run_ranks(rank_main)
+
+
 def test_what_remembers_nothing_may_be_shared() -> None:
     def rank_main(rank: int) -> None:
         policy = mqgrad.FixedBits(1)

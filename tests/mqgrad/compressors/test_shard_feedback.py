@@ -3,9 +3,12 @@
 import models
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.compressors.shard_feedback import _mark_moved
 
 Pieces = dict[int, tuple[torch.Tensor, int, int, int]]
 
@@ -43,6 +46,19 @@ def _joined(ranks: list[Pieces], numels: list[int]) -> torch.Tensor:
         offset += numel
     assert owners.eq(1).all()
     return vector
+
+
+PLACES = st.tuples(st.integers(0, 40), st.integers(1, 20))
+
+
+@given(st.integers(0, 60), PLACES, PLACES)
+def test_what_has_moved_to_another_shard_is_known_by_element(
+    numel: int, before: tuple[int, int], now: tuple[int, int]
+) -> None:
+    moved = torch.zeros(numel, dtype=torch.bool)
+    _mark_moved(moved, before, now)
+    owners = [[(offset + i) // shard for i in range(numel)] for offset, shard in (before, now)]
+    assert moved.tolist() == [a != b for a, b in zip(*owners, strict=True)]
 
 
 @pytest.mark.parametrize("topology", ["sharded", "star"])
