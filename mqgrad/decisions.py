@@ -1,5 +1,6 @@
 """What a run does until the next decision, and who makes it."""
 
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 from .agreement import Decision
 from .compatibility import check_compatible
 from .compressors.base import Compressor
-from .controllers.base import Controller, opening_of, trial_widths, wants_parameters
+from .controllers.base import Controller, least_seconds, opening_of, trial_widths, wants_parameters
 from .controllers.fixed import FixedBits
 from .controllers.period_rules import PeriodRule
 from .statistics.interval import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
 
 _TOO_LONG = 2**31
+_MOST_STRETCHED = 10
+"""Times as long as a controller says, at most, an interval is."""
 _RULE_INTERVAL = 10
 """Rounds between two decisions of a period rule, at most: a fixed width has longer intervals."""
 
@@ -113,7 +116,15 @@ class Decisions:
         assert self.controller is not None
         bits = self._checked(self.controller.decide(statistics), num_parameters)
         period = self.period if self.period_rule is None else self.period_rule.decide(statistics)
-        return Decision(bits, self._interval_of(self.controller), period)
+        return Decision(bits, self._next_interval(self.controller, statistics), period)
+
+    def _next_interval(self, controller: Controller, statistics: IntervalStatistics) -> int:
+        """As long as the controller says, or longer where iterations are short: to measure and decide takes some
+        milliseconds, however short they are."""
+        interval, step = self._interval_of(controller), statistics.step_seconds
+        if self.period_rule is not None or not 0 < step < math.inf:
+            return interval
+        return max(interval, min(math.ceil(least_seconds(controller) / step), _MOST_STRETCHED * interval))
 
     def adopt(self, decision: Decision) -> None:
         """Do what rank 0 has decided.

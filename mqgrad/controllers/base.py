@@ -16,8 +16,9 @@ class Controller(Protocol):
 
     One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``; ``trial_widths`` beside it
     are widths at which one gradient of each interval is tried (``ParameterStatistics.trials``). One with an attribute
-    ``opening`` decides for the first time after so many iterations, however long its intervals are. ``widths`` are
-    those it may choose, ``parameter_widths`` those it may give to parameters side by side: a run with a compressor
+    ``opening`` decides for the first time after so many iterations, however long its intervals are. Of one with an
+    attribute ``least_seconds`` intervals that would take less are made longer, up to ten times. ``widths`` are those
+    it may choose, ``parameter_widths`` those it may give to parameters side by side: a run with a compressor
     that lacks some of them is refused.
     """
 
@@ -60,6 +61,11 @@ def choices(controller: Controller | None) -> tuple[Width, ...]:
 def parameter_widths(controller: Controller | None) -> tuple[Width, ...]:
     """Widths that the controller may give to parameters side by side; empty where it decides one for all."""
     return tuple(getattr(controller, "parameter_widths", ()))
+
+
+def least_seconds(controller: Controller) -> float:
+    """Seconds that an interval of the controller should take."""
+    return float(getattr(controller, "least_seconds", 0.0))
 
 
 def opening_of(controller: Controller) -> int:

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ..checks import check_keep
-from ..statistics.interval import IntervalStatistics
+from ..checks import check_keep, check_range
+from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
 from ..widths import Width
@@ -35,6 +35,8 @@ class Goodput(WidthRule):
     """Widths to choose from, increasing."""
     opening: int | None = 2
     """Iterations before the first decision: what it needs can be measured at once, and the start is a guess."""
+    least_seconds: float = LEAST_SECONDS
+    """Between two decisions: intervals are made longer, up to ten times, where iterations are short."""
     keep: float = 0.9
     """Share of the old value in the averages of the gradient's figures, per decision."""
     gradient: SmoothedGradient = dataclasses.field(
@@ -46,6 +48,7 @@ class Goodput(WidthRule):
 
     def prepare(self) -> None:
         check_keep("keep", self.keep)
+        check_range("least_seconds", self.least_seconds, 0.0, 3600.0)
         self.gradient = SmoothedGradient(self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:

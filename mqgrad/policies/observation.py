@@ -7,6 +7,7 @@ vector it was trained on. Every entry is finite and inside :meth:`ObservationSch
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,11 +157,15 @@ class Observer:
     Args:
         schema: layout of the observations.
         budget_seconds: length of the run that progress is measured against; None leaves progress at 0.
+        interval: iterations that one entry of the drops is of; None: an interval, however long.
     """
 
-    def __init__(self, schema: ObservationSchema, budget_seconds: float | None = None) -> None:
+    def __init__(
+        self, schema: ObservationSchema, budget_seconds: float | None = None, interval: int | None = None
+    ) -> None:
         self.schema = schema
         self.budget_seconds = budget_seconds
+        self._interval = interval
         self.reset()
 
     def reset(self) -> None:
@@ -177,13 +182,20 @@ class Observer:
         self.elapsed_seconds += held_within(statistics.seconds, 0.0, 1e9, nan=0.0)
         self._smoothed.extend(statistics.losses)
         self._times.observe(statistics)
-        self._log_losses = [*self._log_losses, log_loss(statistics.loss)][-self.schema.history :]
+        self._log_losses += map(log_loss, self._means(statistics.losses))
+        del self._log_losses[: -self.schema.history]
         if self._first_log_loss is None:
             self._first_log_loss = self._log_losses[0]
         values = self._loss_part()
         if self.schema.kind == "full":
             values += self._system_part(self._gradient.observe(statistics))
         return np.clip(np.array(values, dtype=np.float32), *self.schema.bounds())
+
+    def _means(self, losses: Sequence[float]) -> list[float]:
+        """The mean loss, or of an interval that has been made longer, those of parts as long as one should be."""
+        count = max(round(len(losses) / (self._interval or len(losses) or 1)), 1)
+        parts = [losses[k * len(losses) // count : (k + 1) * len(losses) // count] for k in range(count)]
+        return [sum(part) / len(part) if part else math.nan for part in parts]
 
     def _loss_part(self) -> list[float]:
         if self.schema.kind == "authors":

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..checks import check_choice
+from ..checks import check_choice, check_range
 from ..saved_state import check_keys
-from ..statistics.interval import IntervalStatistics
+from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..widths import Width, check_width
 from .observation import ObservationSchema, Observer
 from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
@@ -36,6 +36,7 @@ _PLAIN_FIELDS = (
     "action",
     "interval",
     "opening",
+    "least_seconds",
     "initial_bits",
     "budget_seconds",
     "provenance",
@@ -66,6 +67,9 @@ class FrozenPolicy:
     """Iterations between two decisions."""
     opening: int | None = None
     """Iterations before the first decision; None is a whole interval."""
+    least_seconds: float = LEAST_SECONDS
+    """Between two decisions: intervals are made longer, up to ten times, where iterations are short. What it observes
+    of the loss is as if it had decided after each ``interval``."""
     initial_bits: Width = 8
     normalization: Normalization | None = None
     budget_seconds: float | None = None
@@ -88,7 +92,10 @@ class FrozenPolicy:
             raise ValueError(f"provenance {self.provenance!r} must be a dictionary of plain JSON values")
         outputs = 2 if self.action == "keep-or-increase" else len(self.schema.widths)
         check_layers(self.layers, self.schema.size, outputs)
-        self._observer = Observer(self.schema, self.budget_seconds)
+        check_range("least_seconds", self.least_seconds, 0.0, 3600.0)
+        if self.action != "absolute":
+            self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
+        self._observer = Observer(self.schema, self.budget_seconds, self.interval)
         self._bits = self.initial_bits
 
     @property
@@ -192,7 +199,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
 
 
 def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:
-    document = {"opening": None, **document}  # the first files lack it
+    document = {"opening": None, "least_seconds": LEAST_SECONDS, **document}  # the first files lack them
     expected = {*_PLAIN_FIELDS, "observation", "num_layers", "normalization_clip"}
     if set(document) != expected:
         raise ValueError(f"its fields are {sorted(document)} and not {sorted(expected)}")

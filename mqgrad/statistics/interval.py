@@ -15,6 +15,9 @@ from ..widths import Width
 from .efficiency import UNPAID, log_efficiency
 from .rank import SCALARS
 
+LEAST_SECONDS = 0.25
+"""Between two decisions of policies and of the goodput rule: to measure and decide takes some 5 ms, 2 % of that."""
+
 
 class Trial(NamedTuple):
     """What a code would make of one parameter's gradient at a width: Q(g_r), without feedback. Means over ranks."""

@@ -67,4 +67,9 @@ def test_the_first_decision_sees_what_the_first_step_of_an_episode_saw() -> None
         assert [cluster.run(n).bits for n in (2, 3, 3, 3)] == [4, *(info["bits"] for info in infos)]
     deployed = _OBSERVED[:6:2]  # of two ranks
     np.testing.assert_array_equal(deployed[0], trained[0])
+    for name in ("drops", "drop", "noise", "update exponent", "efficiencies", "width"):
+        entry = schema.at(name)
+        np.testing.assert_array_equal(
+            [seen[entry] for seen in deployed], [seen[entry] for seen in trained], name
+        )
     np.testing.assert_allclose(deployed, trained, atol=0.15)  # later ones count the bytes of deciding

@@ -49,6 +49,26 @@ def test_loss_kind_is_differences_and_total_drop() -> None:
     assert fourth == pytest.approx([0, math.log(2), math.log(4)])
 
 
+def test_an_interval_that_was_made_longer_is_seen_as_several() -> None:
+    """Larger drops would be taken for a loss that falls faster."""
+    schema = ObservationSchema(kind="loss", history=4)
+    stretched, usual = Observer(schema, interval=2), Observer(schema, interval=2)
+    losses = [8.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0]
+    for first in range(0, 8, 2):
+        expected = usual.observe(with_loss(*losses[first : first + 2]))
+    stretched.observe(with_loss(*losses[:2]))
+    assert stretched.observe(with_loss(*losses[2:8])).tolist() == expected.tolist()
+    opened = Observer(schema, interval=10)
+    assert opened.observe(with_loss(*losses[:2])).tolist() == [
+        0,
+        0,
+        0,
+        0,
+    ]  # of two iterations where ten are usual
+    seen = Observer(schema, interval=4).observe(with_loss(*losses))  # four and five
+    assert seen[-2:] == pytest.approx([math.log(5.75 / 2), math.log(5.75 / 2)])
+
+
 def test_loss_kind_is_scale_free() -> None:
     schema = ObservationSchema(kind="loss")
     small, large = Observer(schema), Observer(schema)

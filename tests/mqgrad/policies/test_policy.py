@@ -11,7 +11,6 @@ from policies import decisions, make_policy, make_statistics
 
 from mqgrad.controllers.base import Controller
 from mqgrad.policies.observation import ObservationSchema
-from mqgrad.policies.policy import load_policy
 from mqgrad.policies.policy_network import Normalization
 
 SIZE = ObservationSchema().size
@@ -88,11 +87,3 @@ def test_policy_pickles_between_processes() -> None:
     policy = make_policy()
     assert decisions(pickle.loads(pickle.dumps(policy))) == decisions(make_policy())
     assert dataclasses.is_dataclass(policy)
-
-
-def test_the_policy_that_comes_with_the_package_decides() -> None:
-    policy = load_policy("default", budget_seconds=60.0)
-    widths = {policy.decide(make_statistics(loss)) for loss in (2.0, 1.0, 0.5)}
-    assert widths <= set(policy.schema.widths)
-    assert policy.provenance["algorithm"] == "PPO"
-    assert policy.budget_seconds == 60.0

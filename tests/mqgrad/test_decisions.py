@@ -1,0 +1,38 @@
+"""How long the next interval is."""
+
+import math
+
+import pytest
+from intervals import statistics
+from scripted import Scripted
+
+import mqgrad
+from mqgrad.compressors import make_compressor
+from mqgrad.controllers.period_rules import make_period_rule
+from mqgrad.decisions import Decisions
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "interval"),
+    [(0.1, 10), (0.02, 13), (0.008, 32), (1e-4, 100), (0.0, 10), (math.nan, 10), (math.inf, 10)],
+)
+def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, interval: int) -> None:
+    """To measure and decide takes as long, however short they are; and never more than ten times as long."""
+    controller = Scripted([4, 2], interval=10)
+    seen = statistics(step_seconds=step_seconds)
+
+    def decided(**of_run: object) -> float:
+        own = Decisions(controller, of_run.get("rule"), make_compressor("quantized"), interval=10, period=1)
+        return own.make(seen, 1).interval
+
+    assert decided() == 10
+    controller.least_seconds = 0.25
+    assert decided() == interval
+    assert decided(rule=make_period_rule("delay-ratio")) == 10
+
+
+def test_policies_and_the_goodput_rule_ask_for_it() -> None:
+    policy = mqgrad.load_policy("default")
+    assert policy.least_seconds == mqgrad.Goodput().least_seconds == 0.25
+    with pytest.raises(ValueError, match=r"least_seconds -1 must be from 0\.0 to 3600\.0"):
+        mqgrad.Goodput(least_seconds=-1)
