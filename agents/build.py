@@ -1,6 +1,5 @@
 """The environment and the Stable-Baselines3 model that a configuration describes."""
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -74,21 +73,16 @@ WARM_STARTED = ("dqn", "ppo", "a2c")
 
 
 def algorithm_class(name: str) -> type[BaseAlgorithm]:
-    """Find an algorithm by name, in any case: ours, then Stable-Baselines3, then sb3-contrib if installed.
+    """Find an algorithm by name, in any case: ours, or one of Stable-Baselines3.
 
     Raises:
         ValueError: for an unknown name.
     """
     if name.lower() == "sarsa":
         return Sarsa
-    for module in (stable_baselines3, _contrib()):
-        for attribute, value in vars(module).items() if module else ():
-            if (
-                attribute.lower() == name.lower()
-                and isinstance(value, type)
-                and issubclass(value, BaseAlgorithm)
-            ):
-                return value
+    for attribute, value in vars(stable_baselines3).items():
+        if attribute.lower() == name.lower() and isinstance(value, type) and issubclass(value, BaseAlgorithm):
+            return value
     raise ValueError(f"unknown algorithm {name!r}; choose dqn, ppo, sarsa or a class of stable_baselines3")
 
 
@@ -178,10 +172,3 @@ def _can_be_priced(config: TrainConfig, settings: BitWidthSettings) -> bool:
     plain_drop = settings.discount_per_second == 1.0 and settings.smoothing_seconds == 0.0
     shows_return = settings.observation == "full" and settings.reward == "log-loss" and plain_drop
     return shows_return or issubclass(algorithm_class(config.algo), OnPolicyAlgorithm)
-
-
-def _contrib() -> Any:
-    try:
-        return importlib.import_module("sb3_contrib")
-    except ImportError:
-        return None

@@ -1,7 +1,5 @@
 """The public ops of width 16: arguments checked, then the C++ kernel, or the reference on other devices."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -156,27 +154,14 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
 
 
 if library.IMPLEMENTATION == "extension":
-
-    @torch.library.register_fake("mqgrad::encode_bfloat16_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::reduce_encode_bfloat16_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
+    library.fake_writers(
+        "encode_bfloat16_into",
+        "reduce_encode_bfloat16_into",
+        "decode_bfloat16_into",
+        "decode_bfloat16_mean_into",
+        "decode_bfloat16_add_",
+    )
 
     @torch.library.register_fake("mqgrad::decode_bfloat16")
     def _(payload: Tensor, numel: int) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
-
-    @torch.library.register_fake("mqgrad::decode_bfloat16_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_bfloat16_mean_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_bfloat16_add_")
-    def _(accumulator: Tensor, payload: Tensor) -> None:
-        return None

@@ -71,10 +71,7 @@ def _covered_parts(messages: Tensor, lengths: Sequence[int], covered: Sequence[i
 
 
 if library.IMPLEMENTATION == "extension":
-
-    @torch.library.register_fake("mqgrad::write_checksums_")
-    def _(messages: Tensor, lengths: Sequence[int], covered: Sequence[int], salt: int) -> None:
-        return None
+    library.fake_writers("write_checksums_")
 
     @torch.library.register_fake("mqgrad::wrong_checksums")
     def _(messages: Tensor, lengths: Sequence[int], covered: Sequence[int], salt: int) -> Tensor:

@@ -63,6 +63,12 @@ def note_written(*written: torch.Tensor | None) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
 
 
+def fake_writers(*names: str) -> None:
+    """Register, for tracing, ops that write to their arguments and return nothing."""
+    for name in names:
+        torch.library.register_fake(f"mqgrad::{name}", lambda *_: None)
+
+
 def runs_on_cpu(device: torch.device) -> bool:
     """Whether the compiled ops that the CPU alone has cover the device: those of scattered vectors and
     most of several steps at once, whose work other ops do elsewhere."""

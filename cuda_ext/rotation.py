@@ -227,31 +227,18 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
 
 
 if library.IMPLEMENTATION == "extension":
+    library.fake_writers(
+        "encode_rotated_into",
+        "reduce_encode_rotated_into",
+        "decode_rotated_into",
+        "decode_rotated_mean_into",
+        "decode_rotated_add_",
+    )
 
     @torch.library.register_fake("mqgrad::encode_rotated")
     def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
         return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
-    @torch.library.register_fake("mqgrad::encode_rotated_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::reduce_encode_rotated_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_rotated_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_rotated_mean_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
     @torch.library.register_fake("mqgrad::decode_rotated")
     def _(payload: Tensor, numel: int, *_: Any) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
-
-    @torch.library.register_fake("mqgrad::decode_rotated_add_")
-    def _(accumulator: Tensor, *_: Any) -> None:
-        return None

@@ -114,6 +114,7 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
 
 
 if library.IMPLEMENTATION == "extension":
+    library.fake_writers("sparse_decode_add_")
 
     @torch.library.register_fake("mqgrad::sparse_encode")
     def _(x: Tensor, elements_per_bit: int) -> Tensor:
@@ -130,7 +131,3 @@ if library.IMPLEMENTATION == "extension":
     @torch.library.register_fake("mqgrad::sparse_decode")
     def _(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
-
-    @torch.library.register_fake("mqgrad::sparse_decode_add_")
-    def _(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:
-        return None

@@ -262,6 +262,9 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
 
 
 if library.IMPLEMENTATION == "extension":
+    library.fake_writers(
+        "encode_into", "reduce_encode_into", "decode_into", "decode_mean_into", "decode_add_"
+    )
 
     @torch.library.register_fake("mqgrad::encode")
     def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
@@ -274,23 +277,3 @@ if library.IMPLEMENTATION == "extension":
     @torch.library.register_fake("mqgrad::decode")
     def _(payload: Tensor, numel: int, *_: Any) -> Tensor:
         return payload.new_empty(numel, dtype=torch.float32)
-
-    @torch.library.register_fake("mqgrad::encode_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::reduce_encode_into")
-    def _(payload: Tensor, *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_mean_into")
-    def _(out: list[Tensor], *_: Any) -> None:
-        return None
-
-    @torch.library.register_fake("mqgrad::decode_add_")
-    def _(accumulator: Tensor, *_: Any) -> None:
-        return None

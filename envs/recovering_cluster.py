@@ -140,6 +140,6 @@ def _open_cluster(settings: BitWidthSettings) -> Cluster:
         settings.workload,
         workload_settings=settings.workload_settings,
         num_workers=settings.num_workers,
-        clock=settings.clock or "measured",
+        clock=settings.clock,
         timeout_seconds=settings.timeout_seconds,
     )

@@ -69,15 +69,16 @@ GRIDS: dict[str, dict[str, Any]] = {
         "hosts": 2,
         "budget_seconds": "3",
     },
-    # About 63 minutes: the main systems on all links, so that one report tells how they do on the whole; 380 runs.
+    # About an hour: the main systems on all links, so that one report tells how they do on the whole; 420 runs.
     "links": {
         "controllers": (
             *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "mqgrad-authors on minmax"),
             *_ROUNDS,
+            "default every 8,slow_momentum=0.5",
             *_GATHERED,
         ),
         "compressors": ("powersgd:rank=4",),
-        "methods": (*_MAIN_METHODS, "slowmo"),
+        "methods": (*_MAIN_METHODS, "slowmo", "slowmo:period=16"),
         "workloads": ("digits-cnn",),
         "links": _LINKS,
         "seeds": 5,

@@ -11,9 +11,6 @@ from rich.table import Table
 from .tcp import DEFAULT_CONGESTION_CONTROL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .link import RateChange
     from .run import LabResult
 
 _CHANGES_SHOWN = 6
@@ -34,16 +31,6 @@ def netlab(
             "100mbit/1gbit@10s."
         ),
     ] = "100mbit",
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            help="Change the rate while the command runs: SECONDS:RATE,..., as in 0:1gbit,30:100mbit."
-        ),
-    ] = None,
-    burst_kib: Annotated[
-        int | None,
-        typer.Option(help="KiB that pass at full speed after a pause. By default next to nothing does."),
-    ] = None,
     latency_ms: Annotated[
         float, typer.Option(help="Longest wait in a link's queue, in milliseconds; then packets are dropped.")
     ] = 200.0,
@@ -74,35 +61,20 @@ def netlab(
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
     from .iproute import check_available
     from .lab import NetLab
-    from .link import LinkShape, format_link_rate
+    from .link import LinkShape, parse_link_rates
     from .run import run_on_new_lab
 
-    first, changes = _rates(rate, schedule)
-    link = LinkShape(rate_mbit_per_s=first, burst_kib=burst_kib, latency_ms=latency_ms)
+    rates = parse_link_rates(rate)
+    link = LinkShape(rate_mbit_per_s=rates.mbit_per_s[0], latency_ms=latency_ms)
     lab = NetLab(hosts, link, name=name, congestion_control=tcp)
     check_available()  # before there is a folder for the logs
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
-    told = rate if schedule is None else f"{format_link_rate(first)}, then {schedule}"
-    told = f"{hosts} hosts at {told}, TCP {tcp}, logs in {logs}"
+    told = f"{hosts} hosts at {rate}, TCP {tcp}, logs in {logs}"
     console.print(f"lab {lab.name}: {told}", markup=False, soft_wrap=True)
-    result = run_on_new_lab(lab, command, logs, schedule=changes, timeout_seconds=timeout)
+    result = run_on_new_lab(lab, command, logs, schedule=rates.changes(), timeout_seconds=timeout)
     _report(result, logs, console)
     raise typer.Exit(result.status)
-
-
-def _rates(rate: str, schedule: str | None) -> "tuple[float | None, Iterable[RateChange]]":
-    """The first rate of the links, and what follows it."""
-    from .link import parse_link_rates, parse_schedule
-
-    rates = parse_link_rates(rate)
-    if schedule is None:
-        return rates.mbit_per_s[0], rates.changes()
-    if len(rates.mbit_per_s) > 1:
-        raise typer.BadParameter(f"--rate {rate} changes too: give one of the two", param_hint="--schedule")
-    changes = parse_schedule(schedule)
-    first = changes.pop(0).rate_mbit_per_s if changes[0].seconds == 0 else rates.mbit_per_s[0]
-    return first, changes
 
 
 def _clean(name: str) -> None:

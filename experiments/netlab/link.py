@@ -15,7 +15,7 @@ _LEAST_SWITCH_SECONDS = 0.5  # a change takes up to 0.1 s with many hosts
 _PEAK = 1.05
 """Of the rate: how fast a link makes up for what it is behind."""
 _BEHIND_SECONDS, _AT_ONCE_SECONDS = 2e-3, 0.5e-3
-_LEAST_AT_ONCE = 3200  # two packets
+_LEAST_BEHIND, _LEAST_AT_ONCE = 16384, 3200  # bytes; the latter two packets
 _LARGEST_PACKET = 65536  # several of one connection, which the kernel moves as one
 
 
@@ -36,8 +36,6 @@ class LinkShape:
 
     rate_mbit_per_s: float | None = 100.0
     """None: not shaped."""
-    burst_kib: int | None = None
-    """A single bucket of this size in place of the two; None: as above, at least 16 KiB and two packets."""
     latency_ms: float = 200.0
     """The longest wait in the link's queue; a packet that would wait longer is dropped."""
 
@@ -45,10 +43,6 @@ class LinkShape:
         if self.rate_mbit_per_s is not None:
             check_not_negative(rate_mbit_per_s=self.rate_mbit_per_s)
             _check_rate(self.rate_mbit_per_s)
-        if self.burst_kib is not None:
-            check_not_negative(burst_kib=self.burst_kib)
-            if self.burst_kib < 2:
-                raise ValueError(f"a burst of {self.burst_kib} KiB holds no packet: at least 2")
         check_positive(latency_ms=self.latency_ms)
 
     def at(self, rate_mbit_per_s: float | None) -> "LinkShape":
@@ -58,17 +52,15 @@ class LinkShape:
     def tbf(self) -> list[str]:
         """The queueing discipline as arguments of ``tc``; the link must have a rate."""
         assert self.rate_mbit_per_s is not None
-        burst_kib = self.burst_kib or max(16, round(self._bytes_in(_BEHIND_SECONDS) / 1024))
+        burst = max(_LEAST_BEHIND, round(self._bytes_in(_BEHIND_SECONDS)))
         rate = round(self.rate_mbit_per_s * 1e6)
-        bucket = ["tbf", "rate", f"{rate}bit", "burst", f"{burst_kib}kb", "latency", f"{self.latency_ms:g}ms"]
-        if self.burst_kib is not None:
-            return bucket
-        return [*bucket, "peakrate", f"{round(_PEAK * rate)}bit", "mtu", f"{self._at_once}"]
+        slow = ["tbf", "rate", f"{rate}bit", "burst", f"{burst}", "latency", f"{self.latency_ms:g}ms"]
+        return [*slow, "peakrate", f"{round(_PEAK * rate)}bit", "mtu", f"{self._at_once}"]
 
     @property
     def largest_packet(self) -> int:
         """Bytes that the kernel should make one packet at most: the queue would take a larger one apart."""
-        is_limited = self.rate_mbit_per_s is not None and self.burst_kib is None
+        is_limited = self.rate_mbit_per_s is not None
         return min(self._at_once // 2, _LARGEST_PACKET) if is_limited else _LARGEST_PACKET
 
     @property
@@ -159,21 +151,3 @@ def format_link_rate(rate_mbit_per_s: float | None) -> str:
         return "none"
     unit = "gbit" if rate_mbit_per_s >= 1000 else "mbit"
     return f"{rate_mbit_per_s / _UNITS[unit]:g}{unit}"
-
-
-def parse_schedule(text: str) -> list[RateChange]:
-    """``"0:1gbit,30:100mbit"`` → 1 Gbit/s from the start, 100 Mbit/s after 30 seconds.
-
-    Raises:
-        ValueError: not of this form, or the seconds do not rise.
-    """
-    changes = []
-    for item in text.split(","):
-        seconds, separator, rate = item.strip().partition(":")
-        if not separator or not re.fullmatch(r"\d+(\.\d+)?", seconds):
-            raise ValueError(f"{item!r} is not SECONDS:RATE, as in 0:1gbit,30:100mbit")
-        changes.append(RateChange(float(seconds), parse_link_rate(rate)))
-    times = [change.seconds for change in changes]
-    if any(later <= earlier for earlier, later in itertools.pairwise(times)):
-        raise ValueError(f"the seconds of the schedule {text!r} must rise")
-    return changes

@@ -44,8 +44,8 @@ def describe_sweep(config: SweepConfig, groups: Sequence[GroupSummary], results:
 
 def _dates(results: Sequence[CellResult]) -> str:
     """From the first run to the last."""
-    started = sorted(each.started for each in results if each.started is not None)
-    return f", {started[0][:16]} to {started[-1][:16]} UTC".replace("T", " ") if started else ""
+    minutes = sorted(each.started[:16].replace("T", " ") for each in results if each.started is not None)
+    return f", {minutes[0]} to {minutes[-1]} UTC" if minutes else ""
 
 
 def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:

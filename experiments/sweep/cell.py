@@ -91,7 +91,7 @@ class CellRunner:
             SystemExit: another signal did.
             NetLabError: no lab can be built here: not even the first one was, or several in a row were not.
         """
-        started, others, date = time.monotonic(), OthersLoad(), datetime.datetime.now(datetime.UTC)
+        started, others, date = time.monotonic(), OthersLoad(), datetime.datetime.now(datetime.timezone.utc)
         limit = self._config.limit_of(cell)
         record, kept = self._logs / _RECORD, self._server
         ending, retried = self._attempt(cell, record, limit), ""

@@ -30,7 +30,7 @@ from .topology import CodedTopologyName, Topology, check_topology, gathers, make
 _STATEFUL = ("push_feedback", "pull_feedback", "push_gain", "pull_gain")
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class CodedMean(abc.ABC):
     """Averages gradients coded by a :class:`VectorCodec`, with error feedback on both ways.
 

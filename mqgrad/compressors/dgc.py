@@ -13,7 +13,7 @@ from .sparsified import Accumulated, Sparsified
 _WARMUP_STAGES = 4  # 75 %, 93.75 %, 98.4 % and 99.6 % sparse, then the final ratio
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class DGC(Sparsified):
     """Deep Gradient Compression (Lin, Han, Mao, Wang and Dally, ICLR 2018).
 
@@ -41,7 +41,7 @@ class DGC(Sparsified):
     """State: v, the sum of u since it was sent last."""
 
     def __post_init__(self) -> None:
-        super(DGC, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         check_keep("momentum", self.momentum)
         if not self.clip >= 0:
             raise ValueError(f"clip {self.clip!r} must not be negative")

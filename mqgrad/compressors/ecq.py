@@ -14,7 +14,7 @@ from .quantized import QSGD
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class ECQSGD(QSGD):
     """ECQ-SGD (Wu et al., ICML 2018): QSGD of v = g + α·h, with h ← β·h + g − Q(v).
 
@@ -45,7 +45,7 @@ class ECQSGD(QSGD):
     warned: bool = dataclasses.field(init=False, repr=False, default=False)
 
     def __post_init__(self) -> None:
-        super(ECQSGD, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         for name, value in (("alpha", self.alpha), ("beta", self.beta)):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} {value!r} must be a finite number, not negative")
@@ -64,7 +64,7 @@ class ECQSGD(QSGD):
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
-        decoded = super(ECQSGD, self)._observe(gain, bits, payload, value)
+        decoded = super()._observe(gain, bits, payload, value)
         self.measured_bytes += payload.numel()
         self.entropy_bytes += _entropy_bytes(decoded.view(-1, self.bucket_size), bits)
         return decoded

@@ -23,7 +23,7 @@ class Energies(NamedTuple):
     """Of what the candidate would send of it: ‖g_c‖²."""
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class FactorSearch:
     """The rule of Tyagi & Swany 2023, given each iteration's energies and seconds, equal on all ranks.
 

@@ -17,7 +17,7 @@ from .sparsified import Sparsified, average_elements, largest_indices, num_large
 from .top_k import TopK
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class GraVAC(FactorSearch, CompressorDefaults):
     """GraVAC (Tyagi & Swany 2023) over the factors 1/ratio of a sparse compressor; see :class:`FactorSearch`.
 
@@ -43,7 +43,7 @@ class GraVAC(FactorSearch, CompressorDefaults):
     """State: the iteration that the factor was chosen for."""
 
     def __post_init__(self) -> None:
-        super(GraVAC, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         if self.base not in ("top-k", "dgc"):
             raise ValueError(f"base {self.base!r} is unknown; choose one of top-k, dgc")
         self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)

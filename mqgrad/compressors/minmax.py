@@ -13,7 +13,7 @@ from .base import BucketWork, CompressorDefaults, Step
 from .topology import Topology, TopologyName, join, make_topology
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class MinMax(CompressorDefaults):
     """MQGrad as published (Cui et al., ICTIR 2018): deterministic midpoint quantizer, no error feedback.
 

@@ -7,7 +7,7 @@ from ..widths import Width
 from .coded import CodedMean
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class OneBit(CodedMean):
     """1-bit SGD (Seide et al., Interspeech 2014): one bit an element and two values a bucket, with error feedback
     (α = β = 1), with more than two ranks on the way to the owner of a shard and back.
@@ -17,7 +17,7 @@ class OneBit(CodedMean):
     """
 
     def __post_init__(self) -> None:
-        super(OneBit, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         if self.bucket_size < 8 or self.bucket_size % 8:
             raise ValueError(f"bucket_size {self.bucket_size!r} must be a positive multiple of 8")
 

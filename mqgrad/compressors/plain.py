@@ -9,7 +9,7 @@ from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class FP16(CompressorDefaults):
     """PyTorch's ``fp16_compress_hook``: cast to float16, divide by W, all-reduce in float16, cast back.
 
@@ -28,7 +28,7 @@ class FP16(CompressorDefaults):
             work.buffer.copy_(half)
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class NoCommunication(CompressorDefaults):
     """Every rank keeps its own gradient: what an iteration takes when no gradient is sent.
 

@@ -30,7 +30,7 @@ class LowRank(NamedTuple):
     """float32 [n, r]: this rank's part of the left factor."""
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class PowerSGD(CompressorDefaults):
     """PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2), with error feedback.
 

@@ -24,7 +24,7 @@ from .feedback import FeedbackGain
 from .rotated import rotated_coefficients
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class Quantized(CodedMean):
     """Any width of ``mqgrad.WIDTHS``: uniform levels and a scale per bucket; with nearest rounding, an unbiased
     rotation at 1-3 bits; below one bit, the largest magnitudes.
@@ -44,7 +44,7 @@ class Quantized(CodedMean):
     """α, at most, of gradients at 1-8 bits: how much of a residual is sent along. See Note [Slow feedback]."""
 
     def __post_init__(self) -> None:
-        super(Quantized, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         self.codec  # noqa: B018 (checks the settings)
         if not 0 < self.feedback_gain <= 1:
             raise ValueError(
@@ -66,11 +66,11 @@ class Quantized(CodedMean):
         return _codec(self.bucket_size, self.rounding)
 
     def learns_gain(self, bits: Width) -> bool:
-        return self.rounding == "stochastic" and super(Quantized, self).learns_gain(bits)
+        return self.rounding == "stochastic" and super().learns_gain(bits)
 
     def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         """Of Note [Slow feedback]; at most what is stable."""
-        alpha, beta = super(Quantized, self).coefficients(gain, bits)
+        alpha, beta = super().coefficients(gain, bits)
         if not 1 <= bits <= 8:
             return alpha, beta
         if bits in self.rotated_widths:
@@ -85,7 +85,7 @@ def _codec(bucket_size: int, rounding: Rounding) -> VectorCodec:
     return FewBitsRotated(others=codec) if rounding == "nearest" else codec
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class QSGD(Quantized):
     """QSGD (Alistarh et al., NeurIPS 2017): stochastic rounding, the largest magnitude as the scale, no feedback.
 
@@ -101,7 +101,7 @@ class QSGD(Quantized):
     """Not set here: ECQ-SGD has coefficients of its own."""
 
     def __post_init__(self) -> None:
-        super(QSGD, self).__post_init__()
+        super().__post_init__()
         if self.rounding != "stochastic":
             raise ValueError(f"rounding {self.rounding!r}: QSGD rounds at random; see quantized for nearest")
 

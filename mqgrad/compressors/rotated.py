@@ -16,7 +16,7 @@ def rotated_coefficients(bits: Width) -> tuple[float, float]:
     return 1 / (1 + ROTATED_GAMMA[bits]), 1.0
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class Rotated(CodedMean):
     """Rotated codes at 1-4 bits (DRIVE, NeurIPS 2021, and EDEN, ICML 2022), plain fp32 at 32.
 
@@ -31,7 +31,7 @@ class Rotated(CodedMean):
     elements, or one whose elements are mostly zero, error feedback has to send later what never arrives."""
 
     def __post_init__(self) -> None:
-        super(Rotated, self).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         cuda_ext.rotated_bytes(0, 1, self.bucket_size)
         self.codec  # noqa: B018 (checks the blocks)
 
@@ -48,7 +48,7 @@ class Rotated(CodedMean):
 
     def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         if not self.unbiased or bits not in ROTATED_GAMMA:
-            return super(Rotated, self).coefficients(gain, bits)
+            return super().coefficients(gain, bits)
         return rotated_coefficients(bits)
 
     @property

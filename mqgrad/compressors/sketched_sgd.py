@@ -16,7 +16,7 @@ from .feedback import ErrorFeedback
 from .sparsified import check_ratio, num_largest
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class SketchedSGD(CompressorDefaults):
     """Sketched SGD (Ivkin, Rothchild, Ullah, Braverman, Stoica and Arora, NeurIPS 2019), with one sketch a parameter.
 

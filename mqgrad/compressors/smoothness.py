@@ -14,7 +14,7 @@ from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class Smoothness(CompressorDefaults):
     """DIANA+ and DCGD+ (Wang, Safaryan and Richtárik 2021) for a model of one parameter, such as ``logreg``.
 

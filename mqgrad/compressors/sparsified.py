@@ -36,7 +36,7 @@ class Accumulated(NamedTuple):
             memory.copy_(value)
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class Sparsified(CompressorDefaults, abc.ABC):
     """Averages the largest elements of what each rank has accumulated.
 

@@ -16,7 +16,7 @@ from .topology import TopologyName, join, make_topology
 MOST_RANKS = 127  # a sum of their codes, shifted to 0..2W, fits a byte
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class TernGrad(CompressorDefaults):
     """TernGrad (Wen et al., NeurIPS 2017): unbiased up to clipping, no feedback.
 

@@ -8,7 +8,7 @@ from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class TopK(Sparsified):
     """Sparsified SGD with memory (Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018)."""
 

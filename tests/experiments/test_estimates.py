@@ -39,6 +39,14 @@ def test_intervals_are_students() -> None:
     ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
     assert ratio is not None
     assert ratio.value == pytest.approx(4.0)
+    ratio = paired_ratio(Timing({1: 2.0, 2: 3.0}, True), Timing({1: 4.0, 2: 4.0}, True))
+    assert ratio is not None
+    half = (
+        12.7062 * math.log(1.5) / 2
+    )  # one degree of freedom; of two logarithms the half of their difference
+    assert ratio.value == pytest.approx(math.sqrt(0.375))
+    assert ratio.low == pytest.approx(math.sqrt(0.375) * math.exp(-half), rel=1e-4)
+    assert ratio.high == pytest.approx(math.sqrt(0.375) * math.exp(half), rel=1e-4)
 
 
 def test_losses_without_a_logarithm_have_an_arithmetic_mean() -> None:

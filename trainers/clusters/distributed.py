@@ -1,7 +1,7 @@
 """The cluster of real ``torch.distributed`` processes."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
@@ -44,7 +44,7 @@ class Distributed:
         workload_settings: its settings, see the workload's class.
         num_workers: ranks, one process with one compute thread each.
         link: *emulated* slow network that paces the transport; None leaves loopback as it is.
-        clock: None or ``"measured"``, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the
+        clock: None, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the
             link only supplies the clock's rate, and its latency if it has one.
         timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
 
@@ -60,7 +60,7 @@ class Distributed:
         *,
         num_workers: int = 2,
         link: LinkEmulation | None = None,
-        clock: ModelClock | Literal["measured"] | None = "measured",
+        clock: ModelClock | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         check_positive_ints(num_workers=num_workers)
@@ -79,7 +79,7 @@ class Distributed:
         workload_settings: dict[str, Any] | None = None,
         *,
         link: LinkEmulation | None = None,
-        clock: ModelClock | Literal["measured"] | None = "measured",
+        clock: ModelClock | None = None,
         timeout_seconds: float = 60.0,
     ) -> "Distributed":
         """Use the ranks of the torchrun job that runs this script. Every rank calls it; then rank 0 drives, and the
@@ -101,15 +101,15 @@ class Distributed:
         self,
         workload: Workload,
         link: LinkEmulation | None,
-        clock: ModelClock | Literal["measured"] | None,
+        clock: ModelClock | None,
         timeout_seconds: float,
     ) -> None:
         check_positive(timeout_seconds=timeout_seconds)
-        if clock not in (None, "measured") and not isinstance(clock, ModelClock):
-            raise ValueError(f"clock must be 'measured' or a ModelClock, not {clock!r}")
+        if clock is not None and not isinstance(clock, ModelClock):
+            raise ValueError(f"clock must be a ModelClock or None, not {clock!r}")
         self._workload = workload
         self._link = link
-        self._clock = clock if isinstance(clock, ModelClock) else None
+        self._clock = clock
         self._run_clock: ModelClock | None = None
         self._caller_decides: bool | None = None
         self._replicas_diverge = False

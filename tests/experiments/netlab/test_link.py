@@ -1,4 +1,4 @@
-"""How rates of links and their schedules are written, and which are refused."""
+"""How rates of links are written, and which are refused."""
 
 import itertools
 import math
@@ -13,11 +13,10 @@ from mqgrad.experiments.netlab.link import (
     RateChange,
     parse_link_rate,
     parse_link_rates,
-    parse_schedule,
 )
 
 
-def test_rates_and_schedules_are_read() -> None:
+def test_rates_are_read() -> None:
     assert [parse_link_rate(text) for text in ("500kbit", "100mbit", "2.5gbit", "none")] == [
         0.5,
         100.0,
@@ -32,7 +31,6 @@ def test_rates_and_schedules_are_read() -> None:
         RateChange(7.5, None),
     ]
     assert list(parse_link_rates("1gbit").changes()) == []
-    assert parse_schedule("0:1gbit,30:none") == [RateChange(0.0, 1000.0), RateChange(30.0, None)]
 
 
 @pytest.mark.parametrize("text", ["100", "100mbps", "-1mbit", "", "fast"])
@@ -46,7 +44,6 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
     [
         (parse_link_rate, "50kbit"),
         (parse_link_rates, "100mbit/0.05mbit@1s"),
-        (parse_schedule, "0:1gbit,3600:0.05mbit"),
     ],
 )
 def test_a_rate_that_no_link_can_have_is_refused_before_it_comes_into_force(
@@ -54,12 +51,6 @@ def test_a_rate_that_no_link_can_have_is_refused_before_it_comes_into_force(
 ) -> None:
     with pytest.raises(ValueError, match=r"0\.05 Mbit/s is too low: at least 0\.1"):
         parse(text)
-
-
-@pytest.mark.parametrize("text", ["1gbit", "0:1gbit,0:2gbit", "5:1gbit,1:2gbit", "x:1gbit", "0:1gbit,"])
-def test_what_is_no_schedule_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"schedule|SECONDS:RATE"):
-        parse_schedule(text)
 
 
 @pytest.mark.parametrize(
@@ -76,8 +67,6 @@ def test_what_is_no_switching_rate_is_refused(text: str) -> None:
         ({"rate_mbit_per_s": 0.0}, "too low"),
         ({"rate_mbit_per_s": math.nan}, "rate_mbit_per_s must be a finite number .* not nan"),
         ({"rate_mbit_per_s": math.inf}, "rate_mbit_per_s must be a finite number .* not inf"),
-        ({"burst_kib": 0}, "no packet"),
-        ({"burst_kib": math.nan}, "burst_kib must be a finite number .* not nan"),
         ({"latency_ms": 0.0}, "latency_ms must be a finite number above 0, not 0"),
         ({"latency_ms": math.nan}, "latency_ms must be a finite number above 0, not nan"),
         ({"latency_ms": math.inf}, "latency_ms must be a finite number above 0, not inf"),
@@ -88,7 +77,7 @@ def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> Non
         LinkShape(**link)
 
 
-def test_little_passes_at_once_after_a_pause_unless_a_burst_is_asked_for() -> None:
+def test_little_passes_at_once_after_a_pause() -> None:
     """Half a millisecond of the rate, of which a packet is half: with the whole 2 ms a small message met no link."""
     shape = LinkShape(rate_mbit_per_s=1000)
     arguments = shape.tbf()
@@ -98,6 +87,3 @@ def test_little_passes_at_once_after_a_pause_unless_a_burst_is_asked_for() -> No
     assert shape.at(10_000).largest_packet == 65536
     assert shape.at(None).largest_packet == 65536
     assert shape.at(0.5).largest_packet == 1600
-    own = LinkShape(rate_mbit_per_s=1000, burst_kib=244)
-    assert "peakrate" not in own.tbf()
-    assert own.largest_packet == 65536

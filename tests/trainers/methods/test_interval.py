@@ -1,6 +1,5 @@
 """What an interval of a run through the hook is said to have cost."""
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +10,16 @@ from mqgrad.trainers.methods.interval import CompressedInterval
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_a_decision_that_a_pause_waits_for_counts_as_training(seconds: float) -> None:
+def test_a_decision_that_a_pause_waits_for_counts_as_training(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("mqgrad.trainers.methods.interval.time.perf_counter", lambda: now[0])
     state: Any = SimpleNamespace(
         controller=object(),
         totals=Totals(step_seconds=1.0, iterations=4),
         mark=lambda: None,
-        drain=lambda: time.sleep(seconds),
+        drain=lambda: now.append(now.pop() + seconds),
         bits=4,
         coding=None,
         period=1,
@@ -27,4 +30,4 @@ def test_a_decision_that_a_pause_waits_for_counts_as_training(seconds: float) ->
     interval = CompressedInterval(state)
     interval.begin(2, None)
     state.totals = Totals(step_seconds=1.5, iterations=6)
-    assert 0.5 + seconds <= interval.end().statistics.step_seconds < 0.53 + seconds
+    assert interval.end().statistics.step_seconds == pytest.approx(0.5 + seconds)
