@@ -13,7 +13,7 @@ from torch import Tensor
 from mqgrad import cuda_ext
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import RotationCodec
-from mqgrad.codecs.vector_codec import VectorCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.compressors.minmax import _decode as decode_blocks
 from mqgrad.widths import Width
 
@@ -41,8 +41,10 @@ RECEIVE_MANY: dict[str, Receive] = {
     "decode_mean_into_": lambda codec, bits, payloads, floats: codec.decode_mean_into_(
         floats, payloads, bits
     ),
-    "encode_mean": lambda codec, bits, payloads, floats: codec.encode_mean(payloads, NUMEL, bits, None),
-    "with_feedback": lambda codec, bits, payloads, floats: codec.encode_mean(payloads, NUMEL, bits, floats),
+    "encode_mean": lambda codec, bits, payloads, floats: codec.encode_mean(payloads, NUMEL, bits),
+    "with_feedback": lambda codec, bits, payloads, floats: codec.encode_mean(
+        payloads, NUMEL, bits, feedback=Feedback(floats)
+    ),
 }
 RECEIVE_MATRIX: dict[str, Callable[[Tensor], object]] = {
     "decode_minmax": lambda payload: cuda_ext.decode_minmax(payload, ROWS, COLUMNS, 4),

@@ -52,7 +52,8 @@ def test_encode_writes_the_layout(bits: int) -> None:
     x = torch.tensor([level / s * scale for scale in (1.0, 64.0) for level in levels])
     payload = bytes(cuda_ext.encode(x, bits, len(levels), True, 0).tolist())
     assert struct.unpack("<2f", payload[:8]) == (1.0, 64.0)
-    assert stream_codes(payload[8:], len(x), bits) == 2 * [0, 1] if bits == 1 else 2 * list(range(2 * s + 1))
+    codes = [0, 1] if bits == 1 else list(range(2 * s + 1))
+    assert stream_codes(payload[8:], len(x), bits) == 2 * codes
 
 
 @pytest.mark.parametrize("bits", WIDTHS)

@@ -35,35 +35,40 @@ def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding
             applied = applied + model.weight.grad[0]
             exact = exact + (both[0] + both[1])[0] / 2
             norms.append(((applied - exact).norm() / exact.norm() * (iteration + 1) ** 0.5).item())
+        residual = state.state_dict()["compressor"]["push_feedback"][0][:1024]
         state.close()
-        return norms
+        return norms, applied.numpy(), residual.numpy(), exact.numpy()
 
-    norms = run_ranks(rank_main)[0]
+    (norms, applied, own, exact), (_, _, other, _) = run_ranks(rank_main)
+    assert applied + (own + other) / 2 == pytest.approx(exact, abs=1e-3)
     # The backlog in units of one gradient's norm: about constant when stable, exponential when not.
     assert max(norms[60:]) < 40
     assert max(norms[60:]) < 2 * max(norms[:60])
 
 
-def test_width_32_sends_the_backlog_exactly() -> None:
+@pytest.mark.parametrize("topology", ["all-gather", "sharded", "star"])
+def test_width_32_sends_the_backlog_exactly(topology: str) -> None:
+    """In shards that of the means, too, which their owners hold."""
+
     def rank_main(rank: int):
         model = torch.nn.Linear(700, 3, bias=False)
-        state = mqgrad.CompressionState(None)
+        state = mqgrad.CompressionState(None, compressor=f"quantized:topology={topology}")
         ddp = models.compressed_ddp(model, state)
         applied, exact = 0.0, 0.0
         for iteration, bits in enumerate([1, 2, 3, 32]):
             state.set_width(bits)
             xs = [
                 torch.randn(1, 700, generator=torch.Generator().manual_seed(9 * iteration + r))
-                for r in range(2)
+                for r in range(3)
             ]
             model.zero_grad()
             ddp(xs[rank]).sum().backward()
             applied = applied + model.weight.grad
-            exact = exact + (xs[0] + xs[1]) / 2
+            exact = exact + sum(xs) / 3
         state.close()
         return (applied - exact).abs().max().item()
 
-    assert max(run_ranks(rank_main)) < 1e-5
+    assert max(run_ranks(rank_main, world_size=3)) < 1e-5
 
 
 def test_a_backlog_survives_an_overflow_at_width_32() -> None:

@@ -89,23 +89,3 @@ def test_two_ranks_gather_by_default_and_more_have_shards(world_size: int, messa
     coded = 60 * (512 * 4 // 8 + 4)
     checksums = CHECKSUM_BYTES if world_size == 2 else 4 * CHECKSUM_BYTES
     assert run_ranks(rank_main, world_size) == [messages * coded + checksums] * world_size
-
-
-def test_a_backlog_of_codes_is_handed_over_at_32_bits() -> None:
-    """What is applied in all is the sum of the means, to rounding."""
-
-    def rank_main(rank: int) -> float:
-        model = torch.nn.Linear(100, 7, bias=False)
-        state = mqgrad.CompressionState(None, compressor=ALL_GATHER)
-        ddp = models.compressed_ddp(model, state)
-        applied, exact = 0.0, 0.0
-        for iteration in range(5):
-            state.set_width(1 if iteration < 4 else 32)
-            model.zero_grad()
-            x = torch.randn(2, 100, generator=torch.Generator().manual_seed(iteration))
-            ddp(x[rank]).sum().backward()
-            applied, exact = applied + model.weight.grad[0], exact + x.mean(0)
-        state.close()
-        return float((applied - exact).abs().max())
-
-    assert max(run_ranks(rank_main)) < 1e-5
