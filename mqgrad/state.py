@@ -434,13 +434,14 @@ class CompressionState:
         Raises:
             RuntimeError: communication has failed, or a backward is under way: either leaves residuals half updated.
         """
-        if self._is_last_due:
+        saved = self._saved()
+        if self._is_last_due and self.compressor.num_residuals > 0:
             raise RuntimeError(
                 f"rank {self._transport.rank}: state_dict() while a backward is under way, of which some buckets "
                 "have been averaged and not applied: save between step() and the next backward, on every rank; "
                 "after an exception go back to the checkpoint before"
             )
-        return self._saved()
+        return saved
 
     def _saved(self) -> dict[str, Any]:
         self._direct.drain()
