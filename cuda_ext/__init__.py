@@ -6,7 +6,6 @@ from mqgrad.cuda_ext.bfloat16 import (
     decode_bfloat16_into,
     decode_bfloat16_mean_into,
     encode_bfloat16,
-    encode_bfloat16_with_feedback,
     reduce_encode_bfloat16,
 )
 from mqgrad.cuda_ext.checks import minmax_bytes
@@ -20,7 +19,6 @@ from mqgrad.cuda_ext.rotation import (
     decode_rotated_into,
     decode_rotated_mean_into,
     encode_rotated,
-    encode_rotated_with_feedback,
     reduce_encode_rotated,
     rotated_bytes,
 )
@@ -31,7 +29,6 @@ from mqgrad.cuda_ext.sparse import (
     sparse_decode,
     sparse_decode_add_,
     sparse_encode,
-    sparse_encode_with_feedback,
 )
 from mqgrad.cuda_ext.uniform import (
     decode,
@@ -39,7 +36,6 @@ from mqgrad.cuda_ext.uniform import (
     decode_into,
     decode_mean_into,
     encode,
-    encode_with_feedback,
     payload_bytes,
     reduce_encode,
 )
@@ -65,11 +61,8 @@ __all__ = [
     "decode_rotated_mean_into",
     "encode",
     "encode_bfloat16",
-    "encode_bfloat16_with_feedback",
     "encode_minmax",
     "encode_rotated",
-    "encode_rotated_with_feedback",
-    "encode_with_feedback",
     "gradient_figures",
     "minmax_bytes",
     "payload_bytes",
@@ -82,7 +75,6 @@ __all__ = [
     "sparse_decode",
     "sparse_decode_add_",
     "sparse_encode",
-    "sparse_encode_with_feedback",
     "whole",
     "write_checksums_",
     "wrong_checksums",

@@ -7,12 +7,21 @@ from mqgrad.cuda_ext import checks, library, reference, reference_bfloat16, scat
 from mqgrad.cuda_ext.scattered import Vector
 
 
-def encode_bfloat16(x: Vector, *, out: Tensor | None = None) -> Tensor:
+def encode_bfloat16(
+    x: Vector,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out: Tensor | None = None,
+) -> Tensor:
     """Round to bfloat16, to nearest, halves to even; every NaN becomes 0x7fc0.
 
     Args:
         x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; what is not float32
             is rounded to it first.
+        residual, alpha, beta: error feedback, as in `encode`; where it is not finite, the residual is left as it was,
+            element by element.
         out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
@@ -20,42 +29,13 @@ def encode_bfloat16(x: Vector, *, out: Tensor | None = None) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: x is not a vector, or out does not fit or shares memory with it.
+        ValueError: x is not a vector, a coefficient not finite, or what is written does not fit or shares memory with
+            another argument.
     """
-    return _encode(x, None, 0.0, 0.0, out)
-
-
-def encode_bfloat16_with_feedback(
-    x: Vector, residual: Tensor, alpha: float, beta: float, *, out: Tensor | None = None
-) -> Tensor:
-    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)) (ECQ-SGD, Wu et al. 2018).
-
-    Where that is not finite, h is left as it was, element by element.
-
-    Args:
-        x: as in `encode_bfloat16`.
-        residual: h, float32 [N], contiguous, on the device of x; updated.
-        alpha: how much of the residual is sent along.
-        beta: how much of the residual is remembered.
-        out: as in `encode_bfloat16`.
-
-    Returns:
-        The payload, uint8 [2·N].
-
-    Raises:
-        TypeError, ValueError: as `encode_bfloat16`; the residual does not fit, or a coefficient is not finite.
-    """
-    return _encode(x, residual, alpha, beta, out)
-
-
-def _encode(x: Vector, residual: Tensor | None, alpha: float, beta: float, out: Tensor | None) -> Tensor:
     x, numel = scattered.readable(x), x.numel()
     out = checks.payload_out(out, 2 * numel, x.device)
-    scattered.require_apart("out", out, x, residual=residual)
-    if residual is not None:
-        checks.require_floats("residual", residual, numel, x.device)
-        checks.require_coefficients(alpha, beta)
-        scattered.require_apart("residual", residual, x)
+    checks.require_feedback(residual, alpha, beta, numel, x.device, x=scattered.in_one(x))
+    checks.require_apart("out", out, x=scattered.in_one(x), residual=residual)
     library.note_written(out, residual)
     library.kernels(x.device, reference_bfloat16).encode_bfloat16_into(
         out, *scattered.pieces(x), residual, numel, alpha, beta
@@ -75,21 +55,17 @@ def reduce_encode_bfloat16(
     """Encode the mean of W payloads, reading each once; the sum itself is never written.
 
     The bytes are those of `decode_bfloat16_add_` for every row in turn to float32 zeros, a division by W, and
-    `encode_bfloat16`, or `encode_bfloat16_with_feedback` if there is a residual.
+    `encode_bfloat16`.
 
     Args:
         payloads: uint8 [W, 2·numel], W at least 1. Any bytes will do.
-        residual: float32 [numel], contiguous, on the device of payloads; updated.
 
-    The other arguments, the result and the errors are those of `encode_bfloat16_with_feedback`.
+    The other arguments, the result and the errors are those of `encode_bfloat16`.
     """
     checks.require_payloads(payloads, 2 * numel)
     payloads = checks.rows_of(payloads)
-    if residual is not None:
-        checks.require_floats("residual", residual, numel, payloads.device)
-        checks.require_apart("residual", residual, payloads=payloads)
-    checks.require_coefficients(alpha, beta)
     out = checks.payload_out(out, 2 * numel, payloads.device)
+    checks.require_feedback(residual, alpha, beta, numel, payloads.device, payloads=payloads)
     checks.require_apart("out", out, payloads=payloads, residual=residual)
     library.note_written(out, residual)
     library.kernels(payloads.device, reference_bfloat16).reduce_encode_bfloat16_into(

@@ -75,9 +75,20 @@ def require_floats(name: str, tensor: Tensor, numel: int, device: torch.device) 
         )
 
 
-def require_coefficients(alpha: float, beta: float) -> None:
+def require_feedback(
+    residual: Tensor | None,
+    alpha: float,
+    beta: float,
+    numel: int,
+    device: torch.device,
+    **others: Tensor | None,
+) -> None:
+    """A residual, if there is one, shares no memory with ``others``."""
     if not (abs(alpha) <= _LARGEST and abs(beta) <= _LARGEST):
         raise ValueError(f"alpha and beta must be finite, got {alpha} and {beta} for fp32")
+    if residual is not None:
+        require_floats("residual", residual, numel, device)
+        require_apart("residual", residual, **others)
 
 
 def require_payload(payload: Tensor, expected_bytes: int) -> None:

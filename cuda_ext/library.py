@@ -30,7 +30,7 @@ rounding; the reference is some fifty times slower."""
 def _compiled_devices() -> tuple[str, ...]:
     if IMPLEMENTATION == "reference":
         return ()
-    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("mqgrad::encode", "CUDA")
+    has_cuda = torch._C._dispatch_has_kernel_for_dispatch_key("mqgrad::encode_into", "CUDA")
     return ("cpu", "meta", "cuda") if has_cuda else ("cpu", "meta")
 
 

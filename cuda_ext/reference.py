@@ -8,6 +8,7 @@ to copy one from the host would wait for the GPU.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,28 +23,57 @@ DITHER_BITS = 15
 
 
 def encode(
-    x: Tensor, bits: int, bucket_size: int, stochastic: bool, seed: int, bucket_ids: Tensor | None = None
+    x: Tensor,
+    bits: int,
+    bucket_size: int,
+    stochastic: bool,
+    seed: int,
+    bucket_ids: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> Tensor:
     """See `mqgrad.cuda_ext.encode`."""
-    return _encode(x.float(), bits, bucket_size, stochastic, seed, bucket_ids)
+    x = x.detach().float()
+    v = x if residual is None else x + alpha * residual
+    payload = _encode(v, bits, bucket_size, stochastic, seed, bucket_ids)
+    if residual is not None:
+        keep_error(x, residual, decode(payload, x.numel(), bits, bucket_size), beta)
+    return payload
 
 
-def encode_with_feedback(
-    x: Tensor,
-    residual: Tensor,
+def encode_into(
+    payload: Tensor,
+    x: list[Tensor],
+    offsets: list[int],
+    residual: Tensor | None,
+    numel: int,
     bits: int,
     bucket_size: int,
     stochastic: bool,
     seed: int,
     alpha: float,
     beta: float,
-    bucket_ids: Tensor | None = None,
-) -> Tensor:
-    """See `mqgrad.cuda_ext.encode_with_feedback`."""
-    x = x.detach().float()
-    payload = _encode(x + alpha * residual, bits, bucket_size, stochastic, seed, bucket_ids)
-    keep_error(x, residual, decode(payload, x.numel(), bits, bucket_size), beta)
-    return payload
+    bucket_ids: Tensor | None,
+) -> None:
+    """The same as the op, of a vector in one tensor."""
+    code = (bits, bucket_size, stochastic, seed, bucket_ids)
+    payload.copy_(encode(x[0], *code, residual=residual, alpha=alpha, beta=beta))
+
+
+def reduce_encode_into(
+    payload: Tensor,
+    payloads: Tensor,
+    residual: Tensor | None,
+    numel: int,
+    bits: int,
+    bucket_size: int,
+    *settings: Any,
+) -> None:
+    """See `mqgrad.cuda_ext.reduce_encode`."""
+    mean = mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
+    encode_into(payload, [mean], [0], residual, numel, bits, bucket_size, *settings)
 
 
 def keep_error(x: Tensor, residual: Tensor, sent: Tensor, beta: float) -> None:

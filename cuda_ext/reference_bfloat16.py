@@ -6,7 +6,9 @@ from torch import Tensor
 from mqgrad.cuda_ext.reference import keep_error, mean_of
 
 
-def encode_bfloat16(x: Tensor, residual: Tensor | None, alpha: float, beta: float) -> Tensor:
+def encode_bfloat16(
+    x: Tensor, *, residual: Tensor | None = None, alpha: float = 1.0, beta: float = 1.0
+) -> Tensor:
     """See `mqgrad.cuda_ext.encode_bfloat16`."""
     x = x.detach().float()
     sent = _round(x if residual is None else x + alpha * residual)
@@ -21,25 +23,19 @@ def encode_bfloat16_into(
     offsets: list[int],
     residual: Tensor | None,
     numel: int,
-    *feedback: float,
+    alpha: float,
+    beta: float,
 ) -> None:
     """The same as the op, of a vector in one tensor."""
-    payload.copy_(encode_bfloat16(x[0], residual, *feedback))
-
-
-def reduce_encode_bfloat16(
-    payloads: Tensor, residual: Tensor | None, numel: int, alpha: float, beta: float
-) -> Tensor:
-    """See `mqgrad.cuda_ext.reduce_encode_bfloat16`."""
-    mean = mean_of(payloads, numel, decode_bfloat16_add_)
-    return encode_bfloat16(mean, residual, alpha, beta)
+    payload.copy_(encode_bfloat16(x[0], residual=residual, alpha=alpha, beta=beta))
 
 
 def reduce_encode_bfloat16_into(
-    payload: Tensor, payloads: Tensor, residual: Tensor | None, numel: int, *feedback: float
+    payload: Tensor, payloads: Tensor, residual: Tensor | None, numel: int, *gains: float
 ) -> None:
-    """The same as the op."""
-    payload.copy_(reduce_encode_bfloat16(payloads, residual, numel, *feedback))
+    """See `mqgrad.cuda_ext.reduce_encode_bfloat16`."""
+    mean = mean_of(payloads, numel, decode_bfloat16_add_)
+    encode_bfloat16_into(payload, [mean], [0], residual, numel, *gains)
 
 
 def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:

@@ -3,6 +3,8 @@
 Shape suffixes: B buckets, L elements of a bucket, N elements.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,14 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     scale_B = unit_B * ratio_B / bucket_size
     scale_B = torch.where(usable_B, scale_B, torch.where(unit_B.isfinite(), 0.0, torch.nan))
     return torch.cat([header, scale_B.view(torch.uint8), reference._pack(codes_BL.flatten(), bits)])
+
+
+def encode_rotated_into(
+    payload: Tensor, x: list[Tensor], offsets: list[int], residual: None, numel: int, *settings: Any
+) -> None:
+    """The same as the op, of a vector in one tensor; feedback is more steps, in `mqgrad.cuda_ext.encode_rotated`."""
+    *code, _alpha, _beta = settings
+    payload.copy_(encode_rotated(x[0], *code))
 
 
 def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:

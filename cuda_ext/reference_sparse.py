@@ -19,18 +19,19 @@ LEVEL_ERROR = 1 / 6394
 INFINITY_KEY = 0x7F800000
 
 
-def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
-    """See `mqgrad.cuda_ext.sparse_encode`."""
-    return _encode(x.float(), sparse_layout(x.numel(), elements_per_bit))
-
-
-def sparse_encode_with_feedback(
-    x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float, beta: float
+def sparse_encode(
+    x: Tensor,
+    elements_per_bit: int,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> Tensor:
-    """See `mqgrad.cuda_ext.sparse_encode_with_feedback`."""
+    """See `mqgrad.cuda_ext.sparse_encode`."""
     x = x.detach().float()
-    payload = sparse_encode(x + alpha * residual, elements_per_bit)
-    keep_error(x, residual, sparse_decode(payload, x.numel(), elements_per_bit), beta)
+    layout = sparse_layout(x.numel(), elements_per_bit)
+    payload = _encode(x if residual is None else x + alpha * residual, layout)
+    if residual is not None:
+        keep_error(x, residual, sparse_decode(payload, x.numel(), elements_per_bit), beta)
     return payload
 
 

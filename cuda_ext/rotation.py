@@ -35,7 +35,16 @@ def _has_fused_steps(device: torch.device, bucket_size: int) -> bool:
 
 
 def encode_rotated(
-    x: Vector, bits: int, bucket_size: int, unbiased: bool, seed: int, *, out: Tensor | None = None
+    x: Vector,
+    bits: int,
+    bucket_size: int,
+    unbiased: bool,
+    seed: int,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Rotate every bucket at random and code it with the best scalar codebook of a Gaussian (DRIVE and EDEN).
 
@@ -52,6 +61,9 @@ def encode_rotated(
             0.0095), which is contractive. In a bucket with a few non-zero elements, or a few that dwarf the rest,
             E[decoded] is not x: by half of ‖x‖ at 1 bit with two of them, by 5 % with ten.
         seed: of the random signs, any 64-bit integer; it travels in the payload.
+        residual, alpha, beta: error feedback, as in `encode`, in the same pass on the CPU, and on CUDA in buckets of
+            512. An element of the residual stays as it was where its new value would not be finite, as in a bucket
+            that decodes to NaN.
         out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
@@ -59,59 +71,22 @@ def encode_rotated(
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: a wrong shape or value, or out shares memory with x.
-    """
-    x, numel = scattered.readable(x), x.numel()
-    length = rotated_bytes(numel, bits, bucket_size)
-    settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if out is None and isinstance(x, Tensor):
-        return library.kernels(x.device, reference_rotation).encode_rotated(x, *settings)
-    out = checks.payload_out(out, length, x.device)
-    scattered.require_apart("out", out, x)
-    if not library.has_kernels(x.device):
-        return out.copy_(encode_rotated(x, *settings))
-    library.note_written(out)
-    torch.ops.mqgrad.encode_rotated_into(out, *scattered.pieces(x), None, numel, *settings, 0.0, 0.0)
-    return out
-
-
-def encode_rotated_with_feedback(
-    x: Vector,
-    residual: Tensor,
-    bits: int,
-    bucket_size: int,
-    unbiased: bool,
-    seed: int,
-    alpha: float,
-    beta: float,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), in one pass: on the CPU,
-    and on CUDA in buckets of 512.
-
-    Args:
-        residual: h, float32 [N], contiguous, on the device of x; updated. An element stays as it was where its new
-            value would not be finite, as in a bucket that decodes to NaN.
-
-    The other arguments, the result and the errors are those of `encode_rotated`.
+        ValueError: a wrong shape or value, or what is written shares memory with another argument.
     """
     x, numel = scattered.readable(x), x.numel()
     out = checks.payload_out(out, rotated_bytes(numel, bits, bucket_size), x.device)
-    checks.require_floats("residual", residual, numel, x.device)
-    checks.require_coefficients(alpha, beta)
-    scattered.require_apart("residual", residual, x)
-    scattered.require_apart("out", out, x, residual=residual)
+    checks.require_feedback(residual, alpha, beta, numel, x.device, x=scattered.in_one(x))
+    checks.require_apart("out", out, x=scattered.in_one(x), residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
-    if _has_fused_steps(x.device, bucket_size):
-        tensors, offsets = scattered.pieces(x)
-        library.note_written(out, residual)
-        torch.ops.mqgrad.encode_rotated_into(out, tensors, offsets, residual, numel, *settings, alpha, beta)
-        return out
-    x = scattered.whole(x).float()
-    encode_rotated(x + alpha * residual, *settings, out=out)
-    kept = beta * residual + (x - decode_rotated(out, numel, bits, bucket_size))
-    residual.copy_(torch.where(kept.isfinite(), kept, residual))
+    library.note_written(out, residual)
+    if residual is None or _has_fused_steps(x.device, bucket_size):
+        library.kernels(x.device, reference_rotation).encode_rotated_into(
+            out, *scattered.pieces(x), residual, numel, *settings, alpha, beta
+        )
+    else:
+        x = scattered.whole(x).detach().float()
+        encode_rotated(x + alpha * residual, *settings, out=out)
+        reference.keep_error(x, residual, decode_rotated(out, numel, bits, bucket_size), beta)
     return out
 
 
@@ -131,34 +106,32 @@ def reduce_encode_rotated(
     """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
 
     The bytes are those of `decode_rotated_add_` for every row in turn to float32 zeros, a division by W, and
-    `encode_rotated`, or `encode_rotated_with_feedback` if there is a residual.
+    `encode_rotated`.
 
     Args:
         payloads: uint8 [W, rotated_bytes(numel, bits, bucket_size)], W at least 1. Untrusted, as in `decode_rotated`.
             Each has a seed of its own.
-        residual: float32 [numel], contiguous, on the device of payloads; updated.
 
-    The other arguments, the result and the errors are those of `encode_rotated_with_feedback`.
+    The other arguments, the result and the errors are those of `encode_rotated`.
     """
     checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
     payloads = checks.rows_of(payloads)
-    if residual is not None:
-        checks.require_floats("residual", residual, numel, payloads.device)
-        checks.require_apart("residual", residual, payloads=payloads)
-    checks.require_coefficients(alpha, beta)
+    out = checks.payload_out(out, payloads.shape[1], payloads.device)
+    checks.require_feedback(residual, alpha, beta, numel, payloads.device, payloads=payloads)
+    checks.require_apart("out", out, payloads=payloads, residual=residual)
     settings = (bits, bucket_size, unbiased, checks.as_int64(seed))
+    library.note_written(out, residual)
     if _has_fused_steps(payloads.device, bucket_size):
-        out = checks.payload_out(out, payloads.shape[1], payloads.device)
-        checks.require_apart("out", out, payloads=payloads, residual=residual)
-        library.note_written(out, residual)
         torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
         return out
-    mean = reference.mean_of(
+    mean = _mean_of(payloads, numel, bits, bucket_size)
+    return encode_rotated(mean, *settings, residual=residual, alpha=alpha, beta=beta, out=out)
+
+
+def _mean_of(payloads: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
+    return reference.mean_of(
         payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
     )
-    if residual is None:
-        return encode_rotated(mean, *settings, out=out)
-    return encode_rotated_with_feedback(mean, residual, *settings, alpha, beta, out=out)
 
 
 def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
@@ -203,11 +176,7 @@ def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_si
         library.note_written(*tensors)
         torch.ops.mqgrad.decode_rotated_mean_into(tensors, offsets, payloads, numel, bits, bucket_size)
     else:
-        out.copy_(
-            reference.mean_of(
-                payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
-            )
-        )
+        out.copy_(_mean_of(payloads, numel, bits, bucket_size))
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -234,10 +203,6 @@ if library.IMPLEMENTATION == "extension":
         "decode_rotated_mean_into",
         "decode_rotated_add_",
     )
-
-    @torch.library.register_fake("mqgrad::encode_rotated")
-    def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
-        return x.new_empty(rotated_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::decode_rotated")
     def _(payload: Tensor, numel: int, *_: Any) -> Tensor:

@@ -3,6 +3,8 @@
 Arguments are checked here; then the C++ kernel or the reference runs.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,7 +31,14 @@ def sparse_count(numel: int, elements_per_bit: int) -> int:
     return checks.sparse_layout(numel, elements_per_bit).count
 
 
-def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
+def sparse_encode(
+    x: Tensor,
+    elements_per_bit: int,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> Tensor:
     """Keep the largest magnitudes of the whole vector, at one of eight logarithmic levels and with their sign.
 
     Contractive: ‖Q(x) − x‖ < ‖x‖ for x ≠ 0. Indices are Elias-Fano coded (Elias 1974, Fano 1971), so that the length
@@ -39,39 +48,23 @@ def sparse_encode(x: Tensor, elements_per_bit: int) -> Tensor:
     Args:
         x: [N], float32, float64, float16 or bfloat16; coded as float32.
         elements_per_bit: 1..64, one over the width.
+        residual, alpha, beta: error feedback, as in `encode`; the residual is left as it was where x + alpha·residual
+            is not finite.
 
     Returns:
         The payload, uint8 [sparse_bytes(N, elements_per_bit)].
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: a wrong shape or value.
+        ValueError: a wrong shape or value, or the residual shares memory with x.
     """
     checks.require_input(x, 1)
     checks.require_sparse(x.numel(), elements_per_bit)
-    return library.kernels(x.device, reference_sparse).sparse_encode(x.contiguous(), elements_per_bit)
-
-
-def sparse_encode_with_feedback(
-    x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float = 1.0, beta: float = 1.0
-) -> Tensor:
-    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)), as `encode_with_feedback`.
-
-    Args:
-        residual: h, float32 [N], contiguous, on the device of x; updated. Left as it was where v is not finite.
-
-    The other arguments, the result and the errors are those of `sparse_encode`.
-    """
-    checks.require_input(x, 1)
-    checks.require_sparse(x.numel(), elements_per_bit)
-    checks.require_floats("residual", residual, x.numel(), x.device)
-    checks.require_coefficients(alpha, beta)
     x = x.contiguous()
-    checks.require_apart("residual", residual, x=x)
+    checks.require_feedback(residual, alpha, beta, x.numel(), x.device, x=x)
     library.note_written(residual)
-    return library.kernels(x.device, reference_sparse).sparse_encode_with_feedback(
-        x, residual, elements_per_bit, alpha, beta
-    )
+    kernels = library.kernels(x.device, reference_sparse)
+    return kernels.sparse_encode(x, elements_per_bit, residual, alpha, beta)
 
 
 def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
@@ -117,13 +110,7 @@ if library.IMPLEMENTATION == "extension":
     library.fake_writers("sparse_decode_add_")
 
     @torch.library.register_fake("mqgrad::sparse_encode")
-    def _(x: Tensor, elements_per_bit: int) -> Tensor:
-        return x.new_empty(
-            checks.sparse_layout(int(x.numel()), elements_per_bit).payload_bytes, dtype=torch.uint8
-        )
-
-    @torch.library.register_fake("mqgrad::sparse_encode_with_feedback")
-    def _(x: Tensor, residual: Tensor, elements_per_bit: int, alpha: float, beta: float) -> Tensor:
+    def _(x: Tensor, elements_per_bit: int, *_: Any) -> Tensor:
         return x.new_empty(
             checks.sparse_layout(int(x.numel()), elements_per_bit).payload_bytes, dtype=torch.uint8
         )

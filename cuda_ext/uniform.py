@@ -27,6 +27,9 @@ def encode(
     seed: int,
     bucket_ids: Tensor | None = None,
     *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
     out: Tensor | None = None,
 ) -> Tensor:
     """Quantize to `bits` bits an element and pack.
@@ -36,6 +39,9 @@ def encode(
     any machine and any number of threads (but for torch.set_flush_denormal, which is of one thread). A NaN or
     infinity makes its whole bucket decode to NaN.
 
+    With a residual h, which is what earlier payloads owe, v = x + alpha·h is encoded and the error kept in place,
+    h ← beta·h + (x − Q(v)): this is ECQ-SGD (Wu et al. 2018). alpha = beta = 1 is textbook error feedback.
+
     Args:
         x: [N], float32, float64, float16 or bfloat16, or scattered over tensors of these types; the mathematics is
             done in float32.
@@ -44,6 +50,10 @@ def encode(
         stochastic: round at random instead of to the nearest level.
         seed: any 64-bit integer, used by stochastic rounding only.
         bucket_ids: [B] int64 on the device of x: bucket k draws the random numbers of bucket_ids[k] instead of k's.
+        residual: h, float32 [N], contiguous, on the device of x; updated. In a bucket that is not finite it is left
+            as it was.
+        alpha: how much of the residual is sent along.
+        beta: how much of the residual is remembered.
         out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
@@ -53,79 +63,16 @@ def encode(
         TypeError: x is not a tensor of a supported type, or an argument is not of its type.
         ValueError: a wrong shape, device or value, or an argument that is written shares memory with another.
     """
-    x = scattered.readable(x)
-    checks.require_layout(x.numel(), bits, bucket_size)
-    checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
-    seed = checks.as_int64(seed)
-    if out is None and isinstance(x, Tensor):
-        return library.kernels(x.device, reference).encode(x, bits, bucket_size, stochastic, seed, bucket_ids)
-    return _encode_to(out, x, None, bits, bucket_size, stochastic, seed, 0.0, 0.0, bucket_ids)
-
-
-def encode_with_feedback(
-    x: Vector,
-    residual: Tensor,
-    bits: int,
-    bucket_size: int,
-    stochastic: bool,
-    seed: int,
-    alpha: float,
-    beta: float,
-    bucket_ids: Tensor | None = None,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Encode v = x + alpha·h and keep the error in place, h ← beta·h + (x − Q(v)).
-
-    This is ECQ-SGD (Wu et al. 2018): h is what earlier payloads owe. alpha = beta = 1 is textbook error feedback.
-    In a bucket that is not finite, h is left as it was.
-
-    Args:
-        residual: h, float32 [N], contiguous, on the device of x; updated.
-        alpha: how much of the residual is sent along.
-        beta: how much of the residual is remembered.
-
-    The other arguments, the result and the errors are those of `encode`.
-    """
-    x = scattered.readable(x)
-    checks.require_layout(x.numel(), bits, bucket_size)
-    checks.require_bucket_ids(bucket_ids, x.numel(), x.device, bucket_size)
-    checks.require_floats("residual", residual, x.numel(), x.device)
-    checks.require_coefficients(alpha, beta)
-    scattered.require_apart("residual", residual, x, bucket_ids=bucket_ids)
+    x, numel = scattered.readable(x), x.numel()
+    out = checks.payload_out(out, payload_bytes(numel, bits, bucket_size), x.device)
+    checks.require_bucket_ids(bucket_ids, numel, x.device, bucket_size)
+    beside = {"x": scattered.in_one(x), "bucket_ids": bucket_ids}
+    checks.require_feedback(residual, alpha, beta, numel, x.device, **beside)
+    checks.require_apart("out", out, **beside, residual=residual)
     settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
-    library.note_written(residual)
-    if out is None and isinstance(x, Tensor):
-        return library.kernels(x.device, reference).encode_with_feedback(x, residual, *settings)
-    return _encode_to(out, x, residual, *settings)
-
-
-def _encode_to(
-    out: Tensor | None,
-    x: Vector,
-    residual: Tensor | None,
-    bits: int,
-    bucket_size: int,
-    stochastic: bool,
-    seed: int,
-    alpha: float,
-    beta: float,
-    bucket_ids: Tensor | None,
-) -> Tensor:
-    """Encode to a payload that is given, or to a new one, what the op can read."""
-    out = checks.payload_out(out, payload_bytes(x.numel(), bits, bucket_size), x.device)
-    scattered.require_apart("out", out, x, residual=residual, bucket_ids=bucket_ids)
-    settings = (bits, bucket_size, stochastic, seed)
-    if library.has_kernels(x.device):
-        tensors, offsets = scattered.pieces(x)
-        library.note_written(out)
-        torch.ops.mqgrad.encode_into(
-            out, tensors, offsets, residual, x.numel(), *settings, alpha, beta, bucket_ids
-        )
-        return out
-    if residual is None:
-        return out.copy_(encode(x, *settings, bucket_ids))
-    return out.copy_(encode_with_feedback(x, residual, *settings, alpha, beta, bucket_ids))
+    library.note_written(out, residual)
+    library.kernels(x.device, reference).encode_into(out, *scattered.pieces(x), residual, numel, *settings)
+    return out
 
 
 def reduce_encode(
@@ -144,35 +91,26 @@ def reduce_encode(
 ) -> Tensor:
     """Encode the mean of W payloads of the same numel, bits and bucket_size, reading each once.
 
-    The bytes are those of `decode_add_` for every row in turn to float32 zeros, a division by W, and `encode`, or
-    `encode_with_feedback` if there is a residual; the sum itself is never written.
+    The bytes are those of `decode_add_` for every row in turn to float32 zeros, a division by W, and `encode`; the
+    sum itself is never written.
 
     Args:
         payloads: uint8 [W, payload_bytes(numel, bits, bucket_size)], W at least 1. Untrusted, as in `decode`.
-        residual: float32 [numel], contiguous, on the device of payloads; updated.
 
-    The other arguments, the result and the errors are those of `encode_with_feedback`.
+    The other arguments, the result and the errors are those of `encode`.
     """
     checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
     checks.require_bucket_ids(bucket_ids, numel, payloads.device, bucket_size)
     payloads = checks.rows_of(payloads)
-    if residual is not None:
-        checks.require_floats("residual", residual, numel, payloads.device)
-        checks.require_apart("residual", residual, payloads=payloads, bucket_ids=bucket_ids)
-    checks.require_coefficients(alpha, beta)
-    settings = (bits, bucket_size, stochastic, checks.as_int64(seed))
-    if library.has_kernels(payloads.device):
-        out = checks.payload_out(out, payloads.shape[1], payloads.device)
-        checks.require_apart("out", out, payloads=payloads, residual=residual, bucket_ids=bucket_ids)
-        library.note_written(out, residual)
-        torch.ops.mqgrad.reduce_encode_into(
-            out, payloads, residual, numel, *settings, alpha, beta, bucket_ids
-        )
-        return out
-    mean = reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
-    if residual is None:
-        return encode(mean, *settings, bucket_ids, out=out)
-    return encode_with_feedback(mean, residual, *settings, alpha, beta, bucket_ids, out=out)
+    out = checks.payload_out(out, payloads.shape[1], payloads.device)
+    beside = {"payloads": payloads, "bucket_ids": bucket_ids}
+    checks.require_feedback(residual, alpha, beta, numel, payloads.device, **beside)
+    checks.require_apart("out", out, **beside, residual=residual)
+    settings = (bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
+    library.note_written(out, residual)
+    kernels = library.kernels(payloads.device, reference)
+    kernels.reduce_encode_into(out, payloads, residual, numel, *settings)
+    return out
 
 
 def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
@@ -265,14 +203,6 @@ if library.IMPLEMENTATION == "extension":
     library.fake_writers(
         "encode_into", "reduce_encode_into", "decode_into", "decode_mean_into", "decode_add_"
     )
-
-    @torch.library.register_fake("mqgrad::encode")
-    def _(x: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
-        return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
-
-    @torch.library.register_fake("mqgrad::encode_with_feedback")
-    def _(x: Tensor, residual: Tensor, bits: int, bucket_size: int, *_: Any) -> Tensor:
-        return x.new_empty(checks.payload_bytes(x.numel(), bits, bucket_size), dtype=torch.uint8)
 
     @torch.library.register_fake("mqgrad::decode")
     def _(payload: Tensor, numel: int, *_: Any) -> Tensor:

@@ -11,10 +11,6 @@
 namespace mqgrad {
 namespace {
 
-Tensor new_payload(const Tensor& like, const Layout& layout) {
-  return torch::stable::new_empty(like, {layout.payload_bytes()}, ScalarType::Byte);
-}
-
 void run_encode(const EncodeArguments& arguments, const Tensor& payload) {
   const Layout& layout = arguments.layout;
   check_payload(payload, layout.payload_bytes());
@@ -37,21 +33,6 @@ void encode_into(const Tensor& payload, const Tensors& tensors, const Offsets& o
               checked_ids(bucket_ids, layout.buckets(), x, residual), checked_residual(residual, numel, payload, tensors),
               alpha, beta},
              payload);
-}
-
-Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
-                            bool stochastic, int64_t seed, double alpha, double beta,
-                            const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, {x}, {0}, residual, x.numel(), bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
-  return payload;
-}
-
-Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
-              const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, checked_layout(x.numel(), bits, bucket_size));
-  encode_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
-  return payload;
 }
 
 void reduce_encode_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
@@ -131,8 +112,6 @@ Tensor decode_minmax(const Tensor& payload, int64_t rows, int64_t columns, int64
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
-  m.impl("encode", TORCH_BOX(&encode));
-  m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
   m.impl("encode_into", TORCH_BOX(&encode_into));
   m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));

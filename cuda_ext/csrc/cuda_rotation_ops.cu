@@ -41,14 +41,6 @@ void encode_rotated_into(const Tensor& payload, const Tensors& tensors, const Of
              payload);
 }
 
-Tensor encode_rotated(const Tensor& x, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed) {
-  check_input(x, 1);
-  const RotationLayout layout = checked_rotation_layout(x.numel(), bits, bucket_size);
-  const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-  encode_rotated_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, unbiased, seed, 0, 0);
-  return payload;
-}
-
 void reduce_encode_rotated_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
                                 int64_t numel, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed,
                                 double alpha, double beta) {
@@ -108,7 +100,6 @@ void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
-  m.impl("encode_rotated", TORCH_BOX(&encode_rotated));
   m.impl("encode_rotated_into", TORCH_BOX(&encode_rotated_into));
   m.impl("reduce_encode_rotated_into", TORCH_BOX(&reduce_encode_rotated_into));
   m.impl("decode_rotated", TORCH_BOX(&decode_rotated));

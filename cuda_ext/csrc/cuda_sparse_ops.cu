@@ -33,7 +33,6 @@ struct Cuda {
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
   m.impl("sparse_encode", TORCH_BOX(&SparseOps<Cuda>::encode));
-  m.impl("sparse_encode_with_feedback", TORCH_BOX(&SparseOps<Cuda>::encode_with_feedback));
   m.impl("sparse_decode", TORCH_BOX(&SparseOps<Cuda>::decode));
   m.impl("sparse_decode_add_", TORCH_BOX(&SparseOps<Cuda>::decode_add_));
 }

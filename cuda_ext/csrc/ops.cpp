@@ -61,26 +61,6 @@ void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets
              read_from(x, offsets), payload);
 }
 
-Tensor new_payload(const Tensor& x, int64_t bits, int64_t bucket_size) {
-  check_input(x, 1);
-  return torch::stable::new_empty(x, {checked_layout(x.numel(), bits, bucket_size).payload_bytes()}, ScalarType::Byte);
-}
-
-Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t bits, int64_t bucket_size,
-                            bool stochastic, int64_t seed, double alpha, double beta,
-                            const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, bits, bucket_size);
-  encode_into(payload, {x}, {0}, residual, x.numel(), bits, bucket_size, stochastic, seed, alpha, beta, bucket_ids);
-  return payload;
-}
-
-Tensor encode(const Tensor& x, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed,
-              const std::optional<Tensor>& bucket_ids) {
-  const Tensor payload = new_payload(x, bits, bucket_size);
-  encode_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, stochastic, seed, 0, 0, bucket_ids);
-  return payload;
-}
-
 void reduce_encode_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
                         int64_t numel, int64_t bits, int64_t bucket_size, bool stochastic, int64_t seed, double alpha,
                         double beta, const std::optional<Tensor>& bucket_ids) {
@@ -190,11 +170,6 @@ Tensor decode_minmax(const Tensor& payload, int64_t rows, int64_t columns, int64
 
 STABLE_TORCH_LIBRARY(mqgrad, m) {
   m.def(
-      "encode(Tensor x, int bits, int bucket_size, bool stochastic, int seed, Tensor? bucket_ids=None) -> Tensor");
-  m.def(
-      "encode_with_feedback(Tensor x, Tensor(a!) residual, int bits, int bucket_size, bool stochastic, int seed, "
-      "float alpha, float beta, Tensor? bucket_ids=None) -> Tensor");
-  m.def(
       "encode_into(Tensor(a!) payload, Tensor[] x, int[] offsets, Tensor(b!)? residual, int numel, int bits, "
       "int bucket_size, bool stochastic, int seed, float alpha, float beta, Tensor? bucket_ids=None) -> ()");
   m.def(
@@ -210,8 +185,6 @@ STABLE_TORCH_LIBRARY(mqgrad, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
-  m.impl("encode", TORCH_BOX(&encode));
-  m.impl("encode_with_feedback", TORCH_BOX(&encode_with_feedback));
   m.impl("encode_into", TORCH_BOX(&encode_into));
   m.impl("reduce_encode_into", TORCH_BOX(&reduce_encode_into));
   m.impl("decode", TORCH_BOX(&decode));

@@ -44,14 +44,6 @@ void encode_rotated_into(const Tensor& payload, const Tensors& x, const Offsets&
   });
 }
 
-Tensor encode_rotated(const Tensor& x, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed) {
-  check_input(x, 1);
-  const RotationLayout layout = checked_rotation_layout(x.numel(), bits, bucket_size);
-  const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-  encode_rotated_into(payload, {x}, {0}, std::nullopt, x.numel(), bits, bucket_size, unbiased, seed, 0, 0);
-  return payload;
-}
-
 void reduce_encode_rotated_into(const Tensor& payload, const Tensor& payloads, const std::optional<Tensor>& residual,
                                 int64_t numel, int64_t bits, int64_t bucket_size, bool unbiased, int64_t seed,
                                 double alpha, double beta) {
@@ -116,7 +108,6 @@ void decode_rotated_add_(const Tensor& accumulator, const Tensor& payload, int64
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
-  m.def("encode_rotated(Tensor x, int bits, int bucket_size, bool unbiased, int seed) -> Tensor");
   m.def(
       "encode_rotated_into(Tensor(a!) payload, Tensor[] x, int[] offsets, Tensor(b!)? residual, int numel, int bits, "
       "int bucket_size, bool unbiased, int seed, float alpha, float beta) -> ()");
@@ -133,7 +124,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
-  m.impl("encode_rotated", TORCH_BOX(&encode_rotated));
   m.impl("encode_rotated_into", TORCH_BOX(&encode_rotated_into));
   m.impl("reduce_encode_rotated_into", TORCH_BOX(&reduce_encode_rotated_into));
   m.impl("decode_rotated", TORCH_BOX(&decode_rotated));

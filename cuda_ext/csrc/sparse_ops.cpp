@@ -20,9 +20,8 @@ struct Cpu {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
-  m.def("sparse_encode(Tensor x, int elements_per_bit) -> Tensor");
   m.def(
-      "sparse_encode_with_feedback(Tensor x, Tensor(a!) residual, int elements_per_bit, float alpha, float beta) -> "
+      "sparse_encode(Tensor x, int elements_per_bit, Tensor(a!)? residual=None, float alpha=1, float beta=1) -> "
       "Tensor");
   m.def("sparse_decode(Tensor payload, int numel, int elements_per_bit) -> Tensor");
   m.def("sparse_decode_add_(Tensor(a!) accumulator, Tensor payload, int elements_per_bit) -> ()");
@@ -30,7 +29,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("sparse_encode", TORCH_BOX(&SparseOps<Cpu>::encode));
-  m.impl("sparse_encode_with_feedback", TORCH_BOX(&SparseOps<Cpu>::encode_with_feedback));
   m.impl("sparse_decode", TORCH_BOX(&SparseOps<Cpu>::decode));
   m.impl("sparse_decode_add_", TORCH_BOX(&SparseOps<Cpu>::decode_add_));
 }

@@ -19,16 +19,14 @@ inline SparseLayout checked_sparse_layout(int64_t numel, int64_t elements_per_bi
 // right sizes.
 template <typename Device>
 struct SparseOps {
-  static Tensor encode(const Tensor& x, int64_t elements_per_bit) {
+  static Tensor encode(const Tensor& x, int64_t elements_per_bit, const std::optional<Tensor>& residual, double alpha,
+                       double beta) {
     check_input(x, 1);
-    return run_encode(x, elements_per_bit, nullptr, 0, 0);
-  }
-
-  static Tensor encode_with_feedback(const Tensor& x, const Tensor& residual, int64_t elements_per_bit, double alpha,
-                                     double beta) {
-    check_input(x, 1);
-    check_floats(residual, x.numel(), x, "residual");
-    return run_encode(x, elements_per_bit, static_cast<float*>(residual.mutable_data_ptr()), alpha, beta);
+    const SparseLayout layout = checked_sparse_layout(x.numel(), elements_per_bit);
+    float* owed = checked_residual(residual, x.numel(), x);
+    const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
+    Device::encode({x.const_data_ptr(), x.scalar_type(), layout, owed, alpha, beta}, payload);
+    return payload;
   }
 
   static Tensor decode(const Tensor& payload, int64_t numel, int64_t elements_per_bit) {
@@ -44,13 +42,6 @@ struct SparseOps {
   }
 
  private:
-  static Tensor run_encode(const Tensor& x, int64_t elements_per_bit, float* residual, double alpha, double beta) {
-    const SparseLayout layout = checked_sparse_layout(x.numel(), elements_per_bit);
-    const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-    Device::encode({x.const_data_ptr(), x.scalar_type(), layout, residual, alpha, beta}, payload);
-    return payload;
-  }
-
   static void add_to(const Tensor& out, const Tensor& payload, int64_t elements_per_bit) {
     const SparseLayout layout = checked_sparse_layout(out.numel(), elements_per_bit);
     check_payload(payload, layout.payload_bytes());

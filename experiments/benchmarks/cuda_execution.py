@@ -38,7 +38,7 @@ def _uniform_mean(x: Tensor, bucket_size: int = 512) -> Tensor:
         cuda_ext.payload_bytes(numel, 3, bucket_size) + 1, dtype=torch.uint8, device=x.device
     )
     residual = torch.zeros_like(x)
-    cuda_ext.encode_with_feedback(x, residual, *settings, 1.0, 1.0, ids, out=memory[1:])
+    cuda_ext.encode(x, *settings, ids, residual=residual, out=memory[1:])
     mean = cuda_ext.reduce_encode(memory[1:].repeat(3, 1), numel, *settings, ids, residual=residual)
     cuda_ext.decode_mean_into(residual, mean.repeat(2, 1), 3, bucket_size)
     return residual
@@ -46,7 +46,7 @@ def _uniform_mean(x: Tensor, bucket_size: int = 512) -> Tensor:
 
 def _rotated_mean(x: Tensor) -> Tensor:
     settings, residual = (2, 512, True, 1), torch.zeros_like(x)
-    payload = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0)
+    payload = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7)
     mean = cuda_ext.reduce_encode_rotated(payload.repeat(3, 1), x.numel(), *settings, residual=residual)
     cuda_ext.decode_rotated_mean_into(residual, mean.repeat(2, 1), 2, 512)
     return residual
@@ -54,7 +54,7 @@ def _rotated_mean(x: Tensor) -> Tensor:
 
 def _bfloat16_mean(x: Tensor) -> Tensor:
     residual = torch.zeros_like(x)
-    payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+    payload = cuda_ext.encode_bfloat16(x, residual=residual)
     mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(3, 1), x.numel(), residual=residual)
     cuda_ext.decode_bfloat16_mean_into(residual, mean.repeat(2, 1))
     return residual

@@ -74,7 +74,7 @@ def uniform(x: Tensor, bits: int) -> list[Timed]:
         Timed(
             "encode, feedback",
             12 * numel + coded,
-            lambda: cuda_ext.encode_with_feedback(x, residual, *nearest, 1.0, 1.0),
+            lambda: cuda_ext.encode(x, *nearest, residual=residual),
         ),
         Timed("decode", 4 * numel + coded, lambda: cuda_ext.decode(payload, numel, bits, BUCKET_SIZE)),
         Timed(
@@ -104,7 +104,7 @@ def rotated(x: Tensor, bits: int) -> list[Timed]:
         Timed(
             "rotated encode, feedback",
             12 * numel + coded,
-            lambda: cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0),
+            lambda: cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7),
         ),
         Timed(
             "rotated decode",
@@ -128,7 +128,7 @@ def sparse(x: Tensor, elements_per_bit: int) -> list[Timed]:
         Timed(
             "sparse encode, feedback",
             3 * x.nbytes + coded,
-            lambda: cuda_ext.sparse_encode_with_feedback(x, residual, elements_per_bit),
+            lambda: cuda_ext.sparse_encode(x, elements_per_bit, residual=residual),
         ),
         Timed(
             "sparse decode",
@@ -147,7 +147,7 @@ def bfloat16(x: Tensor) -> list[Timed]:
         Timed(
             "bfloat16 encode, feedback",
             12 * numel + coded,
-            lambda: cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0),
+            lambda: cuda_ext.encode_bfloat16(x, residual=residual),
         ),
         Timed("bfloat16 decode", 4 * numel + coded, lambda: cuda_ext.decode_bfloat16(payload, numel)),
         Timed(

@@ -60,38 +60,17 @@ class Codec(VectorCodec):
                 stream, so that randomness follows a bucket wherever it lies in ``x``.
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
-        check_width(bits)
-        if feedback is not None:
-            return self._encode_with_feedback(x, bits, seed, bucket_ids, feedback, out)
-        if bits < 1:
-            return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits)), out)
-        if bits == 16:
-            return cuda_ext.encode_bfloat16(x, out=out)
-        if bits == 32:
-            return placed(_floats_of(x).view(torch.uint8), out)
-        stochastic = self.rounding == "stochastic"
-        return cuda_ext.encode(x, int(bits), self.bucket_size, stochastic, seed, bucket_ids, out=out)
-
-    def _encode_with_feedback(
-        self,
-        x: Vector,
-        bits: Width,
-        seed: int,
-        bucket_ids: torch.Tensor | None,
-        feedback: Feedback,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
-        residual, alpha, beta = feedback
-        if bits < 1:
-            elements = _elements_per_bit(bits)
-            payload = cuda_ext.sparse_encode_with_feedback(whole(x), residual, elements, alpha, beta)
-            return placed(payload, out)
+        through = {} if feedback is None else feedback._asdict()
+        if check_width(bits) < 1:
+            return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits), **through), out)
         if bits < 16:
             grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
-            return cuda_ext.encode_with_feedback(x, residual, *grid, seed, alpha, beta, bucket_ids, out=out)
+            return cuda_ext.encode(x, *grid, seed, bucket_ids, **through, out=out)
         if bits == 16:
-            return cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta, out=out)
-        return placed(_send_floats(_floats_of(x), feedback), out)
+            return cuda_ext.encode_bfloat16(x, **through, out=out)
+        values = _floats_of(x)
+        sent = values if feedback is None else _with_feedback(values, feedback)
+        return placed(sent.view(torch.uint8), out)
 
     def repeats_padding(self, bits: Width) -> bool:
         """At 1 bit, which has no zero: it would be noise as large as the scale, or, to nearest, move the scale."""
@@ -176,14 +155,14 @@ def _floats_of(x: Vector) -> torch.Tensor:
     return whole(readable(x)).detach().float()
 
 
-def _send_floats(x: torch.Tensor, feedback: Feedback) -> torch.Tensor:
-    """With feedback at 32 bits, where all that is owed is what the sum rounds off."""
+def _with_feedback(x: torch.Tensor, feedback: Feedback) -> torch.Tensor:
+    """What is sent at 32 bits, where all that is owed after it is what the sum rounds off."""
     residual, alpha, beta = feedback
     checks.require_floats("residual", residual, x.numel(), x.device)
     sent = torch.add(x, residual, alpha=alpha)
     owed = torch.sub(x, sent).add_(residual, alpha=beta)
     residual.copy_(torch.where(owed.isfinite(), owed, residual))
-    return sent.view(torch.uint8)
+    return sent
 
 
 def _floats(payload: torch.Tensor, numel: int) -> torch.Tensor:

@@ -51,10 +51,8 @@ class RotationCodec(VectorCodec):
     ) -> torch.Tensor:
         """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
         code = (int(bits), self.bucket_size, self.unbiased, seed)
-        if feedback is None:
-            return cuda_ext.encode_rotated(x, *code, out=out)
-        residual, *gains = feedback
-        return cuda_ext.encode_rotated_with_feedback(x, residual, *code, *gains, out=out)
+        through = {} if feedback is None else feedback._asdict()
+        return cuda_ext.encode_rotated(x, *code, **through, out=out)
 
     def encode_mean(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference_bfloat16 as reference
+from mqgrad.cuda_ext.reference import mean_of
 
 BYTES = torch.zeros(8, dtype=torch.uint8)
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -31,12 +32,12 @@ def test_parity_at_any_length(numel: int) -> None:
         (gradient(numel), gradient(numel, 1) * 1e-3),
     ]:
         payload = cuda_ext.encode_bfloat16(x)
-        assert_same(payload, reference.encode_bfloat16(x, None, 0, 0))
+        assert_same(payload, reference.encode_bfloat16(x))
         assert_same(cuda_ext.decode_bfloat16(payload, numel), reference.decode_bfloat16(payload, numel))
         ours, expected = owed.clone(), owed.clone()
         for alpha, beta in [(1.0, 1.0), (0.3, 0.9)]:
-            sent = cuda_ext.encode_bfloat16_with_feedback(x, ours, alpha, beta)
-            assert_same(sent, reference.encode_bfloat16(x, expected, alpha, beta))
+            sent = cuda_ext.encode_bfloat16(x, residual=ours, alpha=alpha, beta=beta)
+            assert_same(sent, reference.encode_bfloat16(x, residual=expected, alpha=alpha, beta=beta))
             assert_same(ours, expected)
         cuda_ext.decode_bfloat16_add_(ours, payload)
         reference.decode_bfloat16_add_(expected, payload)
@@ -51,11 +52,11 @@ def test_mean_of_payloads(world_size: int, numel: int) -> None:
     if numel:
         x[0, numel // 2], x[-1, 0] = torch.inf, torch.nan
     payloads = torch.stack([cuda_ext.encode_bfloat16(row) for row in x])
-    expected = reference.reduce_encode_bfloat16(payloads, None, numel, 1, 1)
-    assert_same(cuda_ext.reduce_encode_bfloat16(payloads, numel), expected)
+    mean = mean_of(payloads, numel, reference.decode_bfloat16_add_)
+    assert_same(cuda_ext.reduce_encode_bfloat16(payloads, numel), reference.encode_bfloat16(mean))
     ours, owed = gradient(numel, 1), gradient(numel, 1)
     payload = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=ours, alpha=0.5, beta=0.9)
-    assert_same(payload, reference.reduce_encode_bfloat16(payloads, owed, numel, 0.5, 0.9))
+    assert_same(payload, reference.encode_bfloat16(mean, residual=owed, alpha=0.5, beta=0.9))
     assert_same(ours, owed)
 
 
@@ -63,8 +64,8 @@ def test_mean_of_payloads(world_size: int, numel: int) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_types_of_gradients(dtype: torch.dtype) -> None:
     x, ours, expected = gradient(5000).to(dtype), torch.zeros(5000), torch.zeros(5000)
-    payload = cuda_ext.encode_bfloat16_with_feedback(x, ours, 1.0, 1.0)
-    assert_same(payload, reference.encode_bfloat16(x, expected, 1.0, 1.0))
+    payload = cuda_ext.encode_bfloat16(x, residual=ours)
+    assert_same(payload, reference.encode_bfloat16(x, residual=expected))
     assert_same(ours, expected)
 
 
@@ -74,7 +75,7 @@ def test_slices_at_any_alignment(offset: int) -> None:
     numel = 300
     x, owed = gradient(numel + 16)[offset : offset + numel], torch.full((numel + 16,), 7.0)
     residual = owed[offset : offset + numel].zero_()
-    payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+    payload = cuda_ext.encode_bfloat16(x, residual=residual)
     message = torch.full((2 * numel + 16,), 77, dtype=torch.uint8)
     message[offset : offset + 2 * numel] = payload
     flat = torch.full((numel + 16,), 7.0)
@@ -95,7 +96,7 @@ def test_bytes_do_not_depend_on_threads() -> None:
     def run(threads: int) -> list[Tensor]:
         torch.set_num_threads(threads)
         residual = owed.clone()
-        payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+        payload = cuda_ext.encode_bfloat16(x, residual=residual)
         mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(2, 1), len(x))
         return [payload, residual, mean, cuda_ext.decode_bfloat16(payload, len(x))]
 
@@ -111,7 +112,7 @@ def test_bytes_do_not_depend_on_threads() -> None:
 @given(st.floats(width=32), st.floats(width=32))
 def test_what_is_not_finite_leaves_its_residual(value: float, owed: float) -> None:
     x, residual = torch.tensor([value]), torch.tensor([owed])
-    payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+    payload = cuda_ext.encode_bfloat16(x, residual=residual)
     sent = cuda_ext.decode_bfloat16(payload, 1)
     assert_same(sent, (x + owed).bfloat16().float())
     kept = owed + (x - sent)
@@ -163,6 +164,6 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(TypeError, match=r"torch\.int64"):
         cuda_ext.encode_bfloat16(x.long())
     with pytest.raises(ValueError, match=r"residual must have shape \(4,\), got \(3,\)"):
-        cuda_ext.encode_bfloat16_with_feedback(x, torch.zeros(3), 1.0, 1.0)
+        cuda_ext.encode_bfloat16(x, residual=torch.zeros(3))
     with pytest.raises(ValueError, match="alpha and beta must be finite, got inf"):
-        cuda_ext.encode_bfloat16_with_feedback(x, torch.zeros(4), math.inf, 1.0)
+        cuda_ext.encode_bfloat16(x, residual=torch.zeros(4), alpha=math.inf)

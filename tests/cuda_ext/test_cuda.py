@@ -90,9 +90,9 @@ def test_encode_with_feedback(bits: int, stochastic: bool) -> None:
         residual = torch.full((numel,), 0.01)
         on_gpu = residual.cuda()
         for step in range(3):
-            arguments = (bits, bucket_size, stochastic, step, alpha, beta)
-            expected = cuda_ext.encode_with_feedback(x, residual, *arguments)
-            assert_same(cuda_ext.encode_with_feedback(x.cuda(), on_gpu, *arguments), expected)
+            settings, gains = (bits, bucket_size, stochastic, step), {"alpha": alpha, "beta": beta}
+            expected = cuda_ext.encode(x, *settings, residual=residual, **gains)
+            assert_same(cuda_ext.encode(x.cuda(), *settings, residual=on_gpu, **gains), expected)
             assert_same(on_gpu, residual)
 
 
@@ -158,7 +158,7 @@ def test_nothing_waits_for_the_gpu(bucket_size: int) -> None:
     x, residual = gradient(5000).cuda(), torch.zeros(5000).cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        payload = cuda_ext.encode_with_feedback(x, residual, 3, bucket_size, False, 1, 1.0, 1.0)
+        payload = cuda_ext.encode(x, 3, bucket_size, False, 1, residual=residual)
         cuda_ext.decode_add_(residual, payload, 3, bucket_size)
         payloads = payload.repeat(3, 1)
         cuda_ext.reduce_encode(payloads, 5000, 3, bucket_size, True, 1, residual=residual)

@@ -44,8 +44,8 @@ def test_encode_with_feedback(make: Callable[[int, int], Tensor], dtype: torch.d
         x, residual = make(numel, 0).to(dtype), make(numel, 1)
         on_gpu = residual.cuda()
         for _ in range(2):
-            expected = cuda_ext.encode_bfloat16_with_feedback(x, residual, alpha, beta)
-            assert_same(cuda_ext.encode_bfloat16_with_feedback(x.cuda(), on_gpu, alpha, beta), expected)
+            expected = cuda_ext.encode_bfloat16(x, residual=residual, alpha=alpha, beta=beta)
+            assert_same(cuda_ext.encode_bfloat16(x.cuda(), residual=on_gpu, alpha=alpha, beta=beta), expected)
             assert_same(on_gpu, residual)
 
 
@@ -90,7 +90,7 @@ def test_nothing_waits_and_a_graph_can_capture_it() -> None:
     x, residual = torch.zeros(numel).cuda(), torch.zeros(numel).cuda()
 
     def round_trip(x: Tensor, residual: Tensor) -> list[Tensor]:
-        payload = cuda_ext.encode_bfloat16_with_feedback(x, residual, 1.0, 1.0)
+        payload = cuda_ext.encode_bfloat16(x, residual=residual)
         mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(3, 1), numel)
         decoded = cuda_ext.decode_bfloat16(mean, numel)
         cuda_ext.decode_bfloat16_add_(decoded, payload)

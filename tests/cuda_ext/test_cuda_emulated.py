@@ -87,7 +87,9 @@ def test_encode_with_feedback(kernels: ctypes.CDLL, bits: int, stochastic: bool)
         payload = encode(kernels, x, bits, bucket_size, stochastic, 2**63 + 1, ours, alpha, beta)
         assert_same(
             payload,
-            cuda_ext.encode_with_feedback(x, expected, bits, bucket_size, stochastic, 2**63 + 1, alpha, beta),
+            cuda_ext.encode(
+                x, bits, bucket_size, stochastic, 2**63 + 1, residual=expected, alpha=alpha, beta=beta
+            ),
         )
         assert_same(ours, expected)
 

@@ -79,7 +79,8 @@ def test_encode_with_feedback(
     with guarded(numel, shift=shift) as ours:
         ours.copy_(owed)
         payload = encode(kernels, x, ours, *coefficients)
-    assert_same(payload, cuda_ext.encode_bfloat16_with_feedback(x, expected, *coefficients))
+    alpha, beta = coefficients
+    assert_same(payload, cuda_ext.encode_bfloat16(x, residual=expected, alpha=alpha, beta=beta))
     assert_same(ours, expected)
 
 

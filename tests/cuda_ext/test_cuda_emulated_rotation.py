@@ -139,8 +139,9 @@ def test_encode_with_feedback_and_keep_the_error(kernels: ctypes.CDLL, bits: int
         with guarded(numel, shift=1) as kept:
             residual = kept.copy_(heavy_tailed(numel).nan_to_num(posinf=2.0)).clone()
             ours = encode(kernels, x, bits, 512, bits % 2 == 0, 3, kept, 0.7, 0.9)
-            settings = (bits, 512, bits % 2 == 0, 3, 0.7, 0.9)
-            assert_same(ours, cuda_ext.encode_rotated_with_feedback(x, residual, *settings))
+            settings = (bits, 512, bits % 2 == 0, 3)
+            expected = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7, beta=0.9)
+            assert_same(ours, expected)
             assert_same(kept, residual)
 
 

@@ -73,7 +73,7 @@ def test_encode_with_feedback(kernels: ctypes.CDLL, width: int) -> None:
         ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
         for _ in range(2):
             payload = encode(kernels, x, width, ours, alpha, beta)
-            assert_same(payload, cuda_ext.sparse_encode_with_feedback(x, expected, width, alpha, beta))
+            assert_same(payload, cuda_ext.sparse_encode(x, width, residual=expected, alpha=alpha, beta=beta))
             assert_same(ours, expected)
 
 
@@ -97,7 +97,7 @@ def test_special_vectors(kernels: ctypes.CDLL, name: str) -> None:
     for width in (1, 8, 64):
         ours, expected = torch.zeros(x.numel()), torch.zeros(x.numel())
         payload = encode(kernels, x, width, ours)
-        assert_same(payload, cuda_ext.sparse_encode_with_feedback(x, expected, width))
+        assert_same(payload, cuda_ext.sparse_encode(x, width, residual=expected))
         assert_same(ours, expected)
         assert_decodes_alike(kernels, payload, x.numel(), width)
 

@@ -64,7 +64,7 @@ def test_feedback_and_reduction(bits: int) -> None:
     def run(device: str) -> list[Tensor]:
         x, residual = heavy_tailed(9000).to(device), torch.full((9000,), 0.01, device=device)
         out = torch.empty(9000, device=device)
-        payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 512, True, 5, 0.7, 0.9)
+        payload = cuda_ext.encode_rotated(x, bits, 512, True, 5, residual=residual, alpha=0.7, beta=0.9)
         cuda_ext.decode_rotated_into(out, payload, bits, 512)
         payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6), payload])
         reduced = cuda_ext.reduce_encode_rotated(payloads, 9000, bits, 512, True, 7, residual=residual)

@@ -49,8 +49,10 @@ def test_encode_with_feedback(width: int) -> None:
         x, residual = heavy_tailed(numel, seed=width), torch.full((numel,), 0.01)
         on_gpu = residual.cuda()
         for _ in range(2):
-            expected = cuda_ext.sparse_encode_with_feedback(x, residual, width, alpha, beta)
-            assert_same(cuda_ext.sparse_encode_with_feedback(x.cuda(), on_gpu, width, alpha, beta), expected)
+            expected = cuda_ext.sparse_encode(x, width, residual=residual, alpha=alpha, beta=beta)
+            assert_same(
+                cuda_ext.sparse_encode(x.cuda(), width, residual=on_gpu, alpha=alpha, beta=beta), expected
+            )
             assert_same(on_gpu, residual)
 
 
@@ -59,8 +61,8 @@ def test_zeros_and_what_is_not_finite(bad: float) -> None:
     x, residual = torch.zeros(9001), torch.ones(9001)
     x[77] = bad
     on_gpu = residual.cuda()
-    expected = cuda_ext.sparse_encode_with_feedback(x, residual, 16)
-    payload = cuda_ext.sparse_encode_with_feedback(x.cuda(), on_gpu, 16)
+    expected = cuda_ext.sparse_encode(x, 16, residual=residual)
+    payload = cuda_ext.sparse_encode(x.cuda(), 16, residual=on_gpu)
     assert_same(payload, expected)
     assert_same(on_gpu, residual)
     assert_same(cuda_ext.sparse_decode(payload, 9001, 16), cuda_ext.sparse_decode(expected, 9001, 16))
@@ -83,7 +85,7 @@ def test_nothing_waits_and_a_graph_can_capture_it() -> None:
     x, residual = torch.zeros(numel).cuda(), torch.zeros(numel).cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        cuda_ext.sparse_decode(cuda_ext.sparse_encode_with_feedback(x, residual, 8), numel, 8)
+        cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, 8, residual=residual), numel, 8)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     graph = torch.cuda.CUDAGraph()

@@ -23,7 +23,7 @@ def test_one_step_is_the_formula(bits: int, stochastic: bool) -> None:
     expected_payload = cuda_ext.encode(x + alpha * residual, bits, 128, stochastic, 4)
     sent = cuda_ext.decode(expected_payload, len(x), bits, 128)
     owed, error = beta * residual.double(), x.double() - sent.double()
-    payload = cuda_ext.encode_with_feedback(x, residual, bits, 128, stochastic, 4, alpha, beta)
+    payload = cuda_ext.encode(x, bits, 128, stochastic, 4, residual=residual, alpha=alpha, beta=beta)
     assert torch.equal(payload, expected_payload)
     # Half an ulp each of beta, the product, the difference and the sum.
     bound = 2**-24 * (2 * owed.abs() + error.abs() + (owed + error).abs())
@@ -36,7 +36,7 @@ def test_sent_plus_owed_is_what_came_in(bits: int) -> None:
     residual = torch.zeros(1000)
     sent = torch.zeros(1000, dtype=torch.float64)
     for step, x in enumerate(gradients(steps)):
-        payload = cuda_ext.encode_with_feedback(x, residual, bits, 128, False, step, 1.0, 1.0)
+        payload = cuda_ext.encode(x, bits, 128, False, step, residual=residual)
         sent += cuda_ext.decode(payload, 1000, bits, 128)
     came_in = gradients(steps).double().sum(0)
     owed_ulp = float(residual.abs().max()) * 2**-23
@@ -48,7 +48,7 @@ def test_feedback_on_nearest_rounding_stays_bounded(bits: int) -> None:
     residual = torch.zeros(1000)
     norms = []
     for step, x in enumerate(gradients(300)):
-        cuda_ext.encode_with_feedback(x, residual, bits, 128, False, step, 1.0, 1.0)
+        cuda_ext.encode(x, bits, 128, False, step, residual=residual)
         norms.append(float(residual.norm()))
     assert max(norms[150:]) < 1.2 * max(norms[:150])
 
@@ -57,10 +57,8 @@ def test_feedback_on_nearest_rounding_stays_bounded(bits: int) -> None:
 def test_a_residual_is_float32_whatever_the_gradient_is(dtype: torch.dtype) -> None:
     x = gradients(1)[0].to(dtype)
     ours, expected = torch.ones(1000), torch.ones(1000)
-    payload = cuda_ext.encode_with_feedback(x, ours, 2, 128, False, 0, 1.0, 1.0)
-    assert torch.equal(
-        payload, cuda_ext.encode_with_feedback(x.float(), expected, 2, 128, False, 0, 1.0, 1.0)
-    )
+    payload = cuda_ext.encode(x, 2, 128, False, 0, residual=ours)
+    assert torch.equal(payload, cuda_ext.encode(x.float(), 2, 128, False, 0, residual=expected))
     assert torch.equal(ours, expected)
 
 
@@ -70,7 +68,7 @@ def test_a_non_finite_bucket_keeps_its_residual(bad: float, bad_residual: bool) 
     x, residual = gradients(2, 24).unbind()
     (residual if bad_residual else x)[9] = bad
     before = residual.clone()
-    payload = cuda_ext.encode_with_feedback(x, residual, 4, 8, False, 0, 1.0, 1.0)
+    payload = cuda_ext.encode(x, 4, 8, False, 0, residual=residual)
     assert bool(cuda_ext.decode(payload, 24, 4, 8)[8:16].isnan().all())
     torch.testing.assert_close(residual[8:16], before[8:16], rtol=0, atol=0, equal_nan=True)
     assert not torch.equal(residual[:8], before[:8])
@@ -98,8 +96,6 @@ def test_a_residual_stays_out_of_the_graph(bits: float) -> None:
 
 def test_what_is_written_must_be_what_it_looks_like() -> None:
     with pytest.raises(ValueError, match=r"residual .* must not be a negated view"):
-        cuda_ext.encode_with_feedback(
-            torch.ones(64), torch._neg_view(torch.zeros(64)), 4, 64, False, 0, 1.0, 1.0
-        )
+        cuda_ext.encode(torch.ones(64), 4, 64, False, 0, residual=torch._neg_view(torch.zeros(64)))
     with pytest.raises(ValueError, match=r"alpha and beta must be finite, got 1e\+39"):
-        cuda_ext.encode_with_feedback(torch.ones(64), torch.zeros(64), 4, 64, False, 0, 1e39, 1.0)
+        cuda_ext.encode(torch.ones(64), 4, 64, False, 0, residual=torch.zeros(64), alpha=1e39)

@@ -32,7 +32,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rotated_codes_and_their_means() -> None:
     x, residual, settings = torch.randn(1000), torch.zeros(1000), (2, 512, True, 1)
     with NoWaiting():
-        payload = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0)
+        payload = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7)
         payloads = payload.repeat(3, 1)
         cuda_ext.reduce_encode_rotated(payloads, 1000, *settings, residual=residual)
         cuda_ext.decode_rotated_mean_into(residual, payloads, 2, 512)

@@ -16,8 +16,6 @@ from mqgrad.cuda_ext import reference
 
 OUT = torch.empty_like(PAYLOAD)
 CALLS: dict[str, tuple[Any, ...]] = {
-    "encode": (X, 3, 16, True, 1, IDS),
-    "encode_with_feedback": (X, torch.zeros(40), 3, 16, False, 1, 1.0, 0.5, None),
     "encode_into": (torch.empty_like(PAYLOAD), [X], [0], torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
     "reduce_encode_into": (OUT, PAYLOAD.repeat(3, 1), torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
     "decode": (PAYLOAD, 40, 3, 16),
@@ -40,7 +38,7 @@ def test_opcheck(name: str) -> None:
 @needs_extension
 def test_compiled_code_calls_the_ops() -> None:
     def step(x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        payload = cuda_ext.encode_with_feedback(x, residual, 3, 16, True, 1, 1.0, 1.0)
+        payload = cuda_ext.encode(x, 3, 16, True, 1, residual=residual)
         return 2 * cuda_ext.decode(payload, x.numel(), 3, 16)
 
     ours, expected = torch.zeros(40), torch.zeros(40)
@@ -80,21 +78,23 @@ LONGS = torch.zeros(20, dtype=torch.int64)
         ),
         ("decode", (PAYLOAD[:4], (2**64 + 4) // 5, 8, 1)),
         ("decode_minmax", (PAYLOAD[:0], 2**32, 2**32, 3)),  # modulo 2^64, that is an empty matrix
-        ("encode", (X, 9, 16, False, 0)),
-        ("encode", (X, 3, 0, False, 0)),
-        ("encode", (X[::2], 3, 16, False, 0)),
-        ("encode", (X.int(), 3, 16, False, 0)),
-        ("encode", (X, 3, 16, True, 0, IDS[:2])),
-        ("encode_with_feedback", (X, torch.zeros(39), 3, 16, False, 0, 1.0, 1.0)),
+        ("encode_into", (OUT, [X], [0], None, 40, 9, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (OUT, [X], [0], None, 40, 3, 0, False, 0, 0.0, 0.0)),
+        ("encode_into", (OUT, [X[::2]], [0], None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (OUT, [X.int()], [0], None, 40, 3, 16, False, 0, 0.0, 0.0)),
+        ("encode_into", (OUT, [X], [0], None, 40, 3, 16, True, 0, 0.0, 0.0, IDS[:2])),
         ("encode_minmax", (X, 3)),
-        ("encode_with_feedback", (X, X, 3, 16, False, 0, 1.0, 1.0)),
+        ("encode_into", (OUT, [X], [0], X, 40, 3, 16, False, 0, 1.0, 1.0)),
         ("encode_into", (X.view(torch.uint8)[:27], [X], [0], None, 40, 3, 16, False, 0, 0.0, 0.0)),
         ("decode_add_", (X, X.view(torch.uint8)[133:], 3, 16)),
         (
             "encode_into",
             (LONGS.view(torch.uint8)[:27], [X], [0], None, 40, 3, 16, True, 0, 0.0, 0.0, LONGS[3:6]),
         ),
-        ("encode_with_feedback", (X, LONGS.view(torch.float32), 3, 16, True, 0, 1.0, 1.0, LONGS[17:])),
+        (
+            "encode_into",
+            (OUT, [X], [0], LONGS.view(torch.float32), 40, 3, 16, True, 0, 1.0, 1.0, LONGS[17:]),
+        ),
         (
             "reduce_encode_into",
             (OUT, PAYLOAD.repeat(2, 1), LONGS.view(torch.float32), 40, 3, 16, True, 0, 1.0, 1.0, LONGS[:3]),

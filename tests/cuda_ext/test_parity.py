@@ -81,9 +81,9 @@ def test_encode_with_feedback(bits: int, stochastic: bool, dtype: torch.dtype) -
         x = gradient(numel, dtype)
         ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
         for step in range(3):
-            arguments = (bits, bucket_size, stochastic, step, alpha, beta)
-            payload = cuda_ext.encode_with_feedback(x, ours, *arguments)
-            assert_same(payload, reference.encode_with_feedback(x, expected, *arguments))
+            settings, gains = (bits, bucket_size, stochastic, step), {"alpha": alpha, "beta": beta}
+            payload = cuda_ext.encode(x, *settings, residual=ours, **gains)
+            assert_same(payload, reference.encode(x, *settings, residual=expected, **gains))
             assert_same(ours, expected)
 
 
@@ -142,7 +142,7 @@ def test_bytes_do_not_depend_on_threads(bucket_size: int) -> None:
     def run(threads: int) -> list[Tensor]:
         torch.set_num_threads(threads)
         residual = x.nan_to_num().flip(0)
-        payload = cuda_ext.encode_with_feedback(x, residual, 3, bucket_size, True, 1, 1.0, 1.0)
+        payload = cuda_ext.encode(x, 3, bucket_size, True, 1, residual=residual)
         plain = cuda_ext.encode(x, 3, bucket_size, True, 1)
         decoded = cuda_ext.decode(payload, len(x), 3, bucket_size)
         minmax = cuda_ext.encode_minmax(matrix, 5)

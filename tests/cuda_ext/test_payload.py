@@ -68,7 +68,7 @@ def test_payload_bytes(numel: int, bucket_size: int, bits: int) -> None:
 
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_an_empty_tensor_has_an_empty_payload(bits: int) -> None:
-    payload = cuda_ext.encode_with_feedback(torch.empty(0), torch.empty(0), bits, 512, True, 0, 1.0, 1.0)
+    payload = cuda_ext.encode(torch.empty(0), bits, 512, True, 0, residual=torch.empty(0))
     assert payload.numel() == 0
     assert cuda_ext.decode(payload, 0, bits, 512).shape == (0,)
 

@@ -49,8 +49,8 @@ def test_reduce_encode_updates_the_residual(bits: int, stochastic: bool, alpha: 
         payload = cuda_ext.reduce_encode(
             payloads_WP, numel, bits, bucket_size, stochastic, 9, residual=ours, alpha=alpha, beta=beta
         )
-        settings = (bits, bucket_size, stochastic, 9, alpha, beta)
-        assert torch.equal(payload, reference.encode_with_feedback(mean, expected, *settings))
+        settings, gains = (bits, bucket_size, stochastic, 9), {"alpha": alpha, "beta": beta}
+        assert torch.equal(payload, reference.encode(mean, *settings, residual=expected, **gains))
         assert torch.equal(ours, expected)
 
 
@@ -76,7 +76,7 @@ def test_outputs_may_be_slices(bits: int, offset: int) -> None:
     out = message[offset : offset + len(expected)]
     assert cuda_ext.encode(x, bits, 96, True, 4, out=out) is out
     assert torch.equal(out, expected)
-    cuda_ext.encode_with_feedback(x, torch.zeros(1000), bits, 96, True, 4, 1.0, 1.0, out=out.zero_())
+    cuda_ext.encode(x, bits, 96, True, 4, residual=torch.zeros(1000), out=out.zero_())
     assert torch.equal(out, expected)
     assert bool((message[:offset] == 77).all() & (message[offset + len(expected) :] == 77).all())
     flat = torch.full((1009 + offset,), 7.0)

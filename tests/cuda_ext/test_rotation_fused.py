@@ -75,7 +75,8 @@ def test_feedback_is_encode_decode_and_a_subtraction(
     expected = ours.clone()
     for seed in (numel - 3, 2**63 + numel):
         settings = (bits, bucket_size, unbiased, seed)
-        payload = cuda_ext.encode_rotated_with_feedback(x, ours, *settings, *coefficients)
+        alpha, beta = coefficients
+        payload = cuda_ext.encode_rotated(x, *settings, residual=ours, alpha=alpha, beta=beta)
         signed = seed - 2**64 if seed >= 2**63 else seed
         expected_payload, expected = encode_in_steps(
             x, expected, bits, bucket_size, unbiased, signed, *coefficients
@@ -92,7 +93,7 @@ def test_a_device_without_the_fused_kernels_gets_the_same_bytes(
 
     def run() -> list[Tensor]:
         x, residual, out = gradient(1300), gradient(1300).flip(0) / 4, torch.empty(1300)
-        payload = cuda_ext.encode_rotated_with_feedback(x, residual, bits, 512, True, 5, 0.7, 0.9)
+        payload = cuda_ext.encode_rotated(x, bits, 512, True, 5, residual=residual, alpha=0.7, beta=0.9)
         cuda_ext.decode_rotated_into(out, payload, bits, 512)
         payloads = torch.stack([payload, cuda_ext.encode_rotated(-x, bits, 512, True, 6)])
         plain = cuda_ext.reduce_encode_rotated(payloads, 1300, bits, 512, True, 7)
@@ -110,7 +111,7 @@ def test_a_device_without_the_fused_kernels_gets_the_same_bytes(
 def test_a_bucket_that_is_not_finite_keeps_its_residual() -> None:
     x, residual = gradient(512 * 3), torch.full((512 * 3,), 0.25)
     x[700] = math.nan
-    cuda_ext.encode_rotated_with_feedback(x, residual, 2, 512, True, 0, 1.0, 1.0)
+    cuda_ext.encode_rotated(x, 2, 512, True, 0, residual=residual)
     assert bool((residual[512:1024] == 0.25).all())
     assert bool((residual != 0.25)[:512].any())
     assert bool((residual != 0.25)[1024:].any())
@@ -163,7 +164,7 @@ def test_same_bytes_on_any_number_of_threads() -> None:
             torch.set_num_threads(threads)
             residual = x.flip(0) / 4
             settings = (3, 512, True, 5)
-            payload = cuda_ext.encode_rotated_with_feedback(x, residual, *settings, 0.7, 1.0)
+            payload = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7)
             payloads = torch.stack([payload, payload])
             mean = cuda_ext.reduce_encode_rotated(payloads, len(x), *settings, residual=residual)
             results.append((payload, residual, mean, cuda_ext.decode_rotated(mean, len(x), 3, 512)))
@@ -186,9 +187,9 @@ def test_decoding_into_a_slice_touches_nothing_beside_it() -> None:
 def test_mistakes_are_named() -> None:
     x, residual = torch.zeros(100), torch.zeros(99)
     with pytest.raises(ValueError, match=r"residual must have shape \(100,\)"):
-        cuda_ext.encode_rotated_with_feedback(x, residual, 2, 64, True, 0, 1.0, 1.0)
+        cuda_ext.encode_rotated(x, 2, 64, True, 0, residual=residual)
     with pytest.raises(ValueError, match="alpha and beta must be finite, got nan"):
-        cuda_ext.encode_rotated_with_feedback(x, x, 2, 64, True, 0, math.nan, 1.0)
+        cuda_ext.encode_rotated(x, 2, 64, True, 0, residual=x, alpha=math.nan)
 
 
 @needs_extension

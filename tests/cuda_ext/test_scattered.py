@@ -1,5 +1,6 @@
 """Vectors that lie in several tensors: the same bytes, residuals and values as of one, and nothing else touched."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,55 +13,60 @@ from same_bits import same
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import Scattered, library
+from mqgrad.cuda_ext import Scattered, Vector, library
 
 
 class Code(NamedTuple):
-    """One of the codes, in each of its settings."""
+    """One of the codes, in each of its settings, which are (bits, bucket_size) or none."""
 
     settings: st.SearchStrategy[tuple[Any, ...]]
     encode: Callable[..., Tensor]
-    encode_with_feedback: Callable[..., Tensor]
+    encode_nearest: Callable[..., Tensor]
+    """For feedback: the same, unless it rounds to nearest there."""
     decode: Callable[..., Tensor]
     decode_into: Callable[..., None]
     decode_mean_into: Callable[..., None]
 
 
-def seeded(op: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Settings are (bits, bucket_size)."""
-    return lambda x, settings, **kwargs: op(x, *settings, True, 7, **kwargs)
+def encode_uniform(x: Vector, settings: tuple[Any, ...], stochastic: bool = True, **kwargs: Any) -> Tensor:
+    return cuda_ext.encode(x, *settings, stochastic, 7, **kwargs)
+
+
+def encode_rotated(x: Vector, settings: tuple[Any, ...], **kwargs: Any) -> Tensor:
+    return cuda_ext.encode_rotated(x, *settings, True, 7, **kwargs)
+
+
+def encode_bfloat16(x: Vector, settings: tuple[Any, ...], **kwargs: Any) -> Tensor:
+    return cuda_ext.encode_bfloat16(x, **kwargs)
 
 
 CODES = {
     "uniform": Code(
         st.tuples(st.integers(1, 8), st.sampled_from([3, 8, 512])),
-        seeded(cuda_ext.encode),
-        lambda x, h, settings, **kwargs: cuda_ext.encode_with_feedback(
-            x, h, *settings, False, 7, 0.7, 0.9, **kwargs
-        ),
+        encode_uniform,
+        functools.partial(encode_uniform, stochastic=False),
         lambda payload, numel, settings: cuda_ext.decode(payload, numel, *settings),
         lambda out, payload, settings: cuda_ext.decode_into(out, payload, *settings),
         lambda out, payloads, settings: cuda_ext.decode_mean_into(out, payloads, *settings),
     ),
     "rotated": Code(
         st.tuples(st.integers(1, 4), st.sampled_from([8, 512])),
-        seeded(cuda_ext.encode_rotated),
-        lambda x, h, settings, **kwargs: cuda_ext.encode_rotated_with_feedback(
-            x, h, *settings, True, 7, 0.7, 0.9, **kwargs
-        ),
+        encode_rotated,
+        encode_rotated,
         lambda payload, numel, settings: cuda_ext.decode_rotated(payload, numel, *settings),
         lambda out, payload, settings: cuda_ext.decode_rotated_into(out, payload, *settings),
         lambda out, payloads, settings: cuda_ext.decode_rotated_mean_into(out, payloads, *settings),
     ),
     "bfloat16": Code(
         st.just(()),
-        lambda x, settings, **kwargs: cuda_ext.encode_bfloat16(x, **kwargs),
-        lambda x, h, settings, **kwargs: cuda_ext.encode_bfloat16_with_feedback(x, h, 0.7, 0.9, **kwargs),
+        encode_bfloat16,
+        encode_bfloat16,
         lambda payload, numel, settings: cuda_ext.decode_bfloat16(payload, numel),
         lambda out, payload, settings: cuda_ext.decode_bfloat16_into(out, payload),
         lambda out, payloads, settings: cuda_ext.decode_bfloat16_mean_into(out, payloads),
     ),
 }
+GAINS = {"alpha": 0.7, "beta": 0.9}
 DTYPES = st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16, torch.float64])
 LENGTHS = st.sampled_from([0, 1, 7, 30, 511, 1500, 5000])
 
@@ -88,9 +94,11 @@ def test_as_of_one_tensor(code: Code, vector: Scattered, data: st.DataObject) ->
     payload = code.encode(one, settings)
     assert torch.equal(code.encode(vector, settings), payload)
     ours, expected = torch.linspace(-1, 1, len(one)), torch.linspace(-1, 1, len(one))
-    payload = code.encode_with_feedback(one, expected, settings)
+    payload = code.encode_nearest(one, settings, residual=expected, **GAINS)
     memory = torch.full((len(payload) + 9,), 3, dtype=torch.uint8)
-    assert torch.equal(code.encode_with_feedback(vector, ours, settings, out=memory[3:-6]), payload)
+    out = memory[3:-6]
+    assert code.encode_nearest(vector, settings, residual=ours, **GAINS, out=out) is out
+    assert torch.equal(out, payload)
     assert same(ours, expected)
     assert bool((memory[:3] == 3).all() & (memory[-6:] == 3).all())
     copies = Scattered([tensor.clone() for tensor in vector.tensors], vector.offsets, vector.length)
@@ -124,10 +132,10 @@ def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.M
     vector, settings = Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600), (2, 512)
     if code is CODES["bfloat16"]:
         settings = ()
-    expected = code.encode_with_feedback(vector, torch.ones(600), settings)
+    expected = code.encode_nearest(vector, settings, residual=torch.ones(600), **GAINS)
     monkeypatch.setattr(library, "IMPLEMENTATION", "reference")
     monkeypatch.setattr(library, "COMPILED_DEVICES", ())
-    assert torch.equal(code.encode_with_feedback(vector, torch.ones(600), settings), expected)
+    assert torch.equal(code.encode_nearest(vector, settings, residual=torch.ones(600), **GAINS), expected)
     code.decode_into(vector, expected, settings)
     values = vector.gathered()
     assert same(values[:500], code.decode(expected, 600, settings)[:500])
@@ -216,4 +224,4 @@ def test_memory_of_the_payload_is_refused() -> None:
     with pytest.raises(RuntimeError, match="payload must not share memory with x"):
         cuda_ext.decode_into(vector, memory[31:39], 4, 8)
     with pytest.raises(RuntimeError, match="residual must not share memory with x"):
-        cuda_ext.encode_with_feedback(vector, floats[7:15], 4, 8, False, 0, 1.0, 1.0)
+        cuda_ext.encode(vector, 4, 8, False, 0, residual=floats[7:15])

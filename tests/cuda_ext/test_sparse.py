@@ -52,8 +52,10 @@ def test_the_kernels_give_the_bytes_of_the_reference(width: int, dtype: torch.dt
         assert_same(decoded, reference_sparse.sparse_decode(payload, numel, width))
         ours, expected = torch.full((numel,), 0.01), torch.full((numel,), 0.01)
         for alpha, beta in ((1.0, 1.0), (0.5, 0.9)):
-            payload = cuda_ext.sparse_encode_with_feedback(x, ours, width, alpha, beta)
-            expected_payload = reference_sparse.sparse_encode_with_feedback(x, expected, width, alpha, beta)
+            payload = cuda_ext.sparse_encode(x, width, residual=ours, alpha=alpha, beta=beta)
+            expected_payload = reference_sparse.sparse_encode(
+                x, width, residual=expected, alpha=alpha, beta=beta
+            )
             assert_same(payload, expected_payload)
             assert_same(ours, expected)
 
@@ -139,7 +141,7 @@ def test_zeros_and_a_lone_element_are_exact(width: int, numel: int) -> None:
 def test_a_non_finite_element_is_seen_and_its_residual_stays(bad: float) -> None:
     x, residual = heavy_tailed(5000), torch.ones(5000)
     x[77] = bad
-    payload = cuda_ext.sparse_encode_with_feedback(x, residual, 16)
+    payload = cuda_ext.sparse_encode(x, 16, residual=residual)
     assert cuda_ext.sparse_decode(payload, 5000, 16).isnan().all()
     assert torch.equal(residual, torch.ones(5000))
 
@@ -151,7 +153,7 @@ def test_sent_plus_owed_is_what_came_in_and_feedback_stays_bounded(width: int) -
     owed, largest = [], 0.0
     for step in range(400):
         x = torch.randn(numel, generator=torch.Generator().manual_seed(step)) + 0.1
-        payload = cuda_ext.sparse_encode_with_feedback(x, residual, width)
+        payload = cuda_ext.sparse_encode(x, width, residual=residual)
         applied += cuda_ext.sparse_decode(payload, numel, width).double()
         exact += x.double()
         owed.append(float(residual.norm()))
@@ -175,7 +177,7 @@ def test_bytes_do_not_depend_on_threads() -> None:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             residual = x.flip(0).clone()
-            results.append((cuda_ext.sparse_encode_with_feedback(x, residual, 8), residual))
+            results.append((cuda_ext.sparse_encode(x, 8, residual=residual), residual))
     finally:
         torch.set_num_threads(before)
     for payload, residual in results[1:]:
@@ -194,8 +196,7 @@ def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:
 X = torch.linspace(-1, 1, 400)
 PAYLOAD = reference_sparse.sparse_encode(X, 4)
 CALLS: dict[str, tuple[Any, ...]] = {
-    "sparse_encode": (X, 4),
-    "sparse_encode_with_feedback": (X, torch.zeros(400), 4, 1.0, 0.5),
+    "sparse_encode": (X, 4, torch.zeros(400), 1.0, 0.5),
     "sparse_decode": (PAYLOAD, 400, 4),
     "sparse_decode_add_": (torch.ones(400), PAYLOAD, 4),
 }
@@ -214,7 +215,7 @@ def test_opcheck(name: str) -> None:
         ("sparse_encode", (X, 0)),
         ("sparse_encode", (X[::2], 4)),
         ("sparse_encode", (X.int(), 4)),
-        ("sparse_encode_with_feedback", (X, torch.zeros(399), 4, 1.0, 1.0)),
+        ("sparse_encode", (X, 4, torch.zeros(399))),
         ("sparse_decode", (PAYLOAD[:-1], 400, 4)),
         ("sparse_decode", (PAYLOAD, -1, 4)),
         ("sparse_decode_add_", (torch.ones(800), PAYLOAD, 4)),

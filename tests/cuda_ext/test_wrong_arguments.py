@@ -42,12 +42,12 @@ def test_encode_refuses(error: type[Exception], message: str, x: Any, overrides:
 )
 def test_a_residual_must_fit(error: type[Exception], message: str, tensor: torch.Tensor) -> None:
     with pytest.raises(error, match=f"residual .*{message}"):
-        cuda_ext.encode_with_feedback(X, tensor, 3, 16, False, 0, 1.0, 1.0)
+        cuda_ext.encode(X, 3, 16, False, 0, residual=tensor)
 
 
 def test_other_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="alpha and beta must be finite, got nan"):
-        cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, float("nan"), 1.0)
+        cuda_ext.encode(X, 3, 16, False, 0, residual=torch.zeros(40), alpha=float("nan"))
     with pytest.raises(TypeError, match="accumulator must be float32"):
         cuda_ext.decode_add_(torch.zeros(40, dtype=torch.float16), PAYLOAD, 3, 16)
     with pytest.raises(ValueError, match="numel must not be negative, got -1"):
@@ -68,7 +68,7 @@ def test_an_output_must_fit(error: type[Exception], message: str, out: torch.Ten
     with pytest.raises(error, match=message):
         cuda_ext.encode(X, 3, 16, False, 0, out=out)
     with pytest.raises(error, match=message):
-        cuda_ext.encode_with_feedback(X, torch.zeros(40), 3, 16, False, 0, 1.0, 1.0, out=out)
+        cuda_ext.encode(X, 3, 16, False, 0, residual=torch.zeros(40), out=out)
     with pytest.raises(TypeError, match=r"out must be float32, got torch\.uint8"):
         cuda_ext.decode_into(torch.zeros(40, dtype=torch.uint8), PAYLOAD, 3, 16)
 
@@ -80,38 +80,33 @@ ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2
 
 
 @pytest.mark.parametrize(
-    ("op", "arguments", "out", "message"),
+    ("op", "arguments", "written", "message"),
     [
-        ("encode", (FIRST, 3, 16, False, 0), BYTES[159:186], "out .* with x"),
-        ("encode_with_feedback", (FIRST, SHIFTED, 3, 16, False, 0, 1.0, 1.0), None, "residual .* with x"),
+        ("encode", (FIRST, 3, 16, False, 0), {"out": BYTES[159:186]}, "out .* with x"),
+        ("encode", (FIRST, 3, 16, False, 0), {"residual": SHIFTED}, "residual .* with x"),
         (
-            "encode_with_feedback",
-            (FIRST, NEXT, 3, 16, False, 0, 1.0, 1.0),
-            BYTES[319:346],
+            "encode",
+            (FIRST, 3, 16, False, 0),
+            {"residual": NEXT, "out": BYTES[319:346]},
             "out .* with residual",
         ),
-        ("decode_into", (FIRST, BYTES[:27], 3, 16), None, "out .* with payload"),
-        ("decode_add_", (FIRST, BYTES[159:186], 3, 16), None, "accumulator .* with payload"),
-        (
-            "encode_rotated_with_feedback",
-            (FIRST, FIRST, 2, 16, False, 0, 1.0, 1.0),
-            None,
-            "residual .* with x",
-        ),
-        ("decode_rotated_into", (FIRST, BYTES[:ROTATED], 2, 16), None, "out .* with payload"),
-        ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), None, "accumulator .* with payload"),
-        ("sparse_encode_with_feedback", (SHIFTED, FIRST, 2), None, "residual .* with x"),
-        ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), None, "accumulator .* with payload"),
-        ("encode_bfloat16_with_feedback", (FIRST, FIRST, 1.0, 1.0), None, "residual .* with x"),
-        ("decode_bfloat16_into", (FIRST, BYTES[:80]), None, "out .* with payload"),
-        ("decode_bfloat16_add_", (FIRST, BYTES[80:160]), None, "accumulator .* with payload"),
+        ("decode_into", (FIRST, BYTES[:27], 3, 16), {}, "out .* with payload"),
+        ("decode_add_", (FIRST, BYTES[159:186], 3, 16), {}, "accumulator .* with payload"),
+        ("encode_rotated", (FIRST, 2, 16, False, 0), {"residual": FIRST}, "residual .* with x"),
+        ("decode_rotated_into", (FIRST, BYTES[:ROTATED], 2, 16), {}, "out .* with payload"),
+        ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), {}, "accumulator .* with payload"),
+        ("sparse_encode", (SHIFTED, 2), {"residual": FIRST}, "residual .* with x"),
+        ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), {}, "accumulator .* with payload"),
+        ("encode_bfloat16", (FIRST,), {"residual": FIRST}, "residual .* with x"),
+        ("decode_bfloat16_into", (FIRST, BYTES[:80]), {}, "out .* with payload"),
+        ("decode_bfloat16_add_", (FIRST, BYTES[80:160]), {}, "accumulator .* with payload"),
     ],
 )
 def test_what_is_written_shares_no_memory_with_what_is_read(
-    op: str, arguments: tuple[Any, ...], out: torch.Tensor | None, message: str
+    op: str, arguments: tuple[Any, ...], written: dict[str, torch.Tensor], message: str
 ) -> None:
     with pytest.raises(ValueError, match=f"{message}$"):
-        getattr(cuda_ext, op)(*arguments, **({} if out is None else {"out": out}))
+        getattr(cuda_ext, op)(*arguments, **written)
 
 
 def test_a_residual_shares_no_memory_with_payloads() -> None:
@@ -138,9 +133,7 @@ def test_a_mean_shares_no_memory_with_payloads() -> None:
 
 def test_neighbours_in_memory_are_no_overlap() -> None:
     floats = torch.randn(120)
-    apart = cuda_ext.encode_with_feedback(
-        floats[:40].clone(), floats[40:80].clone(), 3, 16, False, 0, 1.0, 1.0
-    )
+    apart = cuda_ext.encode(floats[:40].clone(), 3, 16, False, 0, residual=floats[40:80].clone())
     out = floats.view(torch.uint8)[320:347]
-    cuda_ext.encode_with_feedback(floats[:40], floats[40:80], 3, 16, False, 0, 1.0, 1.0, out=out)
+    cuda_ext.encode(floats[:40], 3, 16, False, 0, residual=floats[40:80], out=out)
     assert torch.equal(out, apart)
