@@ -80,6 +80,7 @@ class NetLab:
             raise ValueError(
                 f"{name!r} is no name of a lab: up to 32 letters, digits, _ and -, and not 'all'"
             )
+        self._rate_mbit_per_s: float | None = None
         self._claim: socket.socket | None = None
 
     def __enter__(self) -> "NetLab":
@@ -120,11 +121,13 @@ class NetLab:
 
         Packets of connections that are open become as large as those of new ones.
         """
-        shape = self.link.at(rate_mbit_per_s)
+        before, shape = self.link.at(self._rate_mbit_per_s), self.link.at(rate_mbit_per_s)
         ends = {self._namespace(host): [INTERFACE] for host in range(self.hosts)}
         ends[self._namespace("hub")] = [f"port{host}" for host in range(self.hosts)]
         for namespace, interfaces in ends.items():
-            run_batch("tc", namespace, [_queue(each, shape) for each in interfaces])
+            lines = [line for each in interfaces for line in before.changed_to(each, rate_mbit_per_s)]
+            run_batch("tc", namespace, lines)
+        self._rate_mbit_per_s = rate_mbit_per_s
         for namespace, interfaces in ends.items():
             packets = [f"link set {each} gso_max_size {shape.largest_packet}" for each in interfaces]
             run_batch("ip", namespace, [*packets, "route flush cache"])
@@ -236,11 +239,6 @@ def _kill_processes(namespaces: list[str]) -> list[int]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-
-
-def _queue(interface: str, shape: LinkShape) -> str:
-    discipline = ["noqueue"] if shape.rate_mbit_per_s is None else shape.tbf()
-    return " ".join(["qdisc replace dev", interface, "root", *discipline])
 
 
 def _namespaces() -> list[str]:

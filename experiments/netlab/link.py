@@ -21,7 +21,7 @@ _LARGEST_PACKET = 65536  # several of one connection, which the kernel moves as 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkShape:
-    """The token buckets (``tbf``) at both ends of a link.
+    """The token buckets (``htb``) at both ends of a link.
 
     A token bucket lets a burst through at full speed after a pause. That must be little beside what training sends
     at once, or the link looks faster than it is: with 2 ms of the rate, 244 KiB at 1 Gbit/s, a message of 183 kB that
@@ -29,6 +29,10 @@ class LinkShape:
     busy: what it is late with is lost. So there are two buckets. One of 2 ms keeps the rate on average; one of 0.5 ms
     lets packets out at no more than 1.05 times the rate, also after a pause. Packets are half as large as that at
     most, so that it goes on filling up while one of them waits for a timer that is late.
+
+    They are those of ``htb``, which may go below empty by a packet, and not of ``tbf``: a packet that is queued when
+    a link gets slower may be larger than its new buckets, and ``tbf`` would hold it, and all behind it, until the
+    rate rises.
 
     Raises:
         ValueError: a figure that no link can have.
@@ -49,13 +53,26 @@ class LinkShape:
         """The same link at another rate."""
         return replace(self, rate_mbit_per_s=rate_mbit_per_s)
 
-    def tbf(self) -> list[str]:
-        """The queueing discipline as arguments of ``tc``; the link must have a rate."""
+    def changed_to(self, interface: str, rate_mbit_per_s: float | None) -> list[str]:
+        """Lines for ``tc`` that give an interface of such a link another rate; what is queued stays so."""
+        if rate_mbit_per_s is None:
+            return [f"qdisc replace dev {interface} root noqueue"]
+        is_new = self.rate_mbit_per_s is None
+        root = [f"qdisc replace dev {interface} root handle 1: htb default 1"] if is_new else []
+        return [*root, *self.at(rate_mbit_per_s)._buckets(interface)]
+
+    def _buckets(self, interface: str) -> list[str]:
+        """One class of ``htb`` sends while neither of its buckets is below empty."""
         assert self.rate_mbit_per_s is not None
-        burst = max(_LEAST_BEHIND, round(self._bytes_in(_BEHIND_SECONDS)))
-        rate = round(self.rate_mbit_per_s * 1e6)
-        slow = ["tbf", "rate", f"{rate}bit", "burst", f"{burst}", "latency", f"{self.latency_ms:g}ms"]
-        return [*slow, "peakrate", f"{round(_PEAK * rate)}bit", "mtu", f"{self._at_once}"]
+        rate, behind = round(self.rate_mbit_per_s * 1e6), round(self._bytes_in(_BEHIND_SECONDS))
+        behind = max(_LEAST_BEHIND, behind)
+        waiting = behind + round(self._bytes_in(self.latency_ms / 1e3))
+        sizes = (f"{behind - self.largest_packet}", f"{self._at_once - self.largest_packet}")
+        buckets = f"rate {rate}bit burst {sizes[0]} ceil {round(_PEAK * rate)}bit cburst {sizes[1]}"
+        return [
+            f"class replace dev {interface} parent 1: classid 1:1 htb {buckets} quantum {_LARGEST_PACKET}",
+            f"qdisc replace dev {interface} parent 1:1 handle 10: bfifo limit {waiting}",
+        ]
 
     @property
     def largest_packet(self) -> int:

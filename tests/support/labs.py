@@ -12,7 +12,7 @@ _PROBE = f"mqgrad-probe-{os.getpid()}"
 def why_no_lab() -> str:
     """Why there can be no lab here; empty if there can: then one that cannot be built is an error, not a skip."""
     add = f"ip netns add {_PROBE}"
-    shape = f"tc -n {_PROBE} qdisc add dev lo root tbf rate 1mbit burst 16kb latency 50ms"
+    shape = f"tc -n {_PROBE} qdisc add dev lo root htb"
     try:
         for command in (add, shape):
             subprocess.run(command.split(), check=True, capture_output=True, text=True)

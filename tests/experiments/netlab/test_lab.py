@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.netlab import iproute
 from mqgrad.experiments.netlab import lab as netlab
-from mqgrad.experiments.netlab.lab import NetLab, list_labs
+from mqgrad.experiments.netlab.lab import INTERFACE, NetLab, list_labs
 from mqgrad.experiments.netlab.link import LinkShape, RateChange, parse_link_rates
 from mqgrad.experiments.netlab.run import LabResult, run_lab, run_on_new_lab
 
@@ -50,9 +52,14 @@ def transfer(lab: NetLab, logs: Path, *sizes: int) -> tuple[list[float], LabResu
 
 
 def queues(lab: NetLab) -> str:
-    """What the kernel says of the queues at both ends of every link."""
-    namespaces = [lab._namespace(host) for host in (*range(lab.hosts), "hub")]
-    return "".join(iproute.run_tool("tc", "-n", each, "qdisc", "show") for each in namespaces)
+    """What the kernel says of the queues and their buckets at both ends of every link."""
+    hub = [(lab._namespace("hub"), f"port{host}") for host in range(lab.hosts)]
+    ends = [*hub, *((lab._namespace(host), INTERFACE) for host in range(lab.hosts))]
+    return "".join(
+        iproute.run_tool("tc", "-n", namespace, kind, "show", "dev", end)
+        for namespace, end in ends
+        for kind in ("qdisc", "class")
+    )
 
 
 @needs_lab
@@ -98,13 +105,13 @@ def test_links_carry_their_rate_and_count_what_they_carry(tmp_path: Path) -> Non
         ((slow,), _) = transfer(lab, tmp_path, 2_000_000)
         assert slow > 0.7
         lab.set_rate(None)
-        assert "tbf" not in queues(lab)
+        assert "htb" not in queues(lab)
 
 
 @needs_lab
 def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
     with NetLab(2, LinkShape(rate_mbit_per_s=None)) as lab:
-        assert "tbf" not in queues(lab)
+        assert "htb" not in queues(lab)
         result = run_lab(
             lab,
             python(TRANSFER, *[100_000] * 10, 1_000_000),
@@ -218,3 +225,23 @@ def test_open_connections_follow_a_change_of_rate(tmp_path: Path) -> None:
     largest = [int(line) for line in (tmp_path / "rank1.stdout.log").read_text().split()]
     assert largest[0] < 3500
     assert max(largest) > 20_000
+
+
+@needs_lab
+def test_a_link_under_load_goes_on_at_a_lower_rate() -> None:
+    """What is queued then may be larger than the buckets of the new rate."""
+    sink = "import socket; c, _ = socket.create_server(('', 4000)).accept()\nwhile c.recv(1 << 20): pass"
+    source = f"import socket, time; time.sleep(0.3); c = socket.create_connection(('{NetLab(2).address(0)}', 4000))\n"
+    with NetLab(2, LinkShape(rate_mbit_per_s=1000)) as lab:
+        for host, script in enumerate((sink, source + "while True: c.sendall(bytes(1 << 16))")):
+            lab.popen(host, [sys.executable, "-c", script])
+        time.sleep(1.0)
+        for _ in range(3):
+            lab.set_rate(100)
+            time.sleep(0.1)
+            before, start = lab.counters()[0].rx_bytes, time.monotonic()
+            time.sleep(0.3)
+            mbit = 8e-6 * (lab.counters()[0].rx_bytes - before)
+            assert 60 < mbit / (time.monotonic() - start) < 120
+            lab.set_rate(1000)
+            time.sleep(0.2)

@@ -80,9 +80,16 @@ def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> Non
 def test_little_passes_at_once_after_a_pause() -> None:
     """Half a millisecond of the rate, of which a packet is half: with the whole 2 ms a small message met no link."""
     shape = LinkShape(rate_mbit_per_s=1000)
-    arguments = shape.tbf()
-    assert arguments[arguments.index("peakrate") + 1] == "1050000000bit"
-    assert arguments[arguments.index("mtu") + 1] == "62500"
+    buckets, queue = shape.changed_to("eth0", 1000)
+    assert (
+        "rate 1000000000bit burst 218750 ceil 1050000000bit cburst 31250" in buckets
+    )  # and a packet more each
+    assert queue.endswith("bfifo limit 25250000")
+    assert shape.at(None).changed_to("eth0", 1000) == [
+        "qdisc replace dev eth0 root handle 1: htb default 1",
+        buckets,
+        queue,
+    ]
     assert shape.largest_packet == 31250
     assert shape.at(10_000).largest_packet == 65536
     assert shape.at(None).largest_packet == 65536
