@@ -51,11 +51,11 @@ class IterationClock:
         """
         self._lap += 1
         start, self._start = self._start, time.perf_counter()
+        waited, self._blocked = self._blocked, 0.0
         if start is None:
             return None
-        seconds, waited = self._start - start, self._blocked
+        seconds = self._start - start
         self._local += seconds
-        self._blocked = 0.0
         if communicated:
             waited = max(waited, self._last_known_wait())
             self.seconds, self._local = self._local, 0.0

@@ -88,8 +88,8 @@ class LocalRounds:
         """By parameter: what the model was saved with within a round, until it has been looked at."""
         self._trained: set[int] = set()
         """Parameters that were not frozen in a backward or at an end of an iteration of the round under way."""
-        self._is_moving = False
-        """Whether parameters are being moved to their mean, of which an interruption leaves some where they were."""
+        self._is_averaging = False
+        """Whether a mean is under way, or parameters are being moved to it: an interruption leaves some undone."""
 
     def pass_on(self, bucket: dist.GradBucket, layout: Layout) -> torch.futures.Future[torch.Tensor]:
         """The comm hook of a local iteration: the gradients as they are.
@@ -177,6 +177,7 @@ class LocalRounds:
         self._check_backward()
         averaged = self._averaged()
         self._check_others(averaged)
+        self._is_averaging = True
         works = [self._moved(layout) for layout in self._buckets if averaged.intersection(layout.keys)]
         averages = [average(work, work is works[-1], self.iterations) for work in works]
         for mean in averages:
@@ -222,12 +223,12 @@ class LocalRounds:
     @torch.no_grad()
     def _apply(self, works: list[BucketWork], averaged: set[int], period: int) -> None:
         """Move the anchors by the means that the buckets hold now, and the parameters to them."""
-        self._is_moving, part = True, min(self.iterations / period, 1.0)
+        part = min(self.iterations / period, 1.0)
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
                 if key in averaged:
                     self._move_to_mean(key, mean, part, period)
-        self._last_period, self.iterations, self._is_moving = period, 0, False
+        self._last_period, self.iterations, self._is_averaging = period, 0, False
         self._trained.clear()
 
     def _move_to_mean(self, key: int, mean: torch.Tensor, part: float, period: int) -> None:
@@ -260,11 +261,11 @@ class LocalRounds:
         """State as tensors and plain types.
 
         Raises:
-            RuntimeError: an average was interrupted while parameters were moved to it.
+            RuntimeError: an average was interrupted: residuals are of a mean that parameters have not moved to.
         """
-        if self._is_moving:
+        if self._is_averaging:
             raise RuntimeError(
-                "interrupted while parameters were moved to their mean: go back to a checkpoint, with a new state"
+                "interrupted while a round was averaged: go back to a checkpoint, with a new state"
             )
         return {
             "iterations": self.iterations,

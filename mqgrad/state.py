@@ -141,6 +141,8 @@ class CompressionState:
         self._is_closed = False
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
+        self._is_unapplied = False
+        """Whether buckets have been averaged since the last step: what residuals no longer owe is not applied yet."""
         self._parts = SavedParts(
             config=self._config,
             rank=self._transport.rank,
@@ -227,6 +229,7 @@ class CompressionState:
             self._end_local_iteration()
         elif self._is_last_due:
             self._end_without_last()
+        self._is_unapplied = False
         self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
         if self.replicas_are_equal:
             self._begin_round()
@@ -410,7 +413,7 @@ class CompressionState:
         if self._are_local:
             self._thread.check_open()  # or its replicas would part without a word
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
-        self._is_last_due = not bucket.is_last()
+        self._is_last_due, self._is_unapplied = not bucket.is_last(), True
         if self._direct.takes(bucket):
             return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
         layout, gradients = self._layouts.of(bucket)
@@ -432,14 +435,15 @@ class CompressionState:
         wrap it is to give all ranks the parameters of rank 0.
 
         Raises:
-            RuntimeError: communication has failed, or a backward is under way: either leaves residuals half updated.
+            RuntimeError: communication has failed, or a backward has no step yet: either leaves residuals that are
+                ahead of the model.
         """
         saved = self._saved()
-        if self._is_last_due and self.compressor.num_residuals > 0:
+        if self._is_unapplied and self.compressor.num_residuals > 0:
             raise RuntimeError(
-                f"rank {self._transport.rank}: state_dict() while a backward is under way, of which some buckets "
-                "have been averaged and not applied: save between step() and the next backward, on every rank; "
-                "after an exception go back to the checkpoint before"
+                f"rank {self._transport.rank}: state_dict() between a backward, of which buckets have been averaged, "
+                "and its step(): save between step() and the next backward, on every rank; after an exception go "
+                "back to the checkpoint before"
             )
         return saved
 
@@ -450,7 +454,8 @@ class CompressionState:
         return self._parts.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned on this rank; where that is refused, nothing has changed.
+        """Restore what :meth:`state_dict` returned on this rank, on every rank. Where that is refused only this has
+        changed: an announced interval has ended, and ranks check in the next iterations that they agree.
 
         What it holds of each parameter goes by the order in which DDP first brought them. If this run's DDP has other
         options, by which the order is another one, its first backward raises a ``ValueError`` on every rank.
@@ -471,6 +476,6 @@ class CompressionState:
             self._thread.run(lambda: self._parts.load_state_dict(own))
             self._iteration.last_statistics, self._rounds.seen = statistics, seen
             raise
-        self._is_last_due = False
+        self._is_last_due = self._is_unapplied = False
         self._iteration.abandon()
         self._clock.restart()

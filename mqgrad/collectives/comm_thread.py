@@ -147,7 +147,7 @@ class CommThread:
                 self._run(job, ready)
         except BaseException as error:
             traceback.clear_frames(error.__traceback__)
-            self.failure = error
+            self.fail(error)
 
     def _begin(
         self,

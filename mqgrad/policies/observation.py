@@ -192,8 +192,11 @@ class Observer:
         return np.clip(np.array(values, dtype=np.float32), *self.schema.bounds())
 
     def _means(self, losses: Sequence[float]) -> list[float]:
-        """The mean loss, or of an interval that has been made longer, those of parts as long as one should be."""
-        count = max(round(len(losses) / (self._interval or len(losses) or 1)), 1)
+        """The mean loss, or of an interval that has been made longer, those of parts as long as one should be. The
+        opening is one: as long as it was where the policy learned."""
+        is_opening = self._first_log_loss is None
+        usual = len(losses) if is_opening or not self._interval else self._interval
+        count = max(round(len(losses) / (usual or 1)), 1)
         parts = [losses[k * len(losses) // count : (k + 1) * len(losses) // count] for k in range(count)]
         return [sum(part) / len(part) if part else math.nan for part in parts]
 

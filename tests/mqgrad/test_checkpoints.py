@@ -142,7 +142,7 @@ def test_another_fixed_width_begins_at_once() -> None:
     assert run_ranks(rank_main) == [[8, 8, 8]] * 2
 
 
-def test_a_state_is_not_saved_within_a_backward() -> None:
+def test_a_state_is_not_saved_between_a_backward_and_its_step() -> None:
     """As by a script that saves when it is interrupted: what was averaged would be missing."""
 
     class Interrupted(torch.autograd.Function):
@@ -158,11 +158,16 @@ def test_a_state_is_not_saved_within_a_backward() -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4))
         models.train(model, optimizer, state, rank, range(3))
         saved = state.state_dict()
+        refused = rf"rank {rank}: state_dict\(\) between a backward, .* and its step\(\)"
+        models.backward(model, rank, 3)  # a whole one
+        with pytest.raises(RuntimeError, match=refused):
+            state.state_dict()
+        state.load_state_dict(saved)
         interrupt = model.module[0].register_forward_hook(lambda *args: Interrupted.apply(args[-1]))
         with pytest.raises(KeyError):
             models.backward(model, rank, 3)
         interrupt.remove()
-        with pytest.raises(RuntimeError, match=rf"rank {rank}: state_dict\(\) while a backward is under way"):
+        with pytest.raises(RuntimeError, match=refused):
             state.state_dict()
         state.load_state_dict(saved)
         same = state.state_dict()["compressor"]["push_feedback"][0].equal(

@@ -57,6 +57,29 @@ def test_an_average_that_is_interrupted_as_it_is_applied_cannot_be_saved(
     run_ranks(rank_main)
 
 
+def test_an_average_that_is_interrupted_as_it_is_waited_for_cannot_be_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its residuals are those of a mean that the parameters have not moved to."""
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        models.train(model, optimizer, state, rank, range(3))
+
+        def interrupted(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(
+            LocalRounds, "_apply", interrupted
+        )  # as a wait for the last bucket does, which is over
+        with pytest.raises(KeyboardInterrupt):
+            models.train(model, optimizer, state, rank, range(3, 4))
+        with pytest.raises(RuntimeError, match="go back to a checkpoint"):
+            state.state_dict()
+
+    run_ranks(rank_main)
+
+
 def test_a_refused_state_leaves_a_round_as_it_was() -> None:
     """What it was to be compared with, too: an iteration whose gradients do not come moves the parameters."""
 

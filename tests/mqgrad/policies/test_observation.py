@@ -59,14 +59,11 @@ def test_an_interval_that_was_made_longer_is_seen_as_several() -> None:
     stretched.observe(with_loss(*losses[:2]))
     assert stretched.observe(with_loss(*losses[2:8])).tolist() == expected.tolist()
     opened = Observer(schema, interval=10)
-    assert opened.observe(with_loss(*losses[:2])).tolist() == [
-        0,
-        0,
-        0,
-        0,
-    ]  # of two iterations where ten are usual
-    seen = Observer(schema, interval=4).observe(with_loss(*losses))  # four and five
-    assert seen[-2:] == pytest.approx([math.log(5.75 / 2), math.log(5.75 / 2)])
+    assert opened.observe(with_loss(*losses[:2])).tolist() == [0] * 4  # of two iterations where ten are usual
+    opened = Observer(schema, interval=4)
+    assert opened.observe(with_loss(*losses)).tolist() == [0] * 4  # and of nine where four are
+    seen = opened.observe(with_loss(*losses))  # four and five
+    assert seen[-2:] == pytest.approx([math.log(5.75 / 2), math.log(sum(losses) / 9 / 2)])
 
 
 def test_loss_kind_is_scale_free() -> None:
