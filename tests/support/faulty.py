@@ -19,7 +19,8 @@ class Faulty:
     """Linear regression of noise, so that workers start without a data library."""
 
     fault: str = ""
-    """``raise``, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build`` to raise while the model is built."""
+    """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build`` to
+    raise while the model is built."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -56,6 +57,8 @@ class Faulty:
         return {"loss": 0.0}
 
     def _misbehave(self) -> None:
+        if self.fault == "eof":
+            raise EOFError("the file ended early")
         if self.fault == "raise":
             raise ArithmeticError("the data of this rank is broken")
         if self.fault == "interrupt":

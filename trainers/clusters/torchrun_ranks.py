@@ -73,13 +73,13 @@ class TorchrunRanks:
     def serve(self) -> None:
         """On the other ranks: obey rank 0 until it closes the cluster.
 
-        Ctrl-C and SIGTERM, which torchrun passes on to all ranks, are ignored meanwhile: what they mean is for rank 0
-        to decide, which may have to finish something first. A rank that does not end torchrun kills.
+        Ctrl-C, SIGTERM and SIGHUP, which torchrun passes on to all ranks, are ignored meanwhile: what they mean is
+        for rank 0 to decide, which may have to finish something first. A rank that does not end torchrun kills.
 
         Raises:
             WorkerError: a rank failed or hangs, or rank 0 is gone.
         """
-        deaf = signals_to(signal.SIG_IGN, (signal.SIGINT, signal.SIGTERM))
+        deaf = signals_to(signal.SIG_IGN)
         with deaf, self._ending_on_failure():
             while (command := self._channel.tell(None, _IDLE_SECONDS)) is not None:
                 self._carry_out(command)

@@ -77,11 +77,15 @@ def main(channel_fd: int) -> None:
     threading.Thread(target=worker.watch, args=(os.getppid(),), daemon=True).start()
     try:
         worker.serve()
-    except EOFError:  # the driver has closed the channel, or died
+    except _ChannelClosed:  # by the driver, or it died
         pass
     except BaseException:
         worker.send(Failure(traceback.format_exc(), time.time()))
     os._exit(0)  # without teardown: it could wait for ranks that are gone
+
+
+class _ChannelClosed(Exception):
+    """There will be no further command."""
 
 
 class Worker:
@@ -94,13 +98,19 @@ class Worker:
         self._busy = True
 
     def serve(self) -> None:
-        """Set up, then obey commands. Raises EOFError at the end of the channel."""
-        session = self._session = open_session(self._channel.recv())
+        """Set up, then obey commands. Raises _ChannelClosed at the end of the channel."""
+        session = self._session = open_session(self._next())
         self.send(Reply(None))
         while True:
-            command: Command = self._channel.recv()
+            command: Command = self._next()
             self._busy = True
             self.send(Reply(getattr(session, command.method)(**command.arguments)))
+
+    def _next(self) -> Any:
+        try:
+            return self._channel.recv()
+        except EOFError as error:
+            raise _ChannelClosed from error  # a workload may raise EOFError of its own
 
     def send(self, message: Reply | Failure) -> None:
         """Answer the driver; nothing follows until its next command."""

@@ -66,6 +66,14 @@ def test_an_exception_arrives_with_its_traceback() -> None:
         assert "faulty.py" in caught.value.details
 
 
+def test_an_error_that_looks_like_the_end_of_the_channel_is_told() -> None:
+    with faulty_cluster(fault="eof") as cluster:
+        with pytest.raises(WorkerError, match="rank 1 raised an exception") as caught:
+            cluster.run(10, bits=4)
+        assert "EOFError: the file ended early" in str(caught.value)
+        assert "faulty.py" in caught.value.details
+
+
 def test_an_exit_is_named_with_its_code() -> None:
     with (
         faulty_cluster(fault="exit", rank=0) as cluster,
