@@ -58,6 +58,9 @@ class OptionalBuildExtension(BuildExtension):
         # If it were from the start, setuptools would take a failure for an answer, and nothing less would be tried.
         failed.optional = True
         Path(self.get_ext_fullpath(failed.name)).unlink(missing_ok=True)  # of an earlier build
+        if self.editable_mode:
+            for loaded in SOURCES.parent.glob("_C*.so"):
+                loaded.unlink()
         print(
             f"mqgrad: the extension was not built ({error}); the torch reference will be used",
             file=sys.stderr,
@@ -108,7 +111,7 @@ def cuda_library_folders() -> list[str]:
 
 
 def nvcc_flags() -> list[str]:
-    if "TORCH_CUDA_ARCH_LIST" in os.environ:
+    if os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return NVCC_FLAGS
     return NVCC_FLAGS + [f"-gencode=arch=compute_{architecture}" for architecture in CUDA_ARCHITECTURES]
 

@@ -116,9 +116,10 @@ def _starting_point(config: TrainConfig, resume: bool) -> Path | None:
     checkpoint = latest_checkpoint(config.output)
     if resume and checkpoint is None:
         raise FileNotFoundError(f"no checkpoint to resume from in {config.output / 'checkpoints'}")
-    if not resume and checkpoint is not None:
+    held = checkpoint or config.output / "model.zip"
+    if not resume and held.exists():
         raise FileExistsError(
-            f"{config.output} already holds a run ({checkpoint.name}); resume it or choose another folder"
+            f"{config.output} already holds a run ({held.name}); resume it or choose another folder"
         )
     if checkpoint is not None and (config.output / "config.json").exists():
         _check_same_run(config, TrainConfig.load(config.output / "config.json"))

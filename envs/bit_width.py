@@ -124,8 +124,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers, link and clock hold |
     | `render_mode`         | **str**                        | `None`             | `"ansi"`: `render()` returns a line on the last interval |
 
-    `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link). `info` holds the
-    figures of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`,
+    `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link, or that of
+    an existing cluster). `info` holds the figures of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`,
     `encode_seconds`, `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`,
     `link_mbit_per_s`, `emulated` (the link is emulated), `modelled` (the seconds come from a ModelClock) and
     `diverged` (the episode ends for that).

@@ -177,6 +177,14 @@ def run_training(
     return record
 
 
+def _heldout(cluster: Cluster) -> dict[str, float]:
+    figures = cluster.evaluate()
+    if "loss" not in figures:
+        name = cluster.workload.name
+        raise ValueError(f"evaluate() of workload {name!r} must return the held-out 'loss', not {figures!r}")
+    return figures
+
+
 def _points(
     cluster: Cluster,
     iterations: float,
@@ -204,7 +212,7 @@ def _points(
             elapsed_seconds=elapsed,
             bits=statistics.bits,
             train_loss=statistics.loss,
-            heldout=cluster.evaluate(),
+            heldout=_heldout(cluster),
             wire_bytes=wire_bytes,
             parts=parts,
             gradient_norm_sq=statistics.mean_norm_sq,

@@ -6,9 +6,7 @@
 
 #include <cstdint>  // defines __GLIBC__ where there is one; the choice needs its loader
 
-#if defined(MQ_ONE_TARGET)  // tests: that of the compiler's flags
-#define MQ_CLONES
-#elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12
+#if defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 12
 #define MQ_CLONES __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
 #define MQ_VERSIONS  // functions may be written once per target, with the attribute `target`; the choice is the same
 #elif defined(__x86_64__) && defined(__GLIBC__) && __GNUC__ >= 9

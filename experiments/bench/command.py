@@ -42,6 +42,7 @@ def bench(
     from mqgrad.trainers.workloads.workload import make_workload
 
     from ..provenance import describe_run
+    from ..ranks import under_torchrun
     from ..settings import parse_settings
     from .tables import machine_line, print_codec, print_transport
 
@@ -54,6 +55,8 @@ def bench(
     workload_settings = parse_settings(settings)
     make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
     console = Console(quiet=_rank() != 0)
+    if only != "codec" and under_torchrun() and int(os.environ["WORLD_SIZE"]) < 2:
+        raise typer.BadParameter("a job of one rank has no transport: give codec", param_hint="--only")
     report = describe_run(quick)
     console.print(machine_line(report), highlight=False, soft_wrap=True)
     if (report["load_average"] or 0) > _BUSY:
@@ -64,12 +67,17 @@ def bench(
         codec = _measure_codec(quick)
         report["codec"] = dataclasses.asdict(codec)
         print_codec(codec, console)
+        _save(report, json_file)  # what follows may fail
     if only != "codec":
         transport = _measure_transport(workload, workload_settings, num_workers, quick)
         rates = transport.break_even()
         report["transport"] = dataclasses.asdict(transport)
         report["break_even"] = [dataclasses.asdict(rate) for rate in rates]
         print_transport(transport, rates, console)
+    _save(report, json_file)
+
+
+def _save(report: dict[str, Any], json_file: Path | None) -> None:
     if json_file is not None and _rank() == 0:
         json_file.write_text(json.dumps(report, indent=1) + "\n")
 

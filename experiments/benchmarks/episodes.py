@@ -14,6 +14,7 @@ that networks begin as an imitation of, told what they are told.
 import argparse
 import json
 import math
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -184,7 +185,8 @@ def main() -> None:
     try:
         seeds = range(options.first_seed, options.first_seed + options.episodes)
         for seed in track(seeds, "episodes", console=Console(stderr=True)):
-            played += [play(env, seed, name, player) for name, player in players.items()]
+            names = random.Random(seed).sample(list(players), len(players))  # a slow minute falls on anyone
+            played += [play(env, seed, name, players[name]) for name in names]
     finally:
         env.close()
         if played:

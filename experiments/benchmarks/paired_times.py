@@ -1,6 +1,6 @@
 """Two systems of a comparison beside each other: times to the target, seed by seed, where reports name few.
 
-    python experiments/benchmarks/paired_times.py experiments/results/2026-11-26-main --reference fixed:1 default
+    python experiments/benchmarks/paired_times.py experiments/results/2026-11-27-main --reference fixed:1 default
 
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds.

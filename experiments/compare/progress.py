@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..netlab.iproute import NetLabError
@@ -31,7 +32,7 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
         report = write_report(output)
     if stopped is not None:
         raise stopped
-    console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True)
+    console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True, markup=False)
 
 
 def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> None:
@@ -52,7 +53,7 @@ def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> Non
 
         sweep.run(
             retry_failed=retry_failed,
-            on_start=lambda cell: progress.update(bar, description=str(cell)),
+            on_start=lambda cell: progress.update(bar, description=escape(str(cell))),
             on_result=on_result,
         )
 

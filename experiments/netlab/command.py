@@ -55,6 +55,10 @@ def netlab(
     output is shown, everyone's is kept. Exit status: that of the host that failed first, 124 after the time limit.
     """
     if clean is not None:
+        if command:
+            raise typer.BadParameter(
+                "it removes labs and runs nothing: leave the command out", param_hint="--clean"
+            )
         _clean(clean)
         return
     if not command:

@@ -96,14 +96,14 @@ def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
     """The largest, over finished fp32 runs, of the smoothed loss that one reached within ``TARGET_SHARE`` of its
     seconds; a run that was looked at only later gives its first point. None if no fp32 run finished."""
     dense = [result for result in results if result.system == fp32 and result.finished]
-    return max(map(_early_loss, dense), default=None)
+    return max((loss for loss in map(_early_loss, dense) if loss is not None), default=None)
 
 
-def _early_loss(run: CellResult) -> float:
+def _early_loss(run: CellResult) -> float | None:
     end = TARGET_SHARE * run.seconds[-1]
     points = zip(run.seconds, run.smoothed_losses, strict=True)
     known = [(at, loss) for at, loss in points if loss is not None]
-    return min((loss for at, loss in known if at <= end), default=known[0][1])
+    return min((loss for at, loss in known if at <= end), default=known[0][1] if known else None)
 
 
 def verdict(summary: SystemSummary) -> str:

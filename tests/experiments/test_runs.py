@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,6 +142,13 @@ def test_a_run_is_looked_at_where_replicas_have_just_met(period: int, looked_at:
     assert [point.iteration for point in record.points] == looked_at
     to_end = run_training(TinyCluster(period=period), None, 0, iterations=7)
     assert to_end.final.iteration == looked_at[-1]
+
+
+def test_an_evaluation_without_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"accuracy": 0.5})
+    monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
+    with pytest.raises(ValueError, match=r"evaluate\(\) of workload 'mine' must return the held-out 'loss'"):
+        run_training(TinyCluster(), "fixed:4", 0, iterations=4)
 
 
 def test_a_run_without_an_end_is_refused() -> None:

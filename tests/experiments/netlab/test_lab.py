@@ -179,6 +179,12 @@ def test_without_root_there_is_no_folder_for_logs(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_cleans_runs_nothing() -> None:
+    done = CliRunner().invoke(app, ["netlab", "--clean", "all", "--", "true"])
+    assert done.exit_code == 2
+    assert "--clean" in done.output
+
+
 @pytest.mark.parametrize("name", ["all", "", "a.b", "../x", "x" * 33])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no name of a lab"):
