@@ -19,8 +19,8 @@ class Faulty:
     """Linear regression of noise, so that workers start without a data library."""
 
     fault: str = ""
-    """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build`` to
-    raise while the model is built."""
+    """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build``
+    to raise while the model is built."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
