@@ -98,6 +98,14 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
     return final
 
 
+def save_model(run: Path, model: BaseAlgorithm) -> Path:
+    """Write ``run/model.zip``, complete or not at all."""
+    partial, final = run / "partial_model.zip", run / "model.zip"
+    model.save(partial)
+    os.replace(partial, final)
+    return final
+
+
 def save_settings(run: Path, settings: BitWidthSettings) -> None:
     """Write the environment's settings as ``run/environment.json``: an exported policy needs them."""
     replace_file(run / "environment.json", _as_json(settings) + "\n")

@@ -96,15 +96,15 @@ class TrainConfig:
         """What a run folder holds.
 
         Raises:
-            ValueError: naming the first setting that JSON cannot hold, e.g. a workload given as an object.
+            ValueError: naming the first setting that JSON cannot hold, e.g. infinity, or a workload given as an object.
         """
         for name, value in self.to_dict().items():
             try:
-                json.dumps(value)
-            except TypeError as error:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{name}={value!r} cannot be saved with the run; pass such objects through "
-                    "train(..., make_env=...) instead"
+                    f"{name}={value!r} cannot be saved with the run ({error}); numbers have to be finite, and "
+                    "objects go through train(..., make_env=...)"
                 ) from error
         return json.dumps(self.to_dict(), indent=2) + "\n"
 

@@ -29,6 +29,7 @@ from .checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
+    save_model,
     save_settings,
 )
 from .config import OF_THE_AGENT, TrainConfig, plain
@@ -107,7 +108,7 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
         save_origin(config.output)
         _learn(config, model, seconds, interruption)
         if model.num_timesteps > 0:  # else the run was interrupted before it began
-            model.save(config.output / "model.zip")
+            save_model(config.output, model)
         interruption.reraise()
     return config.output / "model.zip"
 

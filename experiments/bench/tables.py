@@ -54,10 +54,10 @@ def codec_table(figures: list[CodecFigures], mebibytes: float) -> Table:
         "encode\nGB/s",
         "×\ncopy",
         "×\nread",
-        "decode+add\nGB/s",
+        "decode\n+ add\nGB/s",
         "×\ncopy",
-        "encode +\ndecode\n× copy",
-        "mean of 4\nGB/s",
+        "both\n× copy",
+        "mean\nof 4\nGB/s",
         "NMSE",
     )
     rows = [
@@ -154,7 +154,10 @@ def format_rate(mbit_per_s: float | None) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    # Within 80 columns, which pipes have, too.
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     for column in columns:
         table.add_column(column, justify="left" if column in ("coder", "peer") else "right")
     for row in rows:

@@ -13,15 +13,19 @@ from ..reports.pages import write_report
 from ..sweep.axes import Cell
 from ..sweep.cell import server_options
 from ..sweep.config import SweepConfig
-from ..sweep.folder import Sweep, open_sweep
-from ..sweep.result import CellResult
+from ..sweep.folder import Sweep, load_results, open_sweep
+from ..sweep.result import FAILED, CellResult
 
 _START_UP_CORE_SECONDS = 6.0  # of one rank; guesses, only for the estimate before the first run
 _BESIDES_TRAINING = 0.15  # of a run's budget: evaluations
 
 
 def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Console) -> None:
-    """Carry out what is pending and write the report, of what there is if the sweep is stopped."""
+    """Carry out what is pending and write the report, of what there is if the sweep is stopped.
+
+    Raises:
+        RuntimeError: runs have failed; the report tells of the others.
+    """
     stopped: BaseException | None = None
     with open_sweep(output, config) as sweep:
         try:
@@ -33,6 +37,17 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
     if stopped is not None:
         raise stopped
     console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True, markup=False)
+    check_outcomes(load_results(output))
+
+
+def check_outcomes(results: Sequence[CellResult]) -> None:
+    """Raise ``RuntimeError`` if runs have failed: whoever started the sweep from a script has to learn of it."""
+    failed = [result for result in results if result.outcome in FAILED]
+    if failed:
+        raise RuntimeError(
+            f"{len(failed)} of {len(results)} runs crashed or timed out, the first for this reason: "
+            f"{failed[0].reason}; --retry-failed runs them again"
+        )
 
 
 def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> None:

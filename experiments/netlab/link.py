@@ -15,6 +15,8 @@ _LEAST_SWITCH_SECONDS = 0.5  # a change takes up to 0.1 s with many hosts
 _PEAK = 1.05
 """Of the rate: how fast a link makes up for what it is behind."""
 _BEHIND_SECONDS, _AT_ONCE_SECONDS = 2e-3, 0.5e-3
+SHAPING = f"htb, {_BEHIND_SECONDS:g} s of the rate and {_AT_ONCE_SECONDS:g} s of {_PEAK:g} of it"
+"""What links of a lab are, for records of what was measured on them."""
 _LEAST_BEHIND, _LEAST_AT_ONCE = 16384, 3200  # bytes; the latter two packets
 _LARGEST_PACKET = 65536  # several of one connection, which the kernel moves as one
 

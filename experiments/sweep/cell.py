@@ -20,14 +20,13 @@ from ..netlab.job import find_program
 from ..provenance import git_revision
 from .axes import Cell, Link, System
 from .config import SweepConfig
-from .result import REASON_CHARACTERS, CellResult, Ending, result_of
+from .result import FAILED, REASON_CHARACTERS, CellResult, Ending, result_of
 from .run_server import RunRequest
 from .server import LabServer, LocalServer, Server, remove_stale_lab
 
 _POLL_SECONDS = 0.02
 _SERVING = "serving"
 _RECORD = "record.json"
-_FAILED = ("crashed", "timed out")
 _LAB_FAILURES = 4  # in a row: then the kernel will not build another
 
 
@@ -95,7 +94,7 @@ class CellRunner:
         limit = self._config.limit_of(cell)
         record, kept = self._logs / _RECORD, self._server
         ending, retried = self._attempt(cell, record, limit), ""
-        if ending.outcome in _FAILED and self._server in (None, kept) and not record.exists():
+        if ending.outcome in FAILED and self._server in (None, kept) and not record.exists():
             retried = ending.reason
             self._keep_logs(cell)
             started, others = time.monotonic(), OthersLoad()
@@ -113,7 +112,7 @@ class CellRunner:
             interface_bytes=self._sent_in_run(),
             retried=retried,
         )
-        if result.outcome in _FAILED:
+        if result.outcome in FAILED:
             self._keep_logs(cell)
         return result
 

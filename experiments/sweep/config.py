@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import importlib
+import inspect
 import itertools
 import json
 import random
@@ -23,7 +25,7 @@ from .axes import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SweepConfig:
-    """Everything that a sweep's figures depend on, the machine and the contents of policy files apart.
+    """Everything that a sweep's figures depend on, the machine and the contents of files apart.
 
     Raises:
         ValueError: no link, something twice, or a run that nothing ends.
@@ -91,6 +93,12 @@ class SweepConfig:
         controllers = {System.parse(name).controller or "" for name in self.systems}
         policies = sorted(filter(is_policy, controllers))
         return {name: _digest(policy_path(name)) for name in policies}
+
+    def workload_digests(self) -> dict[str, str]:
+        """A digest of each module that workloads are named from (``module:factory``), but not of what it imports."""
+        modules = sorted({name.partition(":")[0] for name in self.workloads if ":" in name})
+        files = {name: inspect.getsourcefile(importlib.import_module(name)) for name in modules}
+        return {name: _digest(Path(file)) for name, file in files.items() if file is not None}
 
     def cells(self) -> Iterator[Cell]:
         """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after

@@ -13,19 +13,22 @@ from mqgrad.agents.run_folder import only_process_in
 from mqgrad.files import replace_file
 from mqgrad.trainers.signals import stopped_by
 
+from ..netlab.link import SHAPING
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
 from ..signals import caught_signals
 from .axes import Cell, Link
 from .cell import CellRunner, Place, default_program
 from .config import SweepConfig
-from .result import CellResult
+from .result import FAILED, CellResult
 
-_RETRIED = ("crashed", "timed out")  # what may come out differently; a divergence is a result
 _SAME_ORIGIN = {
     "machine": ("cpu", "cpu_family", "cpu_model", "cores"),
     "versions": ("python", "torch", "numpy", "codec"),
 }  # what times and losses depend on; bytes-* learn the text of Python's library
+
+
+_LAB = {"tcp": DEFAULT_CONGESTION_CONTROL, "links": SHAPING}
 
 
 class Sweep:
@@ -41,7 +44,7 @@ class Sweep:
         done = {
             result.cell
             for result in load_results(self.folder)
-            if not (retry_failed and result.outcome in _RETRIED)
+            if not (retry_failed and result.outcome in FAILED)
         }
         return [cell for cell in self.config.cells() if cell not in done]
 
@@ -58,11 +61,12 @@ class Sweep:
             KeyboardInterrupt: SIGINT; no process is left, and every finished run is on disk.
             SystemExit: SIGTERM or SIGHUP, likewise; with 128 and the signal's number.
             NetLabError: no lab can be built here, or the last one cannot be removed.
-            ValueError: the folder's runs in labs had another congestion control than those that are pending.
+            ValueError: the folder's runs in labs had another congestion control than those that are pending, or links
+                of another shape.
         """
         pending = self.pending(retry_failed=retry_failed)
         if any(not Link.parse(cell.link).emulated for cell in pending):
-            check_same_tcp(self.folder)
+            check_same_labs(self.folder)
         with caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
             earlier = {result.cell: result for result in load_results(self.folder)}
@@ -90,10 +94,14 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
 
     Raises:
         ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
-            machine, version of Python, torch or numpy, or implementation of the codec.
+            policy, workload module, machine, version of Python, torch or numpy, or implementation of the codec.
     """
     config.check_names()
-    given = {"sweep": config.to_dict(), "policies": config.policy_digests()}
+    given = {
+        "sweep": config.to_dict(),
+        "policies": config.policy_digests(),
+        "workloads": config.workload_digests(),
+    }
     come_from = origin(config)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process_in(folder):
@@ -109,19 +117,20 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
 def origin(config: SweepConfig) -> dict[str, Any]:
     """Where a sweep's figures come from: versions, machine, revision, and what its labs are, if it has any."""
     emulated = {Link.parse(link).emulated for link in config.links}
-    lab = {"lab": {"tcp": DEFAULT_CONGESTION_CONTROL}} if False in emulated else {}
+    lab = {"lab": _LAB} if False in emulated else {}
     return {**provenance(of_labs=True not in emulated), **lab}
 
 
-def check_same_tcp(folder: Path) -> None:
-    """Raises ValueError if a folder's runs in labs had another congestion control than labs have now."""
+def check_same_labs(folder: Path) -> None:
+    """Raises ValueError if a folder's runs in labs had other links, or another congestion control, than labs now."""
     saved = _load_json(folder)
     machine = saved.get("machine", {})  # where the hosts of labs had theirs from, before they had their own
-    tcp = saved.get("lab", machine).get("tcp")
-    if tcp != DEFAULT_CONGESTION_CONTROL:
+    lab = saved.get("lab", {"tcp": machine.get("tcp")})
+    told = _differences({"lab": lab}, {"lab": _LAB}, {"lab": _LAB})
+    if told:
         raise ValueError(
-            f"{folder} holds runs in labs with TCP congestion control {tcp or 'unknown'}, which now have "
-            f"{DEFAULT_CONGESTION_CONTROL} and could not be compared; give another --output"
+            f"{folder} holds runs in labs that could not be compared with those of now ({told}); give another "
+            "--output"
         )
 
 

@@ -14,6 +14,8 @@ from ..time_to_target import first_reached, late_loss, smoothed
 from .axes import Cell, Group
 
 REASON_CHARACTERS = 300
+FAILED = ("crashed", "timed out")
+"""Outcomes that may come out differently another time; a divergence is a result."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

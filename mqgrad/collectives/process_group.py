@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
@@ -227,7 +228,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         RuntimeError: torch.distributed has not been initialized.
         ValueError: the timeout is not finite, or not above 0.
     """
-    if not (math.isfinite(timeout_seconds) and timeout_seconds > 0):
+    if not (isinstance(timeout_seconds, numbers.Real) and 0 < timeout_seconds < math.inf):
         raise ValueError(
             f"timeout_seconds {timeout_seconds!r} must be a finite number above 0: every wait has a bound"
         )

@@ -67,6 +67,20 @@ def test_normalization_is_carried(tmp_path: Path) -> None:
     assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
 
 
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        gymnasium.wrappers.NormalizeObservation,
+        lambda env: gymnasium.wrappers.TransformObservation(env, np.tanh, env.observation_space),
+    ],
+)
+def test_wrappers_that_change_observations_are_refused(tmp_path: Path, wrapper: Any) -> None:
+    model = PPO("MlpPolicy", wrapper(toy_env()), n_steps=64, seed=3, device="cpu")
+    with pytest.raises(ValueError, match=r"Observation made of observations.*VecNormalize"):
+        export(model, tmp_path / "policy.mqg")
+    assert not (tmp_path / "policy.mqg").exists()
+
+
 def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
     env = toy_env(preset="authors", max_steps=60)
     model = Sarsa(env=DummyVecEnv([lambda: WithWidth(env)]), seed=3, zero_init=False).learn(100)

@@ -52,6 +52,7 @@ def test_tensorboard_has_our_tags_and_those_of_sb3(tmp_path: Path, algo: str) ->
 def test_resuming_continues_steps_buffer_schedule_and_curves(tmp_path: Path) -> None:
     train(config_for(tmp_path, total_steps=100), make_env=toy_env)
     before = load_model(tmp_path / "model.zip", DQN)
+    time.sleep(1.1)  # event files are read in the order of their names, which tell whole seconds
     train(config_for(tmp_path, total_steps=160), resume=True, make_env=toy_env)
     after = load_model(tmp_path / "model.zip", DQN)
     assert (before.num_timesteps, after.num_timesteps) == (100, 160)

@@ -85,9 +85,11 @@ def test_wrong_arguments_and_calls_are_named() -> None:
     def rank_main(rank: int) -> None:
         with pytest.raises(TypeError, match=r"'default' is a name: .*load_policy\('default'"):
             mqgrad.CompressionState("default")  # type: ignore[arg-type]
-        for seconds in (float("inf"), float("nan"), 0.0):
+        for seconds in (float("inf"), float("nan"), 0.0, "60"):
             with pytest.raises(ValueError, match=r"timeout_seconds .* every wait has a bound"):
-                mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=seconds)
+                mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=seconds)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="link 5 cannot pace"):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), link=5)  # type: ignore[arg-type]
         state = mqgrad.CompressionState(mqgrad.load_policy("default", budget_seconds=60))
         with pytest.raises(RuntimeError, match="FrozenPolicy, decides; to choose widths") as refused:
             state.set_width(4)

@@ -1,6 +1,7 @@
 """What an environment, a benchmark or a command drives: W ranks that train one model together."""
 
 import copy
+import numbers
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
@@ -24,6 +25,12 @@ def own_controller(spec: ControllerSpec | None) -> Controller | None:
         ValueError: an unknown one.
     """
     return make_controller(spec) if isinstance(spec, str) else copy.deepcopy(spec)
+
+
+def check_run_seed(seed: object) -> None:
+    """Raise ``ValueError`` unless ``seed`` is an integer from 0 to 2³² − 1, which every generator takes."""
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**32:
+        raise ValueError(f"seed must be an integer from 0 to 2**32 - 1, not {seed!r}")
 
 
 @runtime_checkable

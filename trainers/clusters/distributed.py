@@ -15,7 +15,7 @@ from ..settings import check_positive, check_positive_ints
 from ..workloads.smooth import compressor_for
 from ..workloads.workload import Workload, make_workload, workload_reference
 from .clock import ModelClock
-from .cluster import ControllerSpec, own_controller
+from .cluster import ControllerSpec, check_run_seed, own_controller
 from .errors import ReplicaMismatchError
 from .local_ranks import LocalRanks
 from .method_checks import check_method
@@ -151,12 +151,13 @@ class Distributed:
         """Begin a run; see :class:`mqgrad.trainers.clusters.cluster.Cluster`.
 
         Raises:
-            ValueError: an unknown controller or compressor, or one that does not go with the other; a method that the
-                link cannot pace, or that leaves no rank; a modelled clock on a link of several rates. The run before
-                goes on then.
+            ValueError: a wrong seed; an unknown controller or compressor, or one that does not go with the other; a
+                method that the link cannot pace, or that leaves no rank; a modelled clock on a link of several rates,
+                or with a method whose seconds it does not know. The run before goes on then.
             WorkerError: a rank died, hung or raised.
         """
         # Mistakes are found here, where they cost no worker, and the run before goes on.
+        check_run_seed(seed)
         code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
         check_compatible(own_controller(controller), code)
         link = link or self._link

@@ -1,7 +1,7 @@
 """Whether a training method goes with the rest of a run, found out before a rank hears of it."""
 
 from ..link import LinkEmulation
-from ..methods import DDP, BackupWorkers, TrainingMethod, has_width
+from ..methods import DDP, BackupWorkers, PlainDDP, TrainingMethod, has_width
 from .clock import ModelClock
 from .cluster import ControllerSpec
 
@@ -19,10 +19,15 @@ def check_method(
     needs, has too few ranks, needs measured seconds, or cannot be paced on the link."""
     if controller is not None and not has_width(name):
         raise ValueError(f"method {name!r} sends fp32: it has no width for a controller to decide")
-    if isinstance(method, DDP):
-        _check_rounds(name, method, controller, clock)
+    if isinstance(method, DDP) and method.period_rule and controller is None:
+        raise ValueError(f"method {name!r}: a period rule decides where a controller does: give one")
     if isinstance(method, BackupWorkers):
         method.check_world_size(world_size)
+    if clock is not None and not _waits_in_each_iteration(method):
+        raise ValueError(
+            f"method {name!r} needs clock='measured': a model of seconds is of iterations that each wait for what "
+            "they send"
+        )
     if controller is not None and clock is not None:
         raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
     if link is not None and clock is None and not method.can_be_paced:
@@ -32,12 +37,5 @@ def check_method(
         )
 
 
-def _check_rounds(
-    name: str, method: DDP, controller: ControllerSpec | None, clock: ModelClock | None
-) -> None:
-    if method.is_local and clock is not None:
-        raise ValueError(
-            f"method {name!r} needs clock='measured': a model of seconds is of single iterations"
-        )
-    if method.period_rule and controller is None:
-        raise ValueError(f"method {name!r}: a period rule decides where a controller does: give one")
+def _waits_in_each_iteration(method: TrainingMethod) -> bool:
+    return isinstance(method, PlainDDP) or (isinstance(method, DDP) and not method.is_local)

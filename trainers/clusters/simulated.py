@@ -15,7 +15,7 @@ from ..methods import DEFAULT_METHOD
 from ..settings import check_positive, check_positive_ints
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
-from .cluster import Cluster, ControllerSpec
+from .cluster import Cluster, ControllerSpec, check_run_seed
 from .in_process import MeetingPoint
 from .virtual_ranks import SimulatedRun
 
@@ -74,20 +74,23 @@ class Simulated:
         """Begin a run; see :class:`mqgrad.trainers.clusters.cluster.Cluster`. A controller sees modelled seconds.
 
         Raises:
-            ValueError: an unknown controller or compressor; a method other than ``ddp``; the compressor ``none``.
+            ValueError: a wrong seed; an unknown controller or compressor; a method other than ``ddp``; the compressor
+                ``none``. The run before goes on then.
         """
+        check_run_seed(seed)
         if method != DEFAULT_METHOD:
             raise ValueError(f"method {method!r} is not simulated, only {DEFAULT_METHOD!r}: use Distributed")
         if isinstance(make_compressor(compressor), NoCommunication):
             raise ValueError(
                 f"compressor {compressor!r} is not simulated: its replicas would not stay identical"
             )
-        self.close()
         link = link or self.link
         clock = self.clock.on_link(link) if link else self.clock
         meeting_point = MeetingPoint(self.world_size, self._timeout_seconds)
         with _as_a_rank():
-            self._run = SimulatedRun(self.workload, meeting_point, clock, seed, controller, compressor)
+            begun = SimulatedRun(self.workload, meeting_point, clock, seed, controller, compressor)
+        self.close()
+        self._run = begun
 
     def run(
         self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False

@@ -19,6 +19,7 @@ from mqgrad.agents.run_folder import LOCK_FILE, only_process_in
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.compare.progress import run_sweep
 from mqgrad.experiments.netlab.lab import list_labs
+from mqgrad.experiments.netlab.link import SHAPING
 from mqgrad.experiments.reports.pages import write_report
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.experiments.sweep.folder import load_config, load_results, open_sweep
@@ -160,13 +161,13 @@ def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("links", "others"), [(("100mbit", "none"), False), (("100mbit", "emulated:100mbit"), True)]
 )
-def test_a_sweep_in_a_lab_tells_the_congestion_control_of_its_hosts(
+def test_a_sweep_in_a_lab_tells_the_congestion_control_and_links_of_its_hosts(
     links: tuple[str, ...], others: bool, tmp_path: Path
 ) -> None:
     with open_sweep(tmp_path, small_config(links=links)):
         pass
     fields = json.loads((tmp_path / "config.json").read_text())
-    assert fields["lab"] == {"tcp": "cubic"}
+    assert fields["lab"] == {"tcp": "cubic", "links": SHAPING}
     assert ("tcp" in fields["machine"]) == others
     report = write_report(tmp_path)
     assert '"tcp": "cubic"' in report.markdown.read_text()
@@ -189,9 +190,33 @@ def test_runs_with_another_congestion_control_are_not_mixed_with_those_of_labs_n
 ) -> None:
     config = small_config(links=("emulated:100mbit", "100mbit"), seeds=(1,))
     saved_before_labs_had_their_own(tmp_path / "out", config, tcp)
-    with pytest.raises(ValueError, match=rf"control {tcp or 'unknown'}, .*cubic.*another --output"):
+    with pytest.raises(ValueError, match=rf"tcp: {tcp} there, cubic here.*another --output"):
         run_fake(tmp_path, config)
     assert load_results(tmp_path / "out") == []
+
+
+def test_runs_on_links_of_another_shape_are_not_mixed_with_those_of_labs_now(tmp_path: Path) -> None:
+    config = small_config(links=("100mbit",), seeds=(1,))
+    with open_sweep(tmp_path / "out", config):
+        path = tmp_path / "out" / "config.json"
+    path.write_text(path.read_text().replace(SHAPING, "another shape"))
+    with pytest.raises(
+        ValueError, match=r"\(links: another shape there, htb.* here\); give another --output"
+    ):
+        run_fake(tmp_path, config)
+
+
+def test_a_workload_that_was_edited_is_not_mixed_with_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "edited_workload.py"
+    module.write_text("from mqgrad.trainers.workloads.digits import DigitsMLP\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = small_config(workloads=("edited_workload:DigitsMLP",), seeds=(1,))
+    assert len(run_fake(tmp_path, config)) == 2
+    module.write_text("from mqgrad.trainers.workloads.digits import DigitsMLP  # otherwise\n")
+    with pytest.raises(ValueError, match=r"edited_workload: \w+ there, \w+ here"):
+        run_fake(tmp_path, config)
 
 
 def test_sweeps_without_a_lab_and_finished_ones_go_on_whatever_they_had(tmp_path: Path) -> None:
@@ -249,6 +274,16 @@ def test_a_sweep_that_is_asked_to_end_ends_as_by_the_signal_and_with_a_report(
     assert getattr(stopped.value, "code", None) == code
     assert "the same command goes on: 1 runs are left" in console.export_text()
     assert "UNFINISHED: 1 of 2 runs are missing" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_who_started_a_sweep_learns_that_runs_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = fake_program(tmp_path)
+    monkeypatch.setattr("mqgrad.experiments.sweep.folder.default_program", lambda: program)
+    config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
+    console = Console(record=True, width=200)
+    with pytest.raises(RuntimeError, match=r"1 of 2 runs crashed.*out of luck; --retry-failed"):
+        run_sweep(tmp_path / "out", config, False, console)
+    assert "report.html" in console.export_text()
 
 
 @pytest.mark.timeout(200)

@@ -228,6 +228,11 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e6)
         with pytest.raises(ValueError, match="clock='measured'"):
             cluster.reset(seed=5, method="ddp:period=2", link=LinkEmulation(mbit_per_s=100))
+        for apart in ("local-sgd", "no-sync", "overlap-local-sgd", "backup-workers:mean_delay_ms=1"):
+            with pytest.raises(ValueError, match="each wait for what they send"):
+                cluster.reset(seed=5, method=apart)
+        with pytest.raises(ValueError, match=r"seed must be an integer.*, not -1"):
+            cluster.reset(seed=-1)
         with pytest.raises(ValueError, match="use it with clock='measured'"):
             cluster.reset(seed=5, controller="fixed:4", link=LinkEmulation(mbit_per_s=100))
         with pytest.raises(ValueError, match="a modelled clock knows one rate"):

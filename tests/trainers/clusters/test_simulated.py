@@ -73,6 +73,16 @@ def test_random_numbers_and_buffers_are_those_of_ddp() -> None:
     assert results[0] == results[1]
 
 
+def test_a_run_goes_on_after_a_reset_that_is_refused() -> None:
+    with simulated() as cluster:
+        cluster.reset(0)
+        cluster.run(2, bits=4)
+        for refused in ({"seed": -1}, {"seed": 1.5}, {"seed": 1, "compressor": "nothing"}):
+            with pytest.raises(ValueError, match=r"seed must be an integer|unknown compressor"):
+                cluster.reset(**refused)
+        assert cluster.run(2, bits=4).iteration == 4
+
+
 def test_is_a_cluster_that_names_its_clock() -> None:
     with simulated() as cluster:
         assert isinstance(cluster, Cluster)

@@ -15,6 +15,7 @@ from mqgrad.trainers.clusters.errors import ReplicaMismatchError
 from mqgrad.trainers.methods import Setup, has_width, make_method, method_names
 from mqgrad.trainers.methods.averaging import SlowMo
 from mqgrad.trainers.methods.backup import BackupWorkers
+from mqgrad.trainers.methods.overlap import OverlapLocalSGD
 
 POWERSGD = "plain-ddp:hook=powersgd,rank=2"
 OTHERS = [*(name for name in method_names() if name != "ddp"), "plain-ddp:hook=fp16", POWERSGD]
@@ -205,6 +206,55 @@ def test_without_delays_the_last_ranks_are_the_backups() -> None:
         return model.weight.grad.item()
 
     assert run_ranks(averaged, world_size=3) == [1.5] * 3
+
+
+def set_weight(model: torch.nn.Module, value: float) -> None:
+    with torch.no_grad():
+        model.weight.fill_(value)
+
+
+def test_slow_steps_are_those_of_the_paper() -> None:
+    """Wang et al. 2020, algorithm 1 by hand: γ = 0.1, α = 0.8, β = 0.5, from x₀ = 1; means 0.6 and then 0.48 give
+    u = 4 and 0.5·4 + (0.68 − 0.48)/0.1 = 4."""
+
+    def stepped(rank: int) -> list[float]:
+        model = torch.nn.Linear(1, 1, bias=False)
+        set_weight(model, 1.0)
+        way = SlowMo(period=1, alpha=0.8, beta=0.5)
+        way.start(setup_of(model, learning_rate=0.1))
+        seen = []
+        for mean in (0.6, 0.48):
+            set_weight(model, mean + (0.1 if rank else -0.1))
+            way.exchange()
+            seen.append(model.weight.item())
+        way.close()
+        return seen
+
+    assert run_ranks(stepped, world_size=2) == [pytest.approx([0.68, 0.36])] * 2
+
+
+def test_overlapped_averages_move_the_anchor_a_round_late() -> None:
+    """Wang, Liang, Joshi 2020 by hand: a = 0.6, β = 0.5, from z = 1. The first average, of replicas 0.6 and 1.0,
+    moves z to 0.8, the second, of 0.68 and 0.76, by −0.1 − 0.08 to 0.62."""
+
+    def pulled(rank: int) -> list[float]:
+        model = torch.nn.Linear(1, 1, bias=False)
+        set_weight(model, 1.0)
+        way = OverlapLocalSGD(period=1, pull=0.6, beta=0.5)
+        way.start(setup_of(model))
+        way.begin_interval(10, None)
+        seen = []
+        for values in ((0.0, 1.0), (0.5, 0.7), (1.0, 1.0)):
+            set_weight(model, values[rank])
+            way.exchange()
+            seen.append(model.weight.item())
+        way.end_interval()
+        way.close()
+        return seen
+
+    first, second = run_ranks(pulled, world_size=2)
+    assert first == pytest.approx([0.6, 0.68, 0.772])
+    assert second == pytest.approx([1.0, 0.76, 0.772])
 
 
 def test_a_slow_step_where_the_learning_rate_has_fallen_to_zero_is_the_average() -> None:
