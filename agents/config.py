@@ -96,7 +96,7 @@ class TrainConfig:
         """What a run folder holds.
 
         Raises:
-            ValueError: naming the first setting that JSON cannot hold, e.g. infinity, or a workload given as an object.
+            ValueError: naming the first setting that JSON cannot hold, as infinity, or a workload given as an object.
         """
         for name, value in self.to_dict().items():
             try:
