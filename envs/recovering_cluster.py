@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.trainers.clusters.cluster import Cluster
+from mqgrad.trainers.clusters.cluster import Cluster, Restartable
 from mqgrad.trainers.clusters.distributed import Distributed
-from mqgrad.trainers.clusters.errors import WorkerError
+from mqgrad.trainers.clusters.errors import EPISODE_LOST, WorkerError
 from mqgrad.trainers.clusters.simulated import Simulated
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
@@ -72,7 +72,7 @@ class RecoveringCluster:
         """The cluster, started or restarted if need be."""
         if self.cluster is None:
             self.cluster = _open_cluster(self._settings)
-        elif self._failed and hasattr(self.cluster, "restart"):
+        elif self._failed and isinstance(self.cluster, Restartable) and self.cluster.can_restart:
             self.cluster.restart()
         self._failed = False
         return self.cluster
@@ -83,10 +83,12 @@ class RecoveringCluster:
         try:
             result = call()
         except WorkerError as error:
-            if not hasattr(self.cluster, "restart"):
+            if not (isinstance(self.cluster, Restartable) and self.cluster.can_restart):
                 raise
-            remedy = "the episode is lost; env.reset() starts new workers"
-            raise WorkerError(error.rank, error.reason, error.details, remedy) from error
+            raise WorkerError(error.rank, error.reason, error.details, EPISODE_LOST) from error
+        except ValueError:  # a mistake, which has cost no worker
+            self._failed = False
+            raise
         self._failed = False
         return result
 

@@ -1,7 +1,7 @@
 """The arguments of the environment, checked, and the authors' choice of them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,8 @@ class BitWidthSettings:
         object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
 
     def _set_widths(self) -> None:
+        if not isinstance(self.widths, Iterable):
+            raise ValueError(f"widths must be a sequence of bit widths, not {self.widths!r}")
         schema = ObservationSchema(kind=self.observation, widths=tuple(self.widths), history=self.history)
         object.__setattr__(self, "widths", schema.widths)
         if self.initial_bits is None:

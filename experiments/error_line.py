@@ -1,6 +1,6 @@
 """What a person is told where a command ends in an error."""
 
-from mqgrad.trainers.clusters.errors import RESTART, WorkerError
+from mqgrad.trainers.clusters.errors import OF_A_PROGRAM, WorkerError
 
 _MISTAKES = ("ValueError: ", "OSError: ", "FileNotFoundError: ", "ModuleNotFoundError: ")
 _MORE = "MQGRAD_TRACEBACK=1 shows where"
@@ -15,7 +15,7 @@ def error_line(error: Exception) -> str:
         lines = error.details.strip().splitlines()
         if lines and lines[-1].startswith(_MISTAKES):
             return f"rank {error.rank}: {lines[-1].partition(': ')[2]} ({_MORE})"
-        if error.remedy == RESTART:  # which is for those who have the cluster as an object
+        if error.remedy in OF_A_PROGRAM:
             error = WorkerError(error.rank, error.reason, error.details)
         return str(error)
     if isinstance(error, (RuntimeError, ImportError)):

@@ -63,7 +63,10 @@ def netlab(
         return
     if not command:
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
+    from mqgrad.trainers.settings import check_positive
+
     from .iproute import check_available
+    from .job import find_program
     from .lab import NetLab
     from .link import LinkShape, parse_link_rates
     from .run import run_on_new_lab
@@ -71,7 +74,10 @@ def netlab(
     rates = parse_link_rates(rate)
     link = LinkShape(rate_mbit_per_s=rates.mbit_per_s[0], latency_ms=latency_ms)
     lab = NetLab(hosts, link, name=name, congestion_control=tcp)
-    check_available()  # before there is a folder for the logs
+    check_available()  # all that is wrong is told before there is a folder for the logs
+    command = [find_program(command[0]), *command[1:]]
+    if timeout is not None:
+        check_positive(timeout=timeout)
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = f"{hosts} hosts at {rate}, TCP {tcp}, logs in {logs}"

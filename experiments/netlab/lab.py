@@ -221,11 +221,16 @@ def _claim(name: str) -> socket.socket:
 def _remove(name: str) -> None:
     """Kill the processes of a lab, then remove its namespaces; veth pairs and bridge go with them."""
     namespaces = [each for each in _namespaces() if (m := _NAMESPACE.fullmatch(each)) and m[1] == name]
-    survivors = _kill_processes(namespaces)
+    survivors, refusals = _kill_processes(namespaces), []
     for namespace in namespaces:
-        ip("netns", "delete", namespace)
+        try:
+            ip("netns", "delete", namespace)
+        except NetLabError as error:
+            refusals.append(str(error))
     if survivors:
-        raise NetLabError(f"processes {survivors} of lab {name!r} did not end within {_KILL_SECONDS:g} s")
+        refusals.append(f"processes {survivors} did not end within {_KILL_SECONDS:g} s")
+    if refusals:
+        raise NetLabError(f"lab {name!r} could not be removed: {'; '.join(refusals)}")
 
 
 def _kill_processes(namespaces: list[str]) -> list[int]:

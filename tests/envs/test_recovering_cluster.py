@@ -24,6 +24,27 @@ def test_lost_worker_is_reported_and_reset_restarts(toy: ToyCluster) -> None:
     assert toy.restarts == 1
 
 
+def test_where_workers_cannot_be_restarted_the_error_keeps_its_remedy(toy: ToyCluster) -> None:
+    toy.can_restart = False  # as in a torchrun job
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.error = WorkerError(1, "was killed", remedy="start the job again")
+    with pytest.raises(WorkerError, match="rank 1 was killed; start the job again"):
+        env.step(np.int64(0))
+    env.reset()
+    assert toy.restarts == 0
+
+
+def test_a_mistake_costs_no_worker(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.error = ValueError("no such width")
+    with pytest.raises(ValueError, match="no such width"):
+        env.step(np.int64(0))
+    env.reset()
+    assert toy.restarts == 0
+
+
 def test_an_interrupted_step_restarts_too(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy)
     env.reset(seed=0)

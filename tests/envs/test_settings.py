@@ -34,6 +34,7 @@ NUMBERS = (
         ({"widths": (2, 9)}, "9"),
         ({"widths": (4, 2)}, "increasing"),
         ({"widths": ()}, "non-empty"),
+        ({"widths": 4}, "widths must be a sequence.*, not 4"),
         ({"initial_bits": 5}, "5"),
         ({"num_workers": 0}, "num_workers .*, not 0"),
         ({"interval": 2.5}, r"interval .*, not 2\.5"),

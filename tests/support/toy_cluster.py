@@ -15,6 +15,7 @@ class ToyCluster:
     """Loss falls 1 % an iteration at any width, with noise from the seed; seconds are proportional to bits."""
 
     world_size = 2
+    can_restart = True
     workload: Any = None
     clock: ModelClock | None = None
 

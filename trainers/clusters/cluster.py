@@ -34,6 +34,16 @@ def check_run_seed(seed: object) -> None:
 
 
 @runtime_checkable
+class Restartable(Protocol):
+    """A cluster that may start new workers after a failure."""
+
+    @property
+    def can_restart(self) -> bool: ...
+
+    def restart(self) -> None: ...
+
+
+@runtime_checkable
 class Cluster(Protocol):
     """W ranks. One run lasts from a ``reset`` to the next."""
 

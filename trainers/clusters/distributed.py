@@ -9,7 +9,7 @@ from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width, check_width
 
 from ..link import LinkEmulation
-from ..methods import DDP, DEFAULT_METHOD, NoSync, RankInterval, has_width, make_method
+from ..methods import DDP, DEFAULT_METHOD, NoSync, OverlapLocalSGD, RankInterval, has_width, make_method
 from ..methods.interval import combine
 from ..settings import check_positive, check_positive_ints
 from ..workloads.smooth import compressor_for
@@ -175,7 +175,9 @@ class Distributed:
         )
         self._run_clock, self._widths = run_clock, code.widths
         self._period = way.period if isinstance(way, DDP) else 1
-        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(way, NoSync)
+        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(
+            way, (NoSync, OverlapLocalSGD)
+        )
         self._caller_decides = controller is None and has_width(method)
 
     def run(
@@ -233,16 +235,22 @@ class Distributed:
         Raises:
             ReplicaMismatchError: they do not.
             RuntimeError: there was no reset.
-            ValueError: the run's compressor is ``none``, or its method ``no-sync``, under which replicas diverge.
+            ValueError: the run's compressor is ``none``, or its method ``no-sync`` or ``overlap-local-sgd``, under
+                which replicas never become equal.
         """
         self._check_reset("verify_replicas()")
         if self._replicas_diverge:
-            raise ValueError("nothing is averaged in this run: its replicas diverge and cannot be verified")
+            raise ValueError("the replicas of this run never become equal, by its method or compressor")
         fingerprints: list[str] = self._ranks.call("fingerprint")
         others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
         if others:
             raise ReplicaMismatchError(f"parameters of ranks {others} differ from rank 0's: {fingerprints}")
         return fingerprints[0]
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether :meth:`restart` can start new workers: not under torchrun."""
+        return self._start is not None
 
     def restart(self) -> None:
         """Start new workers after a failure; a :meth:`reset` must follow.

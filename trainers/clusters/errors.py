@@ -7,6 +7,13 @@ RESTART = "the cluster is down; call restart() and then reset() to go on"
 """What a program that holds the cluster can do."""
 
 
+EPISODE_LOST = "the episode is lost; env.reset() starts new workers"
+"""What a program that holds the environment can do."""
+
+OF_A_PROGRAM = (RESTART, EPISODE_LOST)
+"""Remedies that are none for a person at the command line."""
+
+
 class WorkerError(RuntimeError):
     """A rank of a cluster died, hung or raised. The cluster must be restarted before it is used again."""
 

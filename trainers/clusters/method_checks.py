@@ -25,11 +25,11 @@ def check_method(
         method.check_world_size(world_size)
     if clock is not None and not _waits_in_each_iteration(method):
         raise ValueError(
-            f"method {name!r} needs clock='measured': a model of seconds is of iterations that each wait for what "
-            "they send"
+            f"method {name!r} needs measured seconds, a cluster without a clock: the model of seconds is of "
+            "iterations that each wait for what they send"
         )
     if controller is not None and clock is not None:
-        raise ValueError("a controller decides on measured seconds: use it with clock='measured'")
+        raise ValueError("a controller decides on measured seconds: use it on a cluster without a clock")
     if link is not None and clock is None and not method.can_be_paced:
         raise ValueError(
             f"method {name!r} cannot be paced on an emulated link ({link}): take a link that the kernel shapes "

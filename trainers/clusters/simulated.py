@@ -146,7 +146,7 @@ def calibrate(
         ValueError: a cluster whose seconds are modelled.
     """
     if getattr(cluster, "clock", None) is not None:
-        raise ValueError("calibrate needs measured seconds: give a Distributed cluster with clock='measured'")
+        raise ValueError("calibrate needs measured seconds: give a Distributed cluster without a clock")
     cluster.reset(seed=0)
     cluster.run(5, bits=bits)
     measured = cluster.run(iterations, bits=bits)

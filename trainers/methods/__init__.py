@@ -4,6 +4,7 @@ from .averaging import NoSync
 from .backup import BackupWorkers
 from .base import RankInterval, Setup, TrainingMethod
 from .hook import DDP
+from .overlap import OverlapLocalSGD
 from .plain_ddp import PlainDDP
 from .registry import DEFAULT_METHOD, has_width, make_method, method_names
 
@@ -12,6 +13,7 @@ __all__ = [
     "DEFAULT_METHOD",
     "BackupWorkers",
     "NoSync",
+    "OverlapLocalSGD",
     "PlainDDP",
     "RankInterval",
     "Setup",

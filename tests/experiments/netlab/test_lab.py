@@ -171,11 +171,44 @@ def test_a_stale_lab_that_is_refused_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert removed == []
 
 
+def test_a_namespace_that_is_not_removed_keeps_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ip(*arguments: str) -> str:
+        if arguments[:2] == ("netns", "delete"):
+            asked.append(arguments[2])
+            if arguments[2].endswith(".0"):
+                raise iproute.NetLabError("busy")
+        return ""
+
+    there = [f"mqgrad-netlab.test-busy.{host}" for host in ("0", "1", "hub")]
+    monkeypatch.setattr(netlab, "_namespaces", lambda: there)
+    monkeypatch.setattr(netlab, "ip", ip)
+    with pytest.raises(iproute.NetLabError, match="lab 'test-busy' could not be removed: busy"):
+        netlab._remove("test-busy")
+    assert asked == there
+
+
 def test_without_root_there_is_no_folder_for_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = CliRunner().invoke(app, ["netlab", "--", "true"])
     assert isinstance(done.exception, iproute.NetLabError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--", "no-such-program"], "no-such-program"), (["--timeout", "-1", "--", "true"], "timeout must be")],
+)
+def test_a_mistake_builds_no_lab_and_no_folder(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iproute, "check_available", lambda: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = CliRunner().invoke(app, ["netlab", *arguments])
+    assert isinstance(done.exception, ValueError)
+    assert message in str(done.exception)
     assert list(tmp_path.iterdir()) == []
 
 

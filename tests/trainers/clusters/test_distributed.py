@@ -62,7 +62,7 @@ def test_fewer_bits_are_fewer_bytes(cluster: Distributed) -> None:
 def test_replicas_of_none_are_not_verified(cluster: Distributed) -> None:
     cluster.reset(seed=0, compressor="none")
     cluster.run(2, bits=32)
-    with pytest.raises(ValueError, match="nothing is averaged in this run: its replicas diverge"):
+    with pytest.raises(ValueError, match="replicas of this run never become equal"):
         cluster.verify_replicas()
     cluster.reset(seed=0, compressor="fp16")
     cluster.run(2, bits=16)
@@ -226,14 +226,14 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         assert runs[0][0].step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e5)
         cluster.reset(seed=5, link=LinkEmulation(mbit_per_s=1))
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.011 + runs[0][0].wire_bytes * 8 / 1e6)
-        with pytest.raises(ValueError, match="clock='measured'"):
+        with pytest.raises(ValueError, match="needs measured seconds, a cluster without a clock"):
             cluster.reset(seed=5, method="ddp:period=2", link=LinkEmulation(mbit_per_s=100))
         for apart in ("local-sgd", "no-sync", "overlap-local-sgd", "backup-workers:mean_delay_ms=1"):
             with pytest.raises(ValueError, match="each wait for what they send"):
                 cluster.reset(seed=5, method=apart)
         with pytest.raises(ValueError, match=r"seed must be an integer.*, not -1"):
             cluster.reset(seed=-1)
-        with pytest.raises(ValueError, match="use it with clock='measured'"):
+        with pytest.raises(ValueError, match="use it on a cluster without a clock"):
             cluster.reset(seed=5, controller="fixed:4", link=LinkEmulation(mbit_per_s=100))
         with pytest.raises(ValueError, match="a modelled clock knows one rate"):
             cluster.reset(seed=5, link=parse_emulation("100/1000@10"))
