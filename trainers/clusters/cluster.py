@@ -29,7 +29,7 @@ def own_controller(spec: ControllerSpec | None) -> Controller | None:
 
 def check_run_seed(seed: object) -> None:
     """Raise ``ValueError`` unless ``seed`` is an integer from 0 to 2³² − 1, which every generator takes."""
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= seed < 2**32:
+    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or not 0 <= int(seed) < 2**32:
         raise ValueError(f"seed must be an integer from 0 to 2**32 - 1, not {seed!r}")
 
 
