@@ -31,6 +31,7 @@ def test_where_workers_cannot_be_restarted_the_error_keeps_its_remedy(toy: ToyCl
     toy.error = WorkerError(1, "was killed", remedy="start the job again")
     with pytest.raises(WorkerError, match="rank 1 was killed; start the job again"):
         env.step(np.int64(0))
+    toy.error = None
     env.reset()
     assert toy.restarts == 0
 
@@ -41,6 +42,7 @@ def test_a_mistake_costs_no_worker(toy: ToyCluster) -> None:
     toy.error = ValueError("no such width")
     with pytest.raises(ValueError, match="no such width"):
         env.step(np.int64(0))
+    toy.error = None
     env.reset()
     assert toy.restarts == 0
 
