@@ -35,9 +35,7 @@ class Measurements:
     def report(self, loss: torch.Tensor | float, costs: Costs | None) -> None:
         """Take in an iteration's loss, as :func:`check_loss` has it, and, where they are known, its seconds;
         :meth:`end_round` counts them."""
-        # a copy: scripts reuse the tensor that they add losses up in
-        own = loss.detach().clone() if isinstance(loss, torch.Tensor) else float(loss)
-        self._round.append((own, costs))
+        self._round.append((_own(loss), costs))
         if costs is not None:
             self.totals.add(costs)
 
@@ -116,6 +114,14 @@ def check_loss(loss: torch.Tensor | float) -> None:
         float(loss)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"step() was given {loss!r} as its loss ({error}): give one number") from None
+
+
+def _own(loss: torch.Tensor | float) -> torch.Tensor | float:
+    """A copy, as scripts reuse the tensor that they add losses up in; in fp32 at least, as those of a round are added
+    up here."""
+    if not isinstance(loss, torch.Tensor):
+        return float(loss)
+    return loss.detach().to(torch.promote_types(loss.dtype, torch.float32), copy=True)
 
 
 def _combined(

@@ -5,10 +5,15 @@ import numbers
 _MASK = (1 << 64) - 1
 
 
-def check_seed(seed: object) -> None:
-    """Raise ``ValueError`` unless ``seed`` is an integer of at most 64 bits, with a sign or without."""
+def check_seed(seed: object) -> int:
+    """The seed as Python's own integer: NumPy's do not take 64 bits without a sign.
+
+    Raises:
+        ValueError: it is no integer of at most 64 bits, with a sign or without.
+    """
     if not isinstance(seed, numbers.Integral) or not -(2**63) <= int(seed) < 2**64:
         raise ValueError(f"seed {seed!r} must be an integer of at most 64 bits")
+    return int(seed)
 
 
 def stream_seed(run_seed: int, iteration: int, stream: int) -> int:
@@ -28,7 +33,7 @@ def mixed(*values: int) -> int:
     """
     result = 0
     for value in values:
-        result = _splitmix64((result ^ (value & _MASK)) & _MASK)
+        result = _splitmix64((result ^ (int(value) & _MASK)) & _MASK)
     return result
 
 

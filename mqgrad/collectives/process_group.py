@@ -241,7 +241,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         _waits(of, "the construction of a CompressionState"),
         lambda: dist.new_group(
             ranks,
-            timeout=datetime.timedelta(seconds=timeout_seconds),
+            timeout=datetime.timedelta(seconds=float(timeout_seconds)),
             backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         ),

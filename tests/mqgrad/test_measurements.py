@@ -17,6 +17,14 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
     assert measured.take().losses == [3.0]
 
 
+def test_losses_of_a_round_are_not_added_up_in_16_bits() -> None:
+    measured, loss = Measurements(), torch.tensor(2.3125, dtype=torch.bfloat16)
+    for _ in range(9):
+        measured.report(loss, Costs())
+    measured.end_round(2)
+    assert measured.take().losses == [2.3125]
+
+
 def test_a_loss_is_one_number() -> None:
     """Told where it is reported: to find out where it is read would be to fail in the middle of a backward."""
     with pytest.raises(ValueError, match=r"shape \(4, 2\), torch.float32: give its mean"):
