@@ -16,5 +16,5 @@ def test_numpys_integers_are_as_good_as_pythons(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1.0, "3", None, 2**64, -(2**63) - 1])
 def test_what_is_no_seed_is_named(seed: object) -> None:
-    with pytest.raises(ValueError, match="seed .* must be an integer of at most 64 bits"):
+    with pytest.raises(ValueError, match=r"seed .* must be an integer of at most 64 bits"):
         check_seed(seed)
