@@ -13,6 +13,7 @@ from mqgrad.policies.policy import apply_action
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.workloads.smooth import compressor_for
 from mqgrad.trainers.workloads.workload import make_workload
 
 from .info import describe, interval_info
@@ -159,8 +160,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         actions = len(schema.widths) if self.settings.action == "absolute" else 2
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
         self.action_space = gymnasium.spaces.Discrete(actions)
-        if cluster is None:  # a mistake in the workload is found here, before workers start
-            make_workload(self.settings.workload, **self.settings.workload_settings or {})
+        if cluster is None:  # mistakes are found here, before workers start
+            workload = make_workload(self.settings.workload, **self.settings.workload_settings or {})
+            compressor_for(workload, self.settings.compressor, self.settings.num_workers)
         self._cluster = RecoveringCluster(self.settings, cluster)
         self._observer = Observer(schema, self.settings.budget_seconds)
         self._reward = make_reward(self.settings)

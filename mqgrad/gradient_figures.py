@@ -7,6 +7,7 @@ import torch
 
 from mqgrad.cuda_ext import gradient_figures
 
+from .codecs.quantization_noise import squared_norm
 from .compressors.base import BucketWork, Compressor
 from .statistics.rank import RankStatistics
 from .widths import Width
@@ -75,9 +76,5 @@ class GradientFigures:
             if coded is None:
                 return [[] for _ in work.gradients]
             for trial, values, gradient in zip(trials, coded, work.gradients, strict=True):
-                trial += [_norm_sq(values - gradient.reshape(-1)), _norm_sq(values)]
+                trial += [squared_norm(values - gradient.reshape(-1)), squared_norm(values)]
         return trials
-
-
-def _norm_sq(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())

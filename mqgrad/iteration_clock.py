@@ -49,7 +49,7 @@ class IterationClock:
         Args:
             communicated: whether there was anything to wait for.
         """
-        self._lap += 1
+        ended, self._lap = self._lap, self._lap + 1
         start, self._start = self._start, time.perf_counter()
         waited, self._blocked = self._blocked, 0.0
         if start is None:
@@ -57,7 +57,7 @@ class IterationClock:
         seconds = self._start - start
         self._local += seconds
         if communicated:
-            waited = max(waited, self._last_known_wait())
+            waited = max(waited, self._last_known_wait(ended))
             self.seconds, self._local = self._local, 0.0
         return Costs(step_seconds=seconds, compute_seconds=max(seconds - waited, 0.0))
 
@@ -82,9 +82,11 @@ class IterationClock:
         with self._lock:
             self._waits.setdefault(lap, []).append(seconds)
 
-    def _last_known_wait(self) -> float:
-        """Of the last lap of which all backwards are known."""
+    def _last_known_wait(self, ended: int) -> float:
+        """Of the last lap of which all backwards are known; none if the one that ended sent nothing."""
         with self._lock:
+            if ended not in self._begun:
+                return 0.0
             last = max(
                 (lap for lap, n in self._begun.items() if len(self._waits.get(lap, ())) == n), default=-1
             )

@@ -194,7 +194,7 @@ class LayoutTable:
 
     def state_dict(self) -> Order:
         """What the keys mean, as plain types; empty before the first iteration."""
-        return self._order or self._saved_order
+        return max(self._order, self._saved_order, key=len)  # one begins with the other
 
     def load_state_dict(self, state: Order) -> None:
         """Expect the order that ``state_dict`` returned.

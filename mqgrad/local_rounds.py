@@ -224,26 +224,27 @@ class LocalRounds:
     def _apply(self, works: list[BucketWork], averaged: set[int], period: int) -> None:
         """Move the anchors by the means that the buckets hold now, and the parameters to them."""
         part = min(self.iterations / period, 1.0)
+        for velocity in self._velocities.values():  # of frozen parameters, too
+            velocity.mul_(period / (self._last_period or period))
         for work in works:
             for key, mean in zip(work.layout.keys, work.gradients, strict=True):
                 if key in averaged:
-                    self._move_to_mean(key, mean, part, period)
+                    self._move_to_mean(key, mean, part)
         self._last_period, self.iterations, self._is_averaging = period, 0, False
         self._trained.clear()
 
-    def _move_to_mean(self, key: int, mean: torch.Tensor, part: float, period: int) -> None:
+    def _move_to_mean(self, key: int, mean: torch.Tensor, part: float) -> None:
         if self._is_variance_reduced:
             self._follow_drift(key, mean, part)
-        step = self._slow_step(key, mean, part, period) if self._momentum else mean
+        step = self._slow_step(key, mean, part) if self._momentum else mean
         self._layouts.parameters[key].copy_(self._anchors[key].sub_(step))
 
     def _follow_drift(self, key: int, mean: torch.Tensor, part: float) -> None:
         drift = (mean - self._move(key)).div_(self.iterations)
         self._corrections[key] = torch.lerp(self._corrections.get(key, torch.zeros_like(drift)), drift, part)
 
-    def _slow_step(self, key: int, mean: torch.Tensor, part: float, period: int) -> torch.Tensor:
+    def _slow_step(self, key: int, mean: torch.Tensor, part: float) -> torch.Tensor:
         velocity = self._velocities.setdefault(key, torch.zeros_like(mean))
-        velocity.mul_(period / (self._last_period or period))
         step = mean.add(velocity, alpha=part * self._momentum)
         velocity.mul_(1 - part * (1 - self._momentum)).add_(mean)
         return step

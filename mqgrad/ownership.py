@@ -1,6 +1,5 @@
-"""What remembers a run belongs to one state: two that share it would mix what they remember, without a word."""
+"""What remembers a run serves one state: a second would go on with what it remembers of the first, without a word."""
 
-import gc
 import weakref
 from typing import Protocol
 
@@ -13,25 +12,25 @@ class Remembers(Protocol):
         ...
 
 
-_OWNERS: "weakref.WeakValueDictionary[int, object]" = weakref.WeakValueDictionary()
-"""By the id of what is owned, which its owner keeps alive."""
+_TAKEN: "weakref.WeakValueDictionary[int, Remembers]" = weakref.WeakValueDictionary()
+"""By id: what a state has, or had and closed."""
+_KEPT: dict[int, Remembers] = {}
+"""Those among them to which no weak reference can be made, as most controllers': small, and no id is used again."""
 
 
 def check_free(**parts: Remembers | None) -> None:
-    """Check that no open state has one of these parts, by the names of its arguments, and that no earlier run left
-    residuals in it, which would be taken for those of another model's parameters.
+    """Check that no state has or had one of these parts, by the names of its arguments, and that no residuals are
+    left in it, which would be taken for those of another model's parameters.
 
     Raises:
-        ValueError: one has, or one did.
+        ValueError: one has, or there are.
     """
     for name, part in parts.items():
-        if part is not None and id(part) in _OWNERS:
-            gc.collect()  # of states that nobody has any more, on all ranks alike
-            if id(part) in _OWNERS:
-                raise ValueError(
-                    f"{name}: this {type(part).__name__} belongs to another CompressionState and remembers its run: "
-                    "give each state an object of its own"
-                )
+        if id(part) in _TAKEN or id(part) in _KEPT:
+            raise ValueError(
+                f"{name}: this {type(part).__name__} belongs to another CompressionState, open or closed, and "
+                "remembers its run: give each state an object of its own"
+            )
         if getattr(part, "num_residuals", 0):
             raise ValueError(
                 f"{name}: this {type(part).__name__} still holds what error feedback owes of an earlier run: give a "
@@ -39,12 +38,11 @@ def check_free(**parts: Remembers | None) -> None:
             )
 
 
-def claim(owner: object, *parts: Remembers | None) -> None:
-    """Make ``owner`` the one of these parts, as far as they remember anything, until it is released or gone."""
-    _OWNERS.update({id(part): owner for part in parts if part is not None and part.state_dict()})
-
-
-def release(owner: object) -> None:
-    """Give up what ``owner`` has claimed."""
-    for key in [key for key, other in _OWNERS.items() if other is owner]:
-        del _OWNERS[key]
+def claim(*parts: Remembers | None) -> None:
+    """Make these parts a state's, as far as they remember anything."""
+    for part in parts:
+        if part is not None and part.state_dict():
+            try:
+                _TAKEN[id(part)] = part
+            except TypeError:
+                _KEPT[id(part)] = part

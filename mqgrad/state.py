@@ -27,7 +27,7 @@ from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements, check_loss
-from .ownership import check_free, claim, release
+from .ownership import check_free, claim
 from .saved_parts import SavedParts
 from .saved_state import check_run
 from .seeding import check_seed
@@ -78,8 +78,7 @@ class CompressionState:
     Raises:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
             the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
-            controller; a compressor, controller or rule that another open state has; a compressor that still holds
-            the residuals of an earlier run.
+            controller; a compressor, controller or rule that remembers the run of another state, open or closed.
         TypeError: a name in the place of a controller; what is no compressor.
         RuntimeError: torch.distributed has not been initialised.
     """
@@ -154,7 +153,7 @@ class CompressionState:
             compressor=self.compressor,
             rounds=self._rounds,
         )
-        claim(self, self.compressor, controller, period_rule)
+        claim(self.compressor, controller, period_rule)
 
     @property
     def controller(self) -> Controller | None:
@@ -386,7 +385,6 @@ class CompressionState:
         if self._is_closed:
             return
         self._is_closed = True
-        release(self)
         self._direct.drain()
         try:
             self._thread.close()

@@ -4,6 +4,8 @@ import dataclasses
 import functools
 import math
 
+import torch
+
 from mqgrad import cuda_ext
 
 from ..widths import Width
@@ -23,6 +25,11 @@ class Coding:
     """Whether the ranks' mean is coded once more, as in shards."""
     feedback: bool = False
     """Whether what a code leaves out is sent later."""
+
+
+def squared_norm(x: torch.Tensor) -> float:
+    """‖x‖² of a float32 tensor, added up in float64."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())
 
 
 def quantization_noise(

@@ -9,7 +9,7 @@ import torch
 
 from mqgrad.cuda_ext import Scattered, Vector, whole
 
-from ..codecs.quantization_noise import Coding
+from ..codecs.quantization_noise import Coding, squared_norm
 from ..codecs.vector_codec import Feedback, VectorCodec
 from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
@@ -116,7 +116,8 @@ class CodedMean(abc.ABC):
             # It is of the mean, hence W times: the division by W follows.
             pending[pull.start : pull.start + len(pull.values)].add_(pull.values, alpha=transport.world_size)
         for gradient, view in zip(work.gradients, work.layout.views(pending), strict=True):
-            gradient.add_(view.view_as(gradient))
+            limit = torch.finfo(gradient.dtype).max / 2  # more of it would overflow fp16 each time, for good
+            gradient.add_(view.view_as(gradient).clamp(-limit, limit))
 
     def _drop_backlog(self, work: BucketWork) -> None:
         self.push_feedback.drop(work.layout)
@@ -226,7 +227,7 @@ class CodedMean(abc.ABC):
     ) -> torch.Tensor:
         """Take the code's error from a coded vector; return that vector decoded."""
         decoded = self.codec.decode(payload, value.numel(), bits)
-        gain.observe(bits, _norm_sq(decoded - value), _norm_sq(value))
+        gain.observe(bits, squared_norm(decoded - value), squared_norm(value))
         return decoded
 
     def _learn_gains(self, transport: Transport) -> None:
@@ -256,7 +257,3 @@ class CodedMean(abc.ABC):
         shards = self._servers.owned(transport)
         owned = slice(shards.start * layout.shard_numel, shards.stop * layout.shard_numel)
         return push, self.pull_feedback.residual(layout, owned, transport.all_reduce_)
-
-
-def _norm_sq(x: torch.Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())

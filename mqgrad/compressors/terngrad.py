@@ -48,6 +48,9 @@ class TernGrad(CompressorDefaults):
         2. Code c = sign(g) with probability |g|/s, else 0; push the shards of c to their owners.
         3. Sum the W versions of each own shard, an integer from −W to W.
         4. Pull the sums; the mean is s·sum/W.
+
+        Raises:
+            ValueError: more than 127 ranks.
         """
         transport, topology = step.transport, make_topology(self.topology)
         if transport.world_size > MOST_RANKS:

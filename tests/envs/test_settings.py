@@ -27,6 +27,7 @@ NUMBERS = (
     [
         ({"workload": "digits-rnn"}, "digits-rnn.*digits-cnn"),
         ({"workload_settings": {"depth": 3}}, "depth"),
+        ({"compressor": "smoothness", "widths": (32,)}, "needs smoothness matrices.*'digits-cnn' does not"),
         ({"preset": "paper"}, "'paper'.*authors"),
         ({"observation": "all"}, "observation 'all'.*full, loss, authors"),
         ({"action": "relative"}, "action 'relative'.*keep-or-increase"),

@@ -311,6 +311,10 @@ def test_parameters_may_be_added_after_a_state_was_saved_or_loaded() -> None:
     bucket_of(table, [first, second])
     bucket_of(table, [third])
     assert table.state_dict() == [shapes[:2], shapes[2:]]
+    partial = LayoutTable(bucket_size=2, world_size=2)
+    partial.load_state_dict(table.state_dict())
+    bucket_of(partial, [first, second])
+    assert partial.state_dict() == table.state_dict()  # what is still to come is not forgotten
     table.load_state_dict(saved.state_dict())
     with pytest.raises(ValueError, match=r"bucket 0 had 1 parameters of shapes \(3, 4\), and here has 2 "):
         table.load_state_dict([[(3, 4)]])

@@ -79,6 +79,17 @@ def test_the_waits_of_several_backwards_add_up(clock: IterationClock) -> None:
     assert seconds_of(clock, communicated=True) == (4.0, 3.0)
 
 
+def test_an_iteration_that_sent_nothing_waited_for_nothing(clock: IterationClock) -> None:
+    """As one whose backwards are all under ``no_sync()``; it was charged what the one before it had waited."""
+    passes(1.0)
+    clock.begin_wait(torch.device("cpu"))
+    passes(2.0)
+    clock.end_wait()
+    assert seconds_of(clock, communicated=True) == (3.0, 1.0)
+    passes(3.0)
+    assert seconds_of(clock, communicated=True) == (3.0, 3.0)
+
+
 def test_waits_that_are_known_late_count_for_all_backwards_of_an_iteration(
     clock: IterationClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

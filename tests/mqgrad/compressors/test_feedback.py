@@ -96,6 +96,26 @@ def test_a_backlog_survives_an_overflow_at_width_32() -> None:
     assert max(run_ranks(rank_main)) < 1e-5
 
 
+def test_a_backlog_that_fp16_cannot_hold_is_handed_over_as_far_as_it_can() -> None:
+    """Each step at 32 bits overflowed from then on."""
+
+    def rank_main(rank: int) -> tuple[bool, int]:
+        model = torch.nn.Linear(700, 3, bias=False).half()
+        state = mqgrad.CompressionState(None)
+        ddp = models.compressed_ddp(model, state)
+        for bits in (1, 32):
+            state.set_width(bits)
+            model.zero_grad()
+            ddp(torch.ones(1, 700).half()).sum().backward()
+            state.drain()
+            for flat in state.compressor.push_feedback._flats.values():
+                flat.fill_(1e5)
+        state.close()
+        return bool(model.weight.grad.isfinite().all()), state.compressor.num_residuals
+
+    assert run_ranks(rank_main) == [(True, 0)] * 2
+
+
 def test_a_code_learns_its_error_every_ten_iterations_however_long_intervals_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -294,3 +294,29 @@ def test_slow_momentum_is_what_a_round_of_the_new_length_would_move() -> None:
         return fallen(controller, [1.0], 11, period=4, slow_momentum=0.5, period_rule=Listed(4, 1, 2))
 
     assert run_ranks(rank_main, 1)[0][1:] == [[4.0], [6.0], [1.75], [3.75]]
+
+
+def test_the_velocity_of_what_is_frozen_follows_the_period_too() -> None:
+    """Unfrozen after rounds of another length, it went on by what a round of the old one had moved."""
+
+    def rank_main(rank: int) -> list[float]:
+        state = mqgrad.CompressionState(
+            mqgrad.FixedBits(32, interval=1), period=4, slow_momentum=0.5, period_rule=Listed(4, 2)
+        )
+        model = models.small_model()
+        ddp = models.compressed_ddp(model, state, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def sizes() -> torch.Tensor:
+            return torch.stack([u.norm() for u in state.state_dict()["rounds"]["velocities"].values()])
+
+        state.mark()
+        models.train(ddp, optimizer, state, rank, range(4))
+        model[0].requires_grad_(False)
+        before = sizes()
+        models.train(ddp, optimizer, state, rank, range(4, 10))
+        kept = [size for size in (sizes() / before).tolist() if size == 0.5]
+        state.close()
+        return kept
+
+    assert run_ranks(rank_main) == [[0.5, 0.5]] * 2
