@@ -1,7 +1,7 @@
 """Buckets that travel as they are and need not wait for the communication thread.
 
 To wake that thread and to have it wait takes longer than all that PyTorch's own all-reduce hook does: with two ranks
-8 % of an iteration of 6 ms, with four on two cores 1 % of one of 15 ms (docs/results.md).
+8 % of an iteration of 6 ms, with four on two cores 1 % of one of 15 ms (docs/results-costs.md).
 """
 
 import dataclasses

@@ -15,7 +15,7 @@ _OPENING = 10
 class FixedBits:
     """Always the same bit width.
 
-    What an interval costs (``docs/results.md``, "What coding costs") buys no decision here, so intervals are long;
+    What an interval costs (``docs/results-costs.md``) buys no decision here, so intervals are long;
     the first has at most ten iterations, so that there are statistics soon.
     """
 
