@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Any
 
+from mqgrad.checks import check_choice, check_count, check_positive
 from mqgrad.files import replace_file
 from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clusters.clock import ModelClock
@@ -66,12 +66,10 @@ class TrainConfig:
             raise ValueError("nothing says when to stop: give total_steps, total_seconds or both")
         for name in ("total_steps", "total_seconds", "checkpoint_every"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be positive, got {value!r}")
-        if type(self.action_repeat) is not int or self.action_repeat < 1:
-            raise ValueError(f"action_repeat must be a whole number from 1 on, got {self.action_repeat!r}")
-        if self.warm_start not in WARM_STARTS:
-            raise ValueError(f"warm_start must be one of {WARM_STARTS}, got {self.warm_start!r}")
+            if value is not None:
+                check_positive(**{name: value})
+        check_count(action_repeat=self.action_repeat)
+        check_choice("warm_start", self.warm_start, WARM_STARTS)
 
     @property
     def tensorboard_folder(self) -> Path:

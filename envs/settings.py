@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from mqgrad.checks import check_choice
+from mqgrad.checks import check_choice, check_count, check_not_negative, check_positive, check_share
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.policies.observation import KINDS, ObservationSchema
 from mqgrad.policies.policy import ACTIONS
 from mqgrad.trainers.clusters.clock import ModelClock
-from mqgrad.trainers.settings import check_not_negative, check_positive, check_positive_ints
 from mqgrad.widths import Width, check_width
 
 REWARDS = ("log-loss", "authors")
@@ -99,16 +98,15 @@ class BitWidthSettings:
 
     def _check_numbers(self) -> None:
         counts = ("num_workers", "interval", "opening", "period")
-        check_positive_ints(**{name: getattr(self, name) for name in counts})
+        check_count(**{name: getattr(self, name) for name in counts})
         if self.max_steps is not None:
-            check_positive_ints(max_steps=self.max_steps)
+            check_count(max_steps=self.max_steps)
         if self.budget_seconds is not None:
             check_positive(budget_seconds=self.budget_seconds)
-        check_positive(timeout_seconds=self.timeout_seconds, discount_per_second=self.discount_per_second)
+        check_positive(timeout_seconds=self.timeout_seconds)
+        check_share(discount_per_second=self.discount_per_second)
         not_negative = ("link_latency_ms", "smoothing_seconds", "divergence_penalty")
         check_not_negative(**{name: getattr(self, name) for name in not_negative})
-        if self.discount_per_second > 1:
-            raise ValueError(f"discount_per_second must be at most 1, not {self.discount_per_second!r}")
 
     def _check_together(self) -> None:
         if self.clock is not None and not isinstance(self.clock, ModelClock):

@@ -8,9 +8,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mqgrad.agents.run_folder import check_file, check_writable
+from mqgrad.checks import check_positive
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
-from mqgrad.trainers.settings import check_positive
 from mqgrad.widths import format_width
 
 from .runs import RunPoint, RunRecord, run_training

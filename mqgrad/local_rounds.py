@@ -30,8 +30,8 @@ _FROZEN = (
 def check_rounds(period: object, momentum: float, *, variance_reduced: bool, rule: PeriodRule | None) -> None:
     """Raise ``ValueError`` for a period that is no positive integer, a momentum outside [0, 1); for momentum or
     variance reduction without rounds."""
-    check_count("period", period)
-    check_keep("slow_momentum", momentum)
+    check_count(period=period)
+    check_keep(slow_momentum=momentum)
     if period == 1 and rule is None and (momentum > 0 or variance_reduced):
         raise ValueError(
             f"slow_momentum={momentum!r}, variance_reduced={variance_reduced!r} need rounds of local iterations: "

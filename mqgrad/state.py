@@ -100,7 +100,7 @@ class CompressionState:
         timeout_seconds: float = 600.0,
     ) -> None:
         check_rounds(period, slow_momentum, variance_reduced=variance_reduced, rule=period_rule)
-        seed = check_seed(seed)
+        seed, period = check_seed(seed), int(period)
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         if not hasattr(self.compressor, "start_average_"):
             raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")

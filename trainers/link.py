@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from .settings import check_not_negative, check_positive
+from mqgrad.checks import check_not_negative, check_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

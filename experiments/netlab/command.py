@@ -63,7 +63,7 @@ def netlab(
         return
     if not command:
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
-    from mqgrad.trainers.settings import check_positive
+    from mqgrad.checks import check_positive
 
     from .iproute import check_available
     from .job import find_program

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mqgrad.checks import check_positive
 from mqgrad.files import replace_file
-from mqgrad.trainers.settings import check_positive
 
 from ..signals import caught_signals
 from .job import HostResult, Job, find_program, log_path

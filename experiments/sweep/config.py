@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mqgrad.checks import check_positive
 from mqgrad.controllers.registry import is_policy
 from mqgrad.policies.policy import policy_path
-from mqgrad.trainers.settings import check_positive
 from mqgrad.trainers.workloads.smooth import compressor_for
 from mqgrad.trainers.workloads.workload import make_workload, workload_settings
 

@@ -15,6 +15,8 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ..checks import check_choice, check_count, check_positive
+
 StepRule = Literal["uniform", "varying"]
 
 
@@ -116,12 +118,9 @@ class SmoothQuantizer:
 
 def check_settings(budget: float, rule: str, blocks: int) -> None:
     """Raises ValueError naming the setting that is wrong."""
-    if not 0 < budget < float("inf"):
-        raise ValueError(f"budget {budget!r} must be above 0 and finite")
-    if rule not in ("uniform", "varying"):
-        raise ValueError(f"steps {rule!r} must be 'uniform' or 'varying'")
-    if blocks < 1:
-        raise ValueError(f"blocks {blocks!r} must be at least 1")
+    check_positive(budget=budget)
+    check_choice("steps", rule, ("uniform", "varying"))
+    check_count(blocks=blocks)
 
 
 def _weight(diagonal: torch.Tensor, rule: str) -> torch.Tensor:

@@ -2,14 +2,13 @@
 
 import contextlib
 import datetime
-import math
-import numbers
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from ..checks import check_positive
 from .named_work import NamedWork, failure_of, told
 from .paced_link import Link, PacedLink
 from .point_to_point import PointToPoint, Send
@@ -228,10 +227,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         RuntimeError: torch.distributed has not been initialized.
         ValueError: the timeout is not finite, or not above 0.
     """
-    if not (isinstance(timeout_seconds, numbers.Real) and 0 < timeout_seconds < math.inf):
-        raise ValueError(
-            f"timeout_seconds {timeout_seconds!r} must be a finite number above 0: every wait has a bound"
-        )
+    check_positive(timeout_seconds=timeout_seconds)
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
     of = group or dist.group.WORLD

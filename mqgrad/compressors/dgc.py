@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from ..checks import check_keep
+from ..checks import check_count, check_keep, check_not_negative
 from .base import BucketWork
 from .feedback import ErrorFeedback
 from .sparsified import Accumulated, Sparsified
@@ -42,11 +42,9 @@ class DGC(Sparsified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_keep("momentum", self.momentum)
-        if not self.clip >= 0:
-            raise ValueError(f"clip {self.clip!r} must not be negative")
-        if self.warmup_iterations < 0:
-            raise ValueError(f"warmup_iterations {self.warmup_iterations!r} must not be negative")
+        check_keep(momentum=self.momentum)
+        check_not_negative(clip=self.clip)
+        check_count(0, warmup_iterations=self.warmup_iterations)
 
     @property
     def num_residuals(self) -> int:

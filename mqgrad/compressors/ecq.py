@@ -7,6 +7,7 @@ import warnings
 
 import torch
 
+from ..checks import check_not_negative
 from ..widths import Width
 from .feedback import FeedbackGain
 from .quantized import QSGD
@@ -46,9 +47,8 @@ class ECQSGD(QSGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, value in (("alpha", self.alpha), ("beta", self.beta)):
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} {value!r} must be a finite number, not negative")
+        given = {"alpha": self.alpha, "beta": self.beta}
+        check_not_negative(**{name: value for name, value in given.items() if value is not None})
 
     def figures(self) -> dict[str, float]:
         """λ of both ways as last measured; the share of the payload that an ideal entropy code would need."""

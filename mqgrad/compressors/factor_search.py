@@ -77,10 +77,9 @@ class FactorSearch:
             )
         if not self.growth > 1:
             raise ValueError(f"growth {self.growth!r} must be more than 1")
-        for name, value in (("least_gain", self.least_gain), ("tolerance", self.tolerance)):
-            check_range(name, value, 0, 1)
-        check_keep("keep", self.keep)
-        check_count("window", self.window)
+        check_range(0, 1, least_gain=self.least_gain, tolerance=self.tolerance)
+        check_keep(keep=self.keep)
+        check_count(window=self.window)
         self.safe = self.least_factor
         self.candidate = self._next(self.safe)
 

@@ -6,6 +6,7 @@ import torch
 
 from mqgrad import cuda_ext
 
+from ..checks import check_count
 from ..codecs.quantization_noise import Coding
 from ..stopwatch import add_seconds
 from ..widths import CODED_WIDTHS, Width
@@ -34,8 +35,7 @@ class MinMax(CompressorDefaults):
 
     def __post_init__(self) -> None:
         make_topology(self.topology)
-        if self.min_numel < 0:
-            raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
+        check_count(0, min_numel=self.min_numel)
 
     @property
     def widths(self) -> tuple[Width, ...]:

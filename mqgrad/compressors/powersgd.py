@@ -6,10 +6,12 @@ Gloo; and its bytes would go uncounted. The tests hold this file to its results.
 """
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import torch
 
+from ..checks import check_count, check_range
 from ..collectives.transport import Transport
 from ..saved_state import check_keys
 from ..seeding import stream_seed
@@ -57,12 +59,9 @@ class PowerSGD(CompressorDefaults):
     """State: the last Q, float32 [m, r] by parameter key; none where it was zero."""
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank {self.rank!r} must be at least 1")
-        if self.start_iteration < 0:
-            raise ValueError(f"start_iteration {self.start_iteration!r} must not be negative")
-        if not self.min_compression_rate >= 1:
-            raise ValueError(f"min_compression_rate {self.min_compression_rate!r} must be at least 1")
+        check_count(rank=self.rank)
+        check_count(0, start_iteration=self.start_iteration)
+        check_range(1.0, math.inf, min_compression_rate=self.min_compression_rate)
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -48,7 +48,7 @@ class Quantized(CodedMean):
         self.codec  # noqa: B018 (checks the settings)
         if not 0 < self.feedback_gain <= 1:
             raise ValueError(
-                f"feedback_gain {self.feedback_gain!r} must be above 0 and at most 1; "
+                f"feedback_gain must be above 0 and at most 1, not {self.feedback_gain!r}; "
                 "to send no residual at all, set error_feedback=false"
             )
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from ..checks import check_count, check_keep
+from ..checks import check_count, check_keep, check_share
 from ..collectives.transport import Transport
 from ..layout import Layout
 from ..seeding import stream_seed
@@ -13,7 +13,7 @@ from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 from .feedback import ErrorFeedback
-from .sparsified import check_ratio, num_largest
+from .sparsified import num_largest
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -47,15 +47,12 @@ class SketchedSGD(CompressorDefaults):
     """By parameter key; a function of the seed, so no part of the state."""
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
-        if not 0 < self.sketch_ratio <= 1:
-            raise ValueError(f"sketch_ratio {self.sketch_ratio!r} must be more than 0 and at most 1")
+        check_share(ratio=self.ratio, sketch_ratio=self.sketch_ratio)
         if self.rows < 1 or self.rows % 2 == 0:
             raise ValueError(f"rows {self.rows!r} must be odd, so that there is a median")
-        check_count("candidates", self.candidates)
-        if self.min_numel < 0:
-            raise ValueError(f"min_numel {self.min_numel!r} must not be negative")
-        check_keep("momentum", self.momentum)
+        check_count(candidates=self.candidates)
+        check_count(0, min_numel=self.min_numel)
+        check_keep(momentum=self.momentum)
 
     @property
     def widths(self) -> tuple[Width, ...]:

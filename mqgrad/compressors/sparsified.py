@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..checks import check_share
 from ..collectives.transport import Transport
 from ..layout import Layout
 from ..stopwatch import add_seconds
@@ -48,7 +49,7 @@ class Sparsified(CompressorDefaults, abc.ABC):
     """Share of each parameter's elements that a rank sends, at least one: 8 bytes each."""
 
     def __post_init__(self) -> None:
-        check_ratio(self.ratio)
+        check_share(ratio=self.ratio)
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -83,12 +84,6 @@ class Sparsified(CompressorDefaults, abc.ABC):
             work.layout.unpack(mean, work.gradients)
             if bool(work.buffer.isfinite().all()):  # which may be of half precision
                 accumulated.remember_all_but(indices)
-
-
-def check_ratio(ratio: float) -> None:
-    """Raise ``ValueError`` unless ``ratio`` is a share of the elements."""
-    if not 0 < ratio <= 1:
-        raise ValueError(f"ratio {ratio!r} must be more than 0 and at most 1")
 
 
 def num_largest(numel: int, ratio: float) -> int:

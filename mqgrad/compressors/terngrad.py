@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
+from ..checks import check_not_negative
 from ..codecs.bit_planes import pack, unpack
 from ..costs import Costs
 from ..seeding import stream_seed
@@ -33,8 +34,7 @@ class TernGrad(CompressorDefaults):
 
     def __post_init__(self) -> None:
         make_topology(self.topology)
-        if not self.clip >= 0:
-            raise ValueError(f"clip {self.clip!r} must not be negative")
+        check_not_negative(clip=self.clip)
 
     @property
     def widths(self) -> tuple[Width, ...]:

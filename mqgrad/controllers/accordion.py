@@ -36,8 +36,8 @@ class Accordion(WidthRule):
 
     def prepare(self) -> None:
         self.check_choice("few", self.few)
-        check_range("threshold", self.threshold, 0.0, 1e6)
-        check_count("window", self.window)
+        check_range(0.0, 1e6, threshold=self.threshold)
+        check_count(window=self.window)
         if self.few > self.start:
             raise ValueError(f"few {self.few!r} must be at most start, {self.start!r}")
 

@@ -62,9 +62,9 @@ class MQGradAuthors(WidthRule):
     """State: decisions made."""
 
     def prepare(self) -> None:
-        check_range("learning_rate", self.learning_rate, 0, 1)
-        check_range("discount", self.discount, 0, 1)
-        check_range("exploration", self.exploration, 0, 1)
+        check_range(
+            0, 1, learning_rate=self.learning_rate, discount=self.discount, exploration=self.exploration
+        )
         self.kept = self.start
 
     def wanted_bits(self, statistics: IntervalStatistics) -> Width | None:

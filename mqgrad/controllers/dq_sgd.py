@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from ..checks import check_count, check_keep, check_range
+from ..checks import check_count, check_keep, check_positive, check_range, check_share
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
 from .rule import WidthRule, ewma, usable
@@ -67,15 +67,15 @@ class DQSGD(WidthRule):
     """State: decisions made."""
 
     def prepare(self) -> None:
-        check_range("budget", self.budget, max(self.widths[0], 1), self.widths[-1])
-        if self.error is not None and not 0 < self.error < math.inf:
-            raise ValueError(f"error {self.error!r} must be a positive number")
-        check_keep("keep", self.keep)
-        check_range("integral_gain", self.integral_gain, 0.0, 1.0)
-        if self.contraction is not None and not 0 < self.contraction <= 1:
-            raise ValueError(f"contraction {self.contraction!r} must be more than 0 and at most 1")
+        check_range(max(self.widths[0], 1), self.widths[-1], budget=self.budget)
+        if self.error is not None:
+            check_positive(error=self.error)
+        check_keep(keep=self.keep)
+        check_range(0.0, 1.0, integral_gain=self.integral_gain)
+        if self.contraction is not None:
+            check_share(contraction=self.contraction)
         if self.horizon is not None:
-            check_count("horizon", self.horizon)
+            check_count(horizon=self.horizon)
         elif self.contraction not in (None, 1):
             raise ValueError(f"contraction {self.contraction!r} needs a horizon, the decisions in the run")
 

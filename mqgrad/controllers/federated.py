@@ -55,8 +55,8 @@ class DAdaQuant(WidthRule):
     """State: the running loss after each decision since the last step up, at most φ + 1 of them."""
 
     def prepare(self) -> None:
-        check_count("patience", self.patience)
-        check_keep("keep", self.keep)
+        check_count(patience=self.patience)
+        check_keep(keep=self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """One width up on a plateau."""

@@ -24,7 +24,7 @@ class FixedBits:
 
     def __post_init__(self) -> None:
         self.bits = check_width(self.bits)
-        check_count("interval", self.interval)
+        check_count(interval=self.interval)
 
     @property
     def opening(self) -> int:

@@ -47,8 +47,8 @@ class Goodput(WidthRule):
     """State: what the widths used so far took."""
 
     def prepare(self) -> None:
-        check_keep("keep", self.keep)
-        check_range("least_seconds", self.least_seconds, 0.0, 3600.0)
+        check_keep(keep=self.keep)
+        check_range(0.0, 3600.0, least_seconds=self.least_seconds)
         self.gradient = SmoothedGradient(self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:

@@ -58,10 +58,9 @@ class GraVAC(WidthRule):
     """State: EWMA of the iterations per second at each width, None where it was not tried."""
 
     def prepare(self) -> None:
-        check_range("least_gain", self.least_gain, 0.0, 1.0)
-        check_range("tolerance", self.tolerance, 0.0, 1.0)
-        check_count("window", self.window)
-        check_keep("keep", self.keep)
+        check_range(0, 1, least_gain=self.least_gain, tolerance=self.tolerance)
+        check_count(window=self.window)
+        check_keep(keep=self.keep)
         self.safe, self.candidate = self.start, self.narrower(self.start)
         self.gains = [None] * len(self.widths)
         self.throughputs = [None] * len(self.widths)

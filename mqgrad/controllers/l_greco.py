@@ -36,8 +36,8 @@ class LGreCo(LayerRule):
 
     def prepare(self) -> None:
         self.reference = self.check_choice("reference", self.reference)
-        check_count("steps", self.steps)
-        check_keep("keep", self.keep)
+        check_count(steps=self.steps)
+        check_keep(keep=self.keep)
 
     @property
     def trial_widths(self) -> tuple[Width, ...]:

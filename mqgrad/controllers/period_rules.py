@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any, Protocol, runtime_checkable
 
-from ..checks import check_count
+from ..checks import check_count, check_positive
 from ..saved_state import check_keys
 from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
@@ -61,8 +61,7 @@ class AdaComm:
     """State: their number."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < math.inf:
-            raise ValueError(f"seconds {self.seconds!r} must be positive and finite")
+        check_positive(seconds=self.seconds)
         if not 0 < self.decay < 1:
             raise ValueError(f"decay {self.decay!r} must be between 0 and 1")
 
@@ -122,9 +121,8 @@ class DelayRatio:
     """The longest period to go to."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.scale < math.inf:
-            raise ValueError(f"scale {self.scale!r} must be positive and finite")
-        check_count("largest", self.largest)
+        check_positive(scale=self.scale)
+        check_count(largest=self.largest)
 
     def decide(self, statistics: IntervalStatistics) -> int:
         """The next period; the current one where seconds are not known."""

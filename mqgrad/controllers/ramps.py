@@ -28,7 +28,7 @@ class LinearRamp(WidthRule):
 
     def prepare(self) -> None:
         self.check_choice("end", self.end)
-        check_count("decisions", self.decisions)
+        check_count(decisions=self.decisions)
         if self.end < self.start:
             raise ValueError(f"end {self.end!r} must be at least start, {self.start!r}")
 

@@ -52,9 +52,9 @@ class Rule(abc.ABC):
     def __post_init__(self) -> None:
         self.widths = check_widths(self.widths)
         self.bits = self.check_choice("start", self.start)
-        check_count("interval", self.interval)
+        check_count(interval=self.interval)
         if self.opening is not None:
-            check_count("opening", self.opening)
+            check_count(opening=self.opening)
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027 - most rules, not all, need it

@@ -35,8 +35,8 @@ class SmoothnessLayers(LayerRule):
     """State: L of each parameter."""
 
     def prepare(self) -> None:
-        check_range("budget", self.budget, self.widths[0], self.widths[-1])
-        check_keep("keep", self.keep)
+        check_range(self.widths[0], self.widths[-1], budget=self.budget)
+        check_keep(keep=self.keep)
 
     def choose(self, parameters: tuple[ParameterStatistics, ...]) -> list[Width]:
         """The widths nearest to the formula's."""

@@ -92,7 +92,7 @@ class FrozenPolicy:
             raise ValueError(f"provenance {self.provenance!r} must be a dictionary of plain JSON values")
         outputs = 2 if self.action == "keep-or-increase" else len(self.schema.widths)
         check_layers(self.layers, self.schema.size, outputs)
-        check_range("least_seconds", self.least_seconds, 0.0, 3600.0)
+        check_range(0.0, 3600.0, least_seconds=self.least_seconds)
         if self.action != "absolute":
             self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
         self._observer = Observer(self.schema, self.budget_seconds, self.interval)

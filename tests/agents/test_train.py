@@ -219,7 +219,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         train(config_for(tmp_path / "ppo"), resume=True, make_env=toy_env)
     with pytest.raises(ValueError, match="nothing says when to stop"):
         config_for(tmp_path, total_steps=None)
-    with pytest.raises(ValueError, match="checkpoint_every must be positive, got 0"):
+    with pytest.raises(ValueError, match="checkpoint_every must be a finite number above 0, not 0"):
         config_for(tmp_path, checkpoint_every=0)
 
 
@@ -350,5 +350,5 @@ def test_actions_are_repeated_on_policy_only_and_checkpoints_keep_their_distance
         ValueError, match="action_repeat=2 needs an on-policy algorithm such as ppo, got 'dqn'"
     ):
         train(config_for(tmp_path / "dqn", action_repeat=2), make_env=lambda: pytest.fail("workers started"))
-    with pytest.raises(ValueError, match="action_repeat must be a whole number from 1 on, got 0"):
+    with pytest.raises(ValueError, match="action_repeat must be a whole number of at least 1, not 0"):
         config_for(tmp_path, action_repeat=0)

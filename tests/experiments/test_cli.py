@@ -86,7 +86,10 @@ def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
         (["run", "--seed", "-1"], "--seed"),
         (["run", "--workload", "json:loads"], "missing a required argument"),
         (["run", "--workload", "nomodule:Mine"], "in the current folder or on PYTHONPATH"),
-        (["train", "run", "--total-seconds", "nan"], "total_seconds must be positive, got nan"),
+        (
+            ["train", "run", "--total-seconds", "nan"],
+            "total_seconds must be a finite number above 0, not nan",
+        ),
         (["run", "--set", "batch_size"], "NAME=VALUE"),
         (["run", "--link-mbit-per-s", "fast"], "Mbit/s"),
         (["run", "--link-mbit-per-s", "1:2"], "100/1000@10"),

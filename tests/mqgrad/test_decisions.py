@@ -34,5 +34,5 @@ def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, inte
 def test_policies_and_the_goodput_rule_ask_for_it() -> None:
     policy = mqgrad.load_policy("default")
     assert policy.least_seconds == mqgrad.Goodput().least_seconds == 0.25
-    with pytest.raises(ValueError, match=r"least_seconds -1 must be from 0\.0 to 3600\.0"):
+    with pytest.raises(ValueError, match=r"least_seconds must be from 0\.0 to 3600\.0, not -1"):
         mqgrad.Goodput(least_seconds=-1)

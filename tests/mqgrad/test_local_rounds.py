@@ -220,9 +220,9 @@ def test_other_dtypes_lose_nothing_that_they_can_hold(dtype: torch.dtype) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"period": 0}, "period 0 must be"),
-        ({"period": 2.0}, r"period 2\.0 must be"),
-        ({"period": 2, "slow_momentum": 1.0}, r"slow_momentum 1\.0 must be"),
+        ({"period": 0}, "period must be .*not 0"),
+        ({"period": 2.0}, r"period must be .*not 2\.0"),
+        ({"period": 2, "slow_momentum": 1.0}, r"slow_momentum must be .*not 1\.0"),
         ({"slow_momentum": 0.5}, r"slow_momentum=0\.5, variance_reduced=False need rounds"),
         ({"variance_reduced": True}, r"variance_reduced=True need rounds"),
     ],

@@ -88,7 +88,7 @@ def test_wrong_arguments_and_calls_are_named() -> None:
         with pytest.raises(TypeError, match=r"'default' is a name: .*load_policy\('default'"):
             mqgrad.CompressionState("default")  # type: ignore[arg-type]
         for seconds in (float("inf"), float("nan"), 0.0, "60"):
-            with pytest.raises(ValueError, match=r"timeout_seconds .* every wait has a bound"):
+            with pytest.raises(ValueError, match="timeout_seconds must be a finite number above 0"):
                 mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=seconds)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="link 5 cannot pace"):
             mqgrad.CompressionState(mqgrad.FixedBits(4), link=5)  # type: ignore[arg-type]

@@ -4,12 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from mqgrad.checks import check_not_negative, check_positive
 from mqgrad.controllers.base import Controller, opening_of, trial_widths, wants_parameters
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation, SwitchingEmulation
-from ..settings import check_not_negative, check_positive
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

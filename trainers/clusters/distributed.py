@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mqgrad.checks import check_count, check_positive
 from mqgrad.compatibility import check_compatible
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication
 from mqgrad.statistics.interval import IntervalStatistics
@@ -11,7 +12,6 @@ from mqgrad.widths import Width, check_width
 from ..link import LinkEmulation
 from ..methods import DDP, DEFAULT_METHOD, NoSync, OverlapLocalSGD, RankInterval, has_width, make_method
 from ..methods.interval import combine
-from ..settings import check_positive, check_positive_ints
 from ..workloads.smooth import compressor_for
 from ..workloads.workload import Workload, make_workload, workload_reference
 from .clock import ModelClock
@@ -63,7 +63,7 @@ class Distributed:
         clock: ModelClock | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
-        check_positive_ints(num_workers=num_workers)
+        check_count(num_workers=num_workers)
         settings = workload_settings or {}
         reference = workload_reference(workload)
         self._configure(make_workload(workload, **settings), link, clock, timeout_seconds)
@@ -194,7 +194,7 @@ class Distributed:
             RuntimeError: there was no reset.
             WorkerError: a rank died, hung or raised.
         """
-        check_positive_ints(iterations=iterations)
+        check_count(iterations=iterations)
         self._check_reset("run()")
         if bits is None and self._caller_decides:
             raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")

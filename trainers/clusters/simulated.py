@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from mqgrad.checks import check_count, check_positive
 from mqgrad.compressors import DEFAULT_COMPRESSOR, NoCommunication, make_compressor
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation
 from ..methods import DEFAULT_METHOD
-from ..settings import check_positive, check_positive_ints
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
 from .cluster import Cluster, ControllerSpec, check_run_seed
@@ -51,7 +51,7 @@ class Simulated:
         link: LinkEmulation | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
-        check_positive_ints(num_workers=num_workers)
+        check_count(num_workers=num_workers)
         check_positive(timeout_seconds=timeout_seconds)
         if not isinstance(clock, ModelClock):
             raise ValueError(f"clock must be a ModelClock, whose seconds a simulation needs, not {clock!r}")
@@ -100,7 +100,7 @@ class Simulated:
         Raises:
             ValueError: an unknown width, or both or neither of a width and a controller.
         """
-        check_positive_ints(iterations=iterations)
+        check_count(iterations=iterations)
         with _as_a_rank():
             return self._started().train(iterations, bits)
 

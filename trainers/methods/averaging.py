@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from ..settings import check_not_negative, check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_not_negative, check_positive
+
 from .base import Setup
 from .measured import MeasuredMethod
 
@@ -27,7 +28,7 @@ class LocalSGD(MeasuredMethod):
     """τ: iterations between two averages."""
 
     def __post_init__(self) -> None:
-        check_positive_ints(period=self.period)
+        check_count(period=self.period)
 
     @property
     def has_exchanged(self) -> bool:

@@ -6,9 +6,9 @@ import time
 import torch
 from torch import nn
 
+from mqgrad.checks import check_not_negative
 from mqgrad.seeding import stream_seed
 
-from ..settings import check_not_negative
 from .base import Setup
 from .measured import MeasuredMethod
 

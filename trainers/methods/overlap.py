@@ -6,11 +6,11 @@ import time
 import torch
 from torch import nn
 
+from mqgrad.checks import check_not_negative
 from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.costs import Costs
 from mqgrad.widths import Width
 
-from ..settings import check_not_negative
 from .averaging import LocalSGD
 from .base import RankInterval, Setup
 

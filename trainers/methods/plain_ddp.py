@@ -10,7 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ..settings import check_positive_ints
+from mqgrad.checks import check_count
+
 from .base import RankInterval, Setup
 from .measured import MeasuredMethod
 from .paced_hook import PacedAllReduce
@@ -54,7 +55,7 @@ class PlainDDP(MeasuredMethod):
                 "hook=powersgd,rank=4, and no other hook has one"
             )
         if self.rank is not None:
-            check_positive_ints(rank=self.rank)
+            check_count(rank=self.rank)
 
     @property
     def can_be_paced(self) -> bool:

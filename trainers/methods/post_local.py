@@ -13,7 +13,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
-from ..settings import check_positive_ints
+from mqgrad.checks import check_count
+
 from .base import Setup
 from .measured import MeasuredMethod
 from .paced_hook import PacedAllReduce
@@ -39,7 +40,7 @@ class PostLocalSGD(MeasuredMethod):
     _paced: PacedAllReduce = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_positive_ints(period=self.period, warmup=self.warmup)
+        check_count(period=self.period, warmup=self.warmup)
 
     @property
     def has_exchanged(self) -> bool:

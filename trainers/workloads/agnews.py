@@ -19,7 +19,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..settings import check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_positive
+
 from .classification import held_out_figures
 from .data_files import find_folder
 from .schedules import warmup_constant
@@ -60,7 +61,7 @@ class AGNewsBiLSTM:
     ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
-        check_positive_ints(
+        check_count(
             batch_size=self.batch_size,
             vocabulary=self.vocabulary,
             length=self.length,

@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..settings import check_not_negative, check_paths, check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_not_negative, check_positive
+
+from .data_files import check_paths
 from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_inverse_sqrt
 from .sharding import shuffled_indices
@@ -60,7 +62,7 @@ class BytesText:
     """How much of the held-out files an evaluation reads."""
 
     def __post_init__(self) -> None:
-        check_positive_ints(
+        check_count(
             batch_size=self.batch_size,
             context=self.context,
             width=self.width,

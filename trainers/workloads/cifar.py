@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..settings import check_not_negative, check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_not_negative, check_positive
+
 from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
 from .classification import held_out_figures
 from .convnets import MQGradCNN, ResNet
@@ -53,7 +54,7 @@ class CIFAR(abc.ABC):
     ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
-        check_positive_ints(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
+        check_count(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
         check_positive(learning_rate=self.learning_rate)
         check_not_negative(
             momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations

@@ -1,9 +1,8 @@
 """Public data sets that people have downloaded."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-
-from ..settings import check_paths
 
 
 def find_folder(workload: str, data_root: str, folder: str, files: Sequence[str], source: str) -> Path:
@@ -34,3 +33,13 @@ def find_folder(workload: str, data_root: str, folder: str, files: Sequence[str]
                 f"get {source} and unpack it there"
             )
     return found
+
+
+def check_paths(**values: object) -> None:
+    """Raise ``ValueError``, naming the setting and the value, unless every value is a string or a path."""
+    for name, value in values.items():
+        if not isinstance(value, (str, os.PathLike)):
+            raise ValueError(
+                f"{name} must be a string, not {value!r}: to --set, whose values are JSON, "
+                f"give it as '{name}=\"{value}\"'"
+            )

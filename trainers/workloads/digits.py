@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..settings import check_not_negative, check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_not_negative, check_positive
+
 from .classification import held_out_figures
 from .optimizers import check_optimizer, draw_optimizer, make_optimizer
 from .schedules import warmup_constant
@@ -50,7 +51,7 @@ class Digits:
     ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
-        check_positive_ints(batch_size=self.batch_size, width=self.width)
+        check_count(batch_size=self.batch_size, width=self.width)
         check_optimizer(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ..settings import check_positive_ints
+from mqgrad.checks import check_count
+
 from .bytes_text import BytesText
 
 
@@ -24,7 +25,7 @@ class BytesGPT(BytesText):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive_ints(num_heads=self.num_heads)
+        check_count(num_heads=self.num_heads)
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}")
 

@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..settings import check_not_negative, check_paths, check_positive, check_positive_ints
+from mqgrad.checks import check_count, check_not_negative, check_positive
+
+from .data_files import check_paths
 from .digits import load_digits
 from .schedules import warmup_constant
 from .sharding import shuffled_indices
@@ -48,7 +50,7 @@ class LogisticRegression:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None:
-            check_positive_ints(batch_size=self.batch_size)
+            check_count(batch_size=self.batch_size)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         check_not_negative(mu=self.mu)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ..settings import check_positive
+from mqgrad.checks import check_positive
 
 _SMALLEST_CONCENTRATION = 1e-12  # of a class; smaller ones change nothing but overflow in the end
 

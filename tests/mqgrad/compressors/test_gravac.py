@@ -161,11 +161,11 @@ def test_everything_is_sent_where_no_factor_keeps_enough_and_bad_figures_teach_n
         ("least_factor=1", "least_factor 1.0 must be more than 1 and at most largest_factor, 1000.0"),
         ("largest_factor=5", "least_factor 10.0 must be more than 1 and at most largest_factor, 5.0"),
         ("growth=1", "growth 1.0 must be more than 1"),
-        ("least_gain=2", "least_gain 2.0 must be from 0 to 1"),
-        ("tolerance=-1", "tolerance -1.0 must be from 0 to 1"),
-        ("keep=1", "keep 1.0 must be at least 0 and less than 1"),
-        ("window=0", "window 0 must be a whole number, at least 1"),
-        ("base=dgc,momentum=1", "momentum 1.0 must be at least 0 and less than 1"),
+        ("least_gain=2", "least_gain must be from 0 to 1, not 2.0"),
+        ("tolerance=-1", "tolerance must be from 0 to 1, not -1.0"),
+        ("keep=1", "keep must be at least 0 and less than 1, not 1.0"),
+        ("window=0", "window must be a whole number of at least 1, not 0"),
+        ("base=dgc,momentum=1", "momentum must be at least 0 and less than 1, not 1.0"),
     ],
 )
 def test_mistakes_are_named(arguments: str, message: str) -> None:

@@ -303,7 +303,7 @@ def test_mistakes_are_named(cluster: Distributed) -> None:
         make_method("plain-ddp:hook=powersgd")
     with pytest.raises(ValueError, match=r"hook 'fp16' with rank 4: .* no other hook has one"):
         make_method("plain-ddp:hook=fp16,rank=4")
-    with pytest.raises(ValueError, match="rank must be an integer of at least 1, not 0"):
+    with pytest.raises(ValueError, match="rank must be a whole number of at least 1, not 0"):
         make_method("plain-ddp:hook=powersgd,rank=0")
     with pytest.raises(ValueError, match="a period rule decides where a controller does"):
         cluster.reset(seed=0, method="ddp:period_rule=adacomm")

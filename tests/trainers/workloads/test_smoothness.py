@@ -190,9 +190,9 @@ def test_a_problem_of_unknown_smoothness_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("budget=0", "budget 0.0 must be above 0"),
-        ("steps=mixed", "steps 'mixed' must be 'uniform' or 'varying'"),
-        ("blocks=0", "blocks 0 must be at least 1"),
+        ("budget=0", "budget must be a finite number above 0, not 0.0"),
+        ("steps=mixed", "steps 'mixed' is unknown; choose one of uniform, varying"),
+        ("blocks=0", "blocks must be a whole number of at least 1, not 0"),
     ],
 )
 def test_wrong_settings_are_named(arguments: str, message: str) -> None:

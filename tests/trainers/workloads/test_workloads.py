@@ -98,7 +98,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
     ("settings", "message"),
     [
         ({"batchsize": 3}, r"no setting 'batchsize'; it has .*batch_size"),
-        ({"batch_size": 0}, r"batch_size must be an integer of at least 1, not 0"),
+        ({"batch_size": 0}, r"batch_size must be a whole number of at least 1, not 0"),
         ({"batch_size": "8"}, r"batch_size must be .* not '8'"),
         ({"optimizer": "rmsprop"}, r"unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"learning_rate": float("nan")}, r"learning_rate must be .* not nan"),
