@@ -3,12 +3,13 @@
 import abc
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from mqgrad.cuda_ext import Scattered, Vector, whole
 
+from ..checks import check_choice
 from ..codecs.quantization_noise import Coding, squared_norm
 from ..codecs.vector_codec import Feedback, VectorCodec
 from ..collectives.transport import Transport
@@ -25,7 +26,7 @@ from .gradient_vector import GradientVector
 from .push_pull import PushPull
 from .runs import Run, shard_runs
 from .shard_feedback import ShardFeedback
-from .topology import CodedTopologyName, Topology, check_topology, gathers, make_topology
+from .topology import CodedTopologyName, Topology, gathers, make_topology
 
 _STATEFUL = ("push_feedback", "pull_feedback", "push_gain", "pull_gain")
 
@@ -56,7 +57,7 @@ class CodedMean(abc.ABC):
     """State: the iteration whose observations the gains have still to learn; equal on all ranks."""
 
     def __post_init__(self) -> None:
-        check_topology(self.topology, CodedTopologyName)
+        check_choice("topology", self.topology, get_args(CodedTopologyName))
 
     @property
     @abc.abstractmethod

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..checks import check_choice
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..stopwatch import add_seconds
@@ -44,8 +45,7 @@ class GraVAC(FactorSearch, CompressorDefaults):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.base not in ("top-k", "dgc"):
-            raise ValueError(f"base {self.base!r} is unknown; choose one of top-k, dgc")
+        check_choice("base", self.base, ("top-k", "dgc"))
         self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)
 
     @property

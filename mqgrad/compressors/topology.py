@@ -8,6 +8,7 @@ from typing import Literal, Protocol, get_args
 
 import torch
 
+from ..checks import check_choice
 from ..collectives.transport import Start, Transport
 from ..collectives.wire_meter import Pending
 
@@ -112,21 +113,8 @@ def make_topology(name: TopologyName) -> Topology:
     Raises:
         ValueError: listing the known names.
     """
-    check_topology(name, TopologyName)
+    check_choice("topology", name, get_args(TopologyName))
     return _TOPOLOGIES[name]()
-
-
-def check_topology(name: str, known: object) -> None:
-    """Check a name.
-
-    Args:
-        known: the literal type of the known names.
-
-    Raises:
-        ValueError: listing them.
-    """
-    if name not in get_args(known):
-        raise ValueError(f"topology {name!r} is unknown; choose one of {', '.join(get_args(known))}")
 
 
 def gathers(name: CodedTopologyName, world_size: int) -> bool:

@@ -6,7 +6,7 @@ import time
 import torch
 from torch import nn
 
-from mqgrad.checks import check_not_negative
+from mqgrad.checks import check_count, check_not_negative
 from mqgrad.seeding import stream_seed
 
 from .base import Setup
@@ -37,7 +37,8 @@ class BackupWorkers(MeasuredMethod):
     """Mean of the simulated delays, in milliseconds; 0 for none."""
 
     def __post_init__(self) -> None:
-        check_not_negative(backups=self.backups, mean_delay_ms=self.mean_delay_ms)
+        check_count(0, backups=self.backups)
+        check_not_negative(mean_delay_ms=self.mean_delay_ms)
 
     def check_world_size(self, world_size: int) -> None:
         """Raises ValueError if no rank would be left to wait for."""

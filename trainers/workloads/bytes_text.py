@@ -73,9 +73,8 @@ class BytesText:
         check_optimizer(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
-        check_not_negative(
-            momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
-        )
+        check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        check_count(0, warmup_iterations=self.warmup_iterations)
         check_paths(data_root=self.data_root, file_pattern=self.file_pattern)
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 

@@ -56,9 +56,8 @@ class CIFAR(abc.ABC):
     def __post_init__(self) -> None:
         check_count(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
         check_positive(learning_rate=self.learning_rate)
-        check_not_negative(
-            momentum=self.momentum, weight_decay=self.weight_decay, warmup_iterations=self.warmup_iterations
-        )
+        check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        check_count(0, warmup_iterations=self.warmup_iterations)
         check_dirichlet_alpha(self.dirichlet_alpha)
         self._folder()  # fails here, before any worker has started
 

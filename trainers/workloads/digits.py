@@ -55,10 +55,10 @@ class Digits:
         check_optimizer(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
+        check_count(0, warmup_iterations=self.warmup_iterations)
         check_not_negative(
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            warmup_iterations=self.warmup_iterations,
             pixel_noise=self.pixel_noise,
         )
         check_dirichlet_alpha(self.dirichlet_alpha)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mqgrad.checks import check_count, check_not_negative, check_positive
+from mqgrad.checks import check_choice, check_count, check_not_negative, check_positive
 
 from .data_files import check_paths
 from .digits import load_digits
@@ -54,8 +54,7 @@ class LogisticRegression:
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         check_not_negative(mu=self.mu)
-        if self.split not in SPLITS:
-            raise ValueError(f"split {self.split!r} is unknown; choose one of {', '.join(SPLITS)}")
+        check_choice("split", self.split, SPLITS)
         check_paths(data_path=self.data_path)
         if self.data_path:
             load_libsvm(self.data_path)  # fails here, before any worker has started

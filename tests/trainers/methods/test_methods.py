@@ -210,6 +210,30 @@ def test_without_delays_the_last_ranks_are_the_backups() -> None:
     assert run_ranks(averaged, world_size=3) == [1.5] * 3
 
 
+def test_backups_wait_for_the_slowest_of_the_others_and_a_pause_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of delays of 0.02, 0.5 and 0.08 s with one backup 0.08; it is waited for, and not computed."""
+    delays = torch.tensor([0.02, 0.5, 0.08], dtype=torch.float64)
+    monkeypatch.setattr(BackupWorkers, "_delays", lambda _: delays)
+
+    def timed(rank: int) -> tuple[float, float]:
+        model = torch.nn.Linear(1, 1, bias=False)
+        way = BackupWorkers(backups=1)
+        way.start(setup_of(model))
+        time.sleep(0.6)
+        way.begin_interval(1, None)
+        model.weight.grad = torch.ones(1, 1)
+        way.step(torch.tensor(1.0))
+        costs = way.end_interval().statistics
+        way.close()
+        return costs.step_seconds, costs.compute_seconds
+
+    for step_seconds, compute_seconds in run_ranks(timed, world_size=3):
+        assert 0.08 <= step_seconds < 0.5
+        assert compute_seconds < step_seconds - 0.07
+
+
 def set_weight(model: torch.nn.Module, value: float) -> None:
     with torch.no_grad():
         model.weight.fill_(value)
