@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from built import needs_extension
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mqgrad import cuda_ext
@@ -28,6 +29,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "runs_on_cpu", lambda device: False)
 
 
+@needs_extension
 @pytest.mark.usefixtures("elsewhere")
 def test_rotated_codes_and_their_means() -> None:
     x, residual, settings = torch.randn(1000), torch.zeros(1000), (2, 512, True, 1)
@@ -38,6 +40,7 @@ def test_rotated_codes_and_their_means() -> None:
         cuda_ext.decode_rotated_mean_into(residual, payloads, 2, 512)
 
 
+@needs_extension
 @pytest.mark.usefixtures("elsewhere")
 def test_vectors_in_several_tensors() -> None:
     x = cuda_ext.Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600)
