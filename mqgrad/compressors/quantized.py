@@ -5,7 +5,7 @@ is x and the error e_t − α·(e_(t−1) + (1 − α)·e_(t−2) + (1 − α)²
 to nothing, for any α in (0, 1]; were e white, its energy would be 2/(2 − α) of e's own. Textbook feedback, α =
 1, doubles it. Momentum averages that away, but Adam divides by it, as its second moment cannot tell error from
 gradient; and rounding to nearest sends in bursts what it has kept for long. α = 0.2 repays within about five
-iterations, less than a momentum of 0.9 looks back, and adds 11 % (measured: docs/systems.md). Below one bit
+iterations, less than a momentum of 0.9 looks back, and adds 11 % (measured: docs/compressors.md). Below one bit
 most elements arrive by feedback alone, and α is 1, as it is at 16 bits, where there is next to nothing to feed
 back. It is not slow either where rounds of local iterations average what parameters have moved: no optimizer
 divides by that, and a round is a long time to wait. The price of a small α: ‖h‖² = ‖e‖²/(α·(2 − α)) is larger,

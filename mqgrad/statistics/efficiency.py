@@ -9,7 +9,7 @@ UNPAID = 0.1
 """Part of the noise that costs progress where feedback repays it and the optimizer is linear in its gradients.
 
 Noise that feedback repays adds up to nothing over iterations, so what it costs such an optimizer is delay. Fitted to
-``experiments/results/stability-digits-cnn.json``: see docs/systems.md, goodput."""
+``experiments/results/stability-digits-cnn.json``: see docs/controllers.md, goodput."""
 
 
 def log_efficiency(noise: FloatArray, update_exponent: FloatArray, unpaid: FloatArray) -> FloatArray:

@@ -54,7 +54,7 @@ def test_ecq_sgd_ends_below_qsgd_at_equal_bits(simulated: Simulated) -> None:
 
 
 def test_dq_sgd_ends_below_qsgd_2_with_fewer_bits_than_qsgd_3(simulated: Simulated) -> None:
-    """Yan et al. 2021, where widths differ in loss; not at three bits' loss, see docs/systems.md."""
+    """Yan et al. 2021, where widths differ in loss; not at three bits' loss, see docs/claims.md."""
     dense, _ = loss_and_bits(simulated, "fixed:32", "qsgd")
     two, _ = loss_and_bits(simulated, "fixed:2", "qsgd")
     three, _ = loss_and_bits(simulated, "fixed:3", "qsgd")
