@@ -85,7 +85,7 @@ class LocalRounds:
         self._corrections: dict[int, torch.Tensor] = {}
         """By parameter: m; empty without variance reduction, and in the first round."""
         self._expected: dict[int, str] = {}
-        """By parameter: what the model was saved with within a round, until it has been looked at."""
+        """By parameter: what the model was saved with, until it has been looked at."""
         self._trained: set[int] = set()
         """Parameters that were not frozen in a backward or at an end of an iteration of the round under way."""
         self._is_averaging = False
@@ -132,8 +132,9 @@ class LocalRounds:
         expected = self._expected.pop(key, None)
         if expected is not None and expected != _digest(self._layouts.parameters[key]):
             raise RuntimeError(
-                "the state was saved within a round, and this rank's parameters are not those it had then: load each "
-                "rank's own model after DDP has wrapped it, which gives all ranks the parameters of rank 0"
+                "this rank's parameters are not those that it had when the loaded state was saved: load each rank's "
+                "own model after DDP has wrapped it, which gives all ranks the parameters of rank 0; another model "
+                "begins with a new state"
             )
 
     @torch.no_grad()
@@ -271,7 +272,7 @@ class LocalRounds:
         return {
             "iterations": self.iterations,
             "last_period": self._last_period,
-            "digests": {key: self._digest_of(key) for key in self._anchors} if self.iterations else {},
+            "digests": {key: self._digest_of(key) for key in self._anchors},
             "anchors": {key: anchor.clone() for key, anchor in self._anchors.items()},
             "velocities": {key: velocity.clone() for key, velocity in self._velocities.items()},
             "corrections": {key: correction.clone() for key, correction in self._corrections.items()},

@@ -34,6 +34,28 @@ def test_the_model_of_another_rank_is_noticed_within_a_round() -> None:
     assert run_ranks(rank_main) == [True, True]
 
 
+def test_another_model_is_noticed_where_a_round_has_ended() -> None:
+    """As if the script forgot to load it: what it differed by was taken for a move, and coded with the residuals."""
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        models.train(model, optimizer, state, rank, range(4))
+        saved, weights = state.state_dict(), copy.deepcopy(model.state_dict())
+        state.close()
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        state.load_state_dict(saved)
+        with pytest.raises(RuntimeError, match="not those that it had when the loaded state was saved"):
+            models.train(model, optimizer, state, rank, range(4, 5))
+        state.close()
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
+        state.load_state_dict(saved)
+        model.load_state_dict(weights)
+        models.train(model, optimizer, state, rank, range(4, 5))
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_an_average_that_is_interrupted_as_it_is_applied_cannot_be_saved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
