@@ -3,18 +3,12 @@
 
 #include <torch/csrc/stable/library.h>
 
-#include "new_output.h"
+#include "parallel.h"
 
 namespace mqgrad {
 namespace {
 
-constexpr int64_t kGrain = 32768;  // elements: below this a thread costs more than it saves
-
 struct Cpu {
-  static Tensor new_output(const Tensor& like, int64_t numel, ScalarType dtype) {
-    return mqgrad::new_output(like, numel, dtype);
-  }
-
   static void encode(const Bfloat16Arguments& arguments, const Tensors& x, const Offsets& offsets,
                      const Tensor& payload) {
     uint8_t* bytes = written_bytes(payload);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "bfloat16.h"
+#include "new_output.h"
 #include "scattered_checks.h"
 
 namespace mqgrad {
@@ -11,10 +12,9 @@ inline int64_t bfloat16_bytes(int64_t numel) {
   return 2 * numel;
 }
 
-// Device::new_output(like, numel, dtype) is what a result is written to; Device::encode(arguments, x, offsets, payload)
-// takes the elements of x, Device::reduce_encode(arguments, payload) those of the arguments' payloads, and
-// Device::decode(payload, numel, add, out, offsets) and Device::decode_mean(payloads, stride, numel, out, offsets), whose
-// payloads are `stride` bytes apart, write them: on tensors of the right sizes.
+// Device::encode(arguments, x, offsets, payload) takes the elements of x, Device::reduce_encode(arguments, payload) those of
+// the arguments' payloads; Device::decode(payload, numel, add, out, offsets) and Device::decode_mean(payloads, stride,
+// numel, out, offsets), whose payloads are `stride` bytes apart, write them: on tensors of the right sizes.
 template <typename Device>
 struct Bfloat16Ops {
   static void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets,
@@ -36,7 +36,7 @@ struct Bfloat16Ops {
 
   static Tensor decode(const Tensor& payload, int64_t numel) {
     check_payload(payload, bfloat16_bytes(numel));  // before numel is allocated
-    const Tensor out = Device::new_output(payload, numel, ScalarType::Float);
+    const Tensor out = new_floats(payload, numel);
     Device::decode(payload, numel, false, {out}, {0});
     return out;
   }

@@ -1,6 +1,5 @@
 // The CUDA kernels of width 16's ops: on the current stream, with no memory but torch's own.
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 
 #include "bfloat16_ops.h"
 #include "cuda_bfloat16.h"
@@ -10,10 +9,6 @@ namespace mqgrad {
 namespace {
 
 struct Cuda {
-  static Tensor new_output(const Tensor& like, int64_t numel, ScalarType dtype) {
-    return torch::stable::new_empty(like, {numel}, dtype);
-  }
-
   static void encode(Bfloat16Arguments arguments, const Tensors& tensors, const Offsets& offsets,
                      const Tensor& payload) {
     const Tensor& x = only_piece(tensors, offsets, arguments.numel);

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "figures_ops.h"
+#include "parallel.h"
 #include "random_words.h"
 
 namespace mqgrad {
 namespace {
 
-constexpr int64_t kGrain = 32768;     // elements: below this a thread costs more than it saves
-constexpr int64_t kPart = 1 << 18;    // elements that one thread takes at a time, about
+constexpr int64_t kPart = 1 << 18;  // elements that one thread takes at a time, about
 
 struct Part {
   int64_t gradient;

@@ -34,11 +34,10 @@ inline uint8_t* written_bytes(const torch::stable::Tensor& payload) {
   return static_cast<uint8_t*>(payload.mutable_data_ptr());
 }
 
-// An uninitialized vector on the CPU, like `like`'s, of bytes or fp32.
-inline torch::stable::Tensor new_output(const torch::stable::Tensor& like, int64_t numel,
-                                        torch::headeronly::ScalarType dtype) {
-  torch::stable::Tensor out = torch::stable::new_empty(like, {numel}, dtype);
-  advise_huge_pages(out.mutable_data_ptr(), dtype == torch::headeronly::ScalarType::Float ? 4 * numel : numel);
+// An uninitialized vector of fp32 on the device of `like`.
+inline torch::stable::Tensor new_floats(const torch::stable::Tensor& like, int64_t numel) {
+  torch::stable::Tensor out = torch::stable::new_empty(like, {numel}, torch::headeronly::ScalarType::Float);
+  if (out.is_cpu()) advise_huge_pages(out.mutable_data_ptr(), 4 * numel);
   return out;
 }
 
