@@ -1,5 +1,6 @@
 """What a compressor is: the way in which a bucket's gradients travel and are averaged."""
 
+import abc
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -84,26 +85,21 @@ class Compressor(Protocol):
         ...
 
     def is_plain(self, bits: Widths) -> bool:
-        """Whether the next :meth:`average_` at this width is an all-reduce of the buffer divided by the world size,
-        and nothing else.
+        """Whether the next :meth:`start_average_` at this width is an all-reduce of the buffer divided by the world
+        size, and nothing else.
 
         Then no length depends on what the ranks agree on, and it may be started before they have done so, or by
         :class:`mqgrad.direct.DirectAverages`.
         """
         ...
 
-    def average_(self, work: BucketWork, step: Step) -> None:
-        """Replace the bucket's gradients by their mean over ranks, the same bytes on every rank.
-
-        Called with more than one rank only, on the communication thread, in the same order on every rank.
-        """
-        ...
-
     def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
-        """Begin :meth:`average_`, which ends when the caller waits; the buffer is not to be read before.
+        """Begin to replace the bucket's gradients by their mean over ranks, the same bytes on every rank. It ends
+        when the caller waits; the buffer is not to be read before.
 
-        The next bucket may be begun before that, on some ranks, or after it: so waiting starts no collective, and
-        what is remembered of the bucket is complete on return.
+        Called with more than one rank only, on the communication thread, in the same order on every rank. The next
+        bucket may be begun before the wait, on some ranks, or after it: so waiting starts no collective, and what is
+        remembered of the bucket is complete on return.
         """
         ...
 
@@ -127,7 +123,7 @@ class Compressor(Protocol):
         ...
 
 
-class CompressorDefaults:
+class CompressorDefaults(abc.ABC):
     """What most compressors have in common that code without scale buckets."""
 
     parts: ClassVar[tuple[str, ...]] = ()
@@ -151,10 +147,14 @@ class CompressorDefaults:
     def is_plain(self, bits: Widths) -> bool:
         return False
 
-    def start_average_(self: Compressor, work: BucketWork, step: Step) -> Pending[None]:
+    def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
         """To the end: most of these compressors send more than once, or remember what came of it."""
         self.average_(work, step)
         return DONE
+
+    @abc.abstractmethod
+    def average_(self, work: BucketWork, step: Step) -> None:
+        """Replace the bucket's gradients by their mean over ranks; see :meth:`.Compressor.start_average_`."""
 
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         return None

@@ -86,9 +86,6 @@ class CodedMean(abc.ABC):
         is_all_reduce = bits == 32 and self.topology != "star"
         return is_all_reduce and self.num_residuals == 0 and self.observed is None
 
-    def average_(self, work: BucketWork, step: Step) -> None:
-        self.start_average_(work, step).wait()
-
     def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
         if self.observed is not None and self.observed != step.iteration:
             self._learn_gains(step.transport)

@@ -38,7 +38,7 @@ class Accumulated(NamedTuple):
 
 
 @dataclasses.dataclass(kw_only=True)
-class Sparsified(CompressorDefaults, abc.ABC):
+class Sparsified(CompressorDefaults):
     """Averages the largest elements of what each rank has accumulated.
 
     Raises:

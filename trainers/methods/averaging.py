@@ -32,11 +32,11 @@ class LocalSGD(MeasuredMethod):
 
     @property
     def has_exchanged(self) -> bool:
-        return self._totals.iterations % self.period == 0
+        return self._iterations % self.period == 0
 
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
-        self._totals.iterations += 1
+        self._iterations += 1
         waited = 0.0
         if self.has_exchanged:
             start = time.perf_counter()
@@ -77,7 +77,7 @@ class NoSync(MeasuredMethod):
 
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
-        self._totals.iterations += 1
+        self._iterations += 1
         self._count(loss, waited=0.0)
 
 

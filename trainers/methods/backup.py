@@ -56,7 +56,7 @@ class BackupWorkers(MeasuredMethod):
         self._average_gradients()
         waited = time.perf_counter() - start
         self._setup.optimizer.step()
-        self._totals.iterations += 1
+        self._iterations += 1
         self._count(loss, waited)
 
     def _average_gradients(self) -> None:
@@ -75,6 +75,6 @@ class BackupWorkers(MeasuredMethod):
 
     def _delays(self) -> torch.Tensor:
         """Seconds [W] of this iteration, equal on all ranks."""
-        generator = torch.Generator().manual_seed(stream_seed(self._setup.seed, self._totals.iterations, 0))
+        generator = torch.Generator().manual_seed(stream_seed(self._setup.seed, self._iterations, 0))
         delays = torch.empty(self._transport.world_size, dtype=torch.float64)
         return delays.exponential_(generator=generator) * (self.mean_delay_ms / 1000)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
-from mqgrad.costs import Costs, Totals
+from mqgrad.costs import Costs
 from mqgrad.statistics.rank import RankStatistics
 from mqgrad.widths import Width
 
@@ -23,7 +23,7 @@ class MeasuredMethod:
 
     _setup: Setup = dataclasses.field(init=False, repr=False)
     _transport: ProcessGroupTransport = dataclasses.field(init=False, repr=False)
-    _totals: Totals = dataclasses.field(init=False, repr=False, default_factory=Totals)
+    _iterations: int = dataclasses.field(init=False, repr=False, default=0)
     _interval: RankStatistics = dataclasses.field(init=False, repr=False)
     _losses: list[torch.Tensor] = dataclasses.field(init=False, repr=False)
     _step_time: float = dataclasses.field(init=False, repr=False)
@@ -48,7 +48,7 @@ class MeasuredMethod:
 
     def end_interval(self) -> RankInterval:
         self._interval.losses = [float(loss) for loss in self._losses]
-        return RankInterval(statistics=self._interval, bits=32, iteration=self._totals.iterations)
+        return RankInterval(statistics=self._interval, bits=32, iteration=self._iterations)
 
     def move_costs(self, costs: Costs) -> None:
         """Add what communication has cost since the last call."""

@@ -90,7 +90,7 @@ class PlainDDP(MeasuredMethod):
 
     def step(self, loss: torch.Tensor) -> None:
         self._setup.optimizer.step()
-        self._totals.iterations += 1
+        self._iterations += 1
         if self._paced is not None:
             self._count(loss, self._paced.take_waited())
             return

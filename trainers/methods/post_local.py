@@ -44,7 +44,7 @@ class PostLocalSGD(MeasuredMethod):
 
     @property
     def has_exchanged(self) -> bool:
-        local = self._totals.iterations - self.warmup - 1
+        local = self._iterations - self.warmup - 1
         return local < 0 or local % self.period == 0
 
     def start(self, setup: Setup) -> nn.Module:
@@ -61,7 +61,7 @@ class PostLocalSGD(MeasuredMethod):
         self._setup.optimizer.step()
         start = time.perf_counter()
         self._average_parameters()
-        self._totals.iterations += 1
+        self._iterations += 1
         self._count(loss, self._paced.take_waited() + time.perf_counter() - start)
 
     def _average_parameters(self) -> None:

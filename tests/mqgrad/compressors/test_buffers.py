@@ -91,7 +91,9 @@ def _means(
             buffer = torch.randn(sum(NUMELS), generator=generator)
             work = BucketWork(buffer, list(buffer.split(list(NUMELS))), layout)
             wire = transport(meeting_point, rank)
-            compressor.average_(work, Step(wire, bits, iteration, 7, Costs(), True, parameter_bits))
+            compressor.start_average_(
+                work, Step(wire, bits, iteration, 7, Costs(), True, parameter_bits)
+            ).wait()
             means.append(buffer)
         return torch.stack(means)
 

@@ -55,7 +55,7 @@ def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
         layout = layout_of([gradient], bucket_size=512, world_size=2)
         transport = LoggedTransport(meeting_point, rank)
         work = BucketWork(gradient, [gradient], layout)
-        compressor.average_(work, Step(transport, 4, 0, 7, Costs(), False))
+        compressor.start_average_(work, Step(transport, 4, 0, 7, Costs(), False)).wait()
         return transport.log, transport.round_trips
 
     with concurrent.futures.ThreadPoolExecutor(2) as threads:

@@ -156,7 +156,7 @@ def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) 
     with ThreadPoolExecutor(1) as threads:
         peer = threads.submit(InProcessTransport(meeting_point, 1).all_gather, hostile)
         with pytest.raises(IndexError, match="out of range"):
-            compressor.average_(BucketWork(gradient, [gradient], layout), step)
+            compressor.start_average_(BucketWork(gradient, [gradient], layout), step).wait()
         peer.result()
     assert torch.equal(gradient, torch.linspace(-1, 1, 1024))
     assert bool((memory == 0.25).all())
