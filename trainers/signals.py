@@ -3,17 +3,14 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def signals_to(
-    handler: Callable[[int, FrameType | None], object] | signal.Handlers,
-    numbers: Sequence[signal.Signals] = _ENDING,
-) -> Iterator[None]:
+def signals_to(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
     """Route signals to a handler until the block ends, where they are not ignored, as SIGHUP is under nohup.
 
     Only the main thread may; elsewhere nothing changes.
@@ -21,7 +18,7 @@ def signals_to(
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: signal.getsignal(number) for number in _ENDING}
     before = {number: own for number, own in before.items() if own is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, handler)

@@ -175,10 +175,10 @@ def _figures(
     )
 
 
-def time_in_turn(operations: Sequence[Operation], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Seconds of every operation in every round; each round runs all of them once. Warm-up rounds are not kept."""
+def time_in_turn(operations: Sequence[Operation], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every operation in every round; each round runs all of them once. A first one is not kept."""
     seconds: dict[str, list[float]] = {operation.name: [] for operation in operations}
-    for round_number in range(-warm_up, rounds):
+    for round_number in range(-1, rounds):
         for name, run in operations:
             start = time.perf_counter()
             run()

@@ -94,14 +94,6 @@ class SmoothQuantizer:
         values = torch.where(self.steps.isfinite(), levels * self._grid(norms), 0.0)
         return self.root @ values
 
-    def expected_error(self, v: torch.Tensor) -> float:
-        """E‖L^{1/2}(C(w) − w)‖² for w = L^{+1/2}·v, exactly."""
-        w = self.inverse_root @ v.double()
-        grid = self._grid(torch.stack([part.norm() for part in w.tensor_split(self.blocks)]).float())
-        fraction = torch.where(grid > 0, w / grid, 0.0) % 1
-        errors = self.matrix.double().diagonal() * grid.square() * fraction * (1 - fraction)
-        return float(torch.where(self.steps.isfinite(), errors, 0.0).sum())
-
     def _grid(self, norms: torch.Tensor) -> torch.Tensor:
         sizes = torch.tensor([len(part) for part in self.steps.tensor_split(self.blocks)])
         return norms.double().repeat_interleave(sizes) * self.steps

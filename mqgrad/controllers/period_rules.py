@@ -145,11 +145,6 @@ class DelayRatio:
 _RULES: dict[str, type[Any]] = {"adacomm": AdaComm, "delay-ratio": DelayRatio}
 
 
-def period_rule_names() -> tuple[str, ...]:
-    """Names that :func:`make_period_rule` knows."""
-    return tuple(_RULES)
-
-
 def make_period_rule(spec: str) -> PeriodRule:
     """Build a rule from its name and arguments: ``adacomm``, ``adacomm:10``, ``delay-ratio:4,largest=16``.
 

@@ -1,5 +1,6 @@
 """The cluster of real ``torch.distributed`` processes."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -32,6 +33,23 @@ class Ranks(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Run:
+    """What was asked for at the last reset."""
+
+    clock: ModelClock | None
+    widths: tuple[Width, ...]
+    period: int
+    """Iterations of a round."""
+    caller_decides: bool
+    """On the width."""
+    replicas_diverge: bool
+
+    def check_rounds(self, iterations: int) -> None:
+        if iterations % self.period:
+            raise ValueError(f"{iterations} iterations are no whole number of rounds of {self.period}")
 
 
 class Distributed:
@@ -107,27 +125,13 @@ class Distributed:
         check_positive(timeout_seconds=timeout_seconds)
         if clock is not None and not isinstance(clock, ModelClock):
             raise ValueError(f"clock must be a ModelClock or None, not {clock!r}")
-        self._workload = workload
-        self._link = link
-        self._clock = clock
-        self._run_clock: ModelClock | None = None
-        self._caller_decides: bool | None = None
-        self._replicas_diverge = False
-
-    @property
-    def workload(self) -> Workload:
-        """The workload; its name and settings are what the workers train."""
-        return self._workload
-
-    @property
-    def clock(self) -> ModelClock | None:
-        """The clock that models the seconds; None where they are measured."""
-        return self._clock
-
-    @property
-    def link(self) -> LinkEmulation | None:
-        """The emulated link of runs that do not bring their own."""
-        return self._link
+        self.workload = workload
+        """Its name and settings are what the workers train."""
+        self.link = link
+        """Emulated, of runs that do not bring their own."""
+        self.clock = clock
+        """Models the seconds; None where they are measured."""
+        self._run: _Run | None = None
 
     @property
     def world_size(self) -> int:
@@ -158,27 +162,36 @@ class Distributed:
         """
         # Mistakes are found here, where they cost no worker, and the run before goes on.
         check_run_seed(seed)
-        code, way = compressor_for(self.workload, compressor, self.world_size), make_method(method)
-        check_compatible(own_controller(controller), code)
-        link = link or self._link
-        check_method(
-            method, way, world_size=self.world_size, controller=controller, clock=self._clock, link=link
-        )
-        run_clock = self._clock.on_link(link) if self._clock and link else self._clock
+        link = link or self.link
+        run = self._planned(link, controller, compressor, method)
         self._ranks.call(
             "reset",
             seed=seed,
-            link=None if self._clock else link,
+            link=None if self.clock else link,
             controller=controller,
             compressor=compressor,
             method=method,
         )
-        self._run_clock, self._widths = run_clock, code.widths
-        self._period = way.period if isinstance(way, DDP) else 1
-        self._replicas_diverge = isinstance(code, NoCommunication) or isinstance(
-            way, (NoSync, OverlapLocalSGD)
+        self._run = run
+
+    def _planned(
+        self, link: LinkEmulation | None, controller: ControllerSpec | None, compressor: str, method: str
+    ) -> "_Run":
+        """What is known of a run before it begins; as :meth:`reset` raises."""
+        own_compressor = compressor_for(self.workload, compressor, self.world_size)
+        own_method = make_method(method)
+        check_compatible(own_controller(controller), own_compressor)
+        check_method(
+            method, own_method, world_size=self.world_size, controller=controller, clock=self.clock, link=link
         )
-        self._caller_decides = controller is None and has_width(method)
+        return _Run(
+            clock=self.clock.on_link(link) if self.clock and link else self.clock,
+            widths=own_compressor.widths,
+            period=own_method.period if isinstance(own_method, DDP) else 1,
+            caller_decides=controller is None and has_width(method),
+            replicas_diverge=isinstance(own_compressor, NoCommunication)
+            or isinstance(own_method, (NoSync, OverlapLocalSGD)),
+        )
 
     def run(
         self, iterations: int, bits: Width | None = None, *, to_exchange: bool = False
@@ -195,29 +208,26 @@ class Distributed:
             WorkerError: a rank died, hung or raised.
         """
         check_count(iterations=iterations)
-        self._check_reset("run()")
-        if bits is None and self._caller_decides:
+        run = self._begun("run()")
+        if bits is None and run.caller_decides:
             raise ValueError("bits=None, but reset() was given no controller to decide: pass a width")
-        if bits is not None and not self._caller_decides:
+        if bits is not None and not run.caller_decides:
             raise ValueError(
                 f"bits={bits!r}, but the controller or method given to reset() decides: leave bits out"
             )
         if bits is not None:
-            check_width(bits, self._widths)
-            self._check_rounds(iterations)
+            check_width(bits, run.widths)
+            run.check_rounds(iterations)
         intervals: list[RankInterval] = self._ranks.call(
             "run", iterations=iterations, bits=bits, to_exchange=to_exchange
         )
         statistics = combine(intervals)
-        return self._run_clock.apply(statistics) if self._run_clock else statistics
+        return run.clock.apply(statistics) if run.clock else statistics
 
-    def _check_reset(self, call: str) -> None:
-        if self._caller_decides is None:
+    def _begun(self, call: str) -> "_Run":
+        if self._run is None:
             raise RuntimeError(f"call reset(seed) before {call}")
-
-    def _check_rounds(self, iterations: int) -> None:
-        if iterations % self._period:
-            raise ValueError(f"{iterations} iterations are no whole number of rounds of {self._period}")
+        return self._run
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures of the current model; takes no training time.
@@ -226,7 +236,7 @@ class Distributed:
             RuntimeError: there was no reset.
             WorkerError: a rank died, hung or raised.
         """
-        self._check_reset("evaluate()")
+        self._begun("evaluate()")
         return self._ranks.call("evaluate")[0]
 
     def verify_replicas(self) -> str:
@@ -238,8 +248,7 @@ class Distributed:
             ValueError: the run's compressor is ``none``, or its method ``no-sync`` or ``overlap-local-sgd``, under
                 which replicas never become equal.
         """
-        self._check_reset("verify_replicas()")
-        if self._replicas_diverge:
+        if self._begun("verify_replicas()").replicas_diverge:
             raise ValueError("the replicas of this run never become equal, by its method or compressor")
         fingerprints: list[str] = self._ranks.call("fingerprint")
         others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
@@ -273,7 +282,7 @@ class Distributed:
 
     def close(self) -> None:
         """Stop the workers; bounded, and may be called twice. Happens by itself when the process ends."""
-        self._caller_decides = None
+        self._run = None
         self._ranks.close()
 
     def __enter__(self) -> "Distributed":

@@ -20,6 +20,7 @@ from .worker import START_SECONDS, Command, Failure, Reply
 
 _REMEDY = "the job cannot go on; start it again"
 _IDLE_SECONDS = 6 * 3600.0  # a served rank waits this long for the driver, which may be learning
+_READ_SECONDS = 60.0  # that rank 0 may take to read what the others lack
 _GRACE_SECONDS = 2.0  # ranks whose wait for one that hangs ends at the same time answer within this
 
 _T = TypeVar("_T")
@@ -143,21 +144,21 @@ class TorchrunRanks:
         return [answer.value for _, answer in sorted(answers.items()) if isinstance(answer, Reply)]
 
 
-def on_rank_0(read: Callable[[], _T], timeout_seconds: float = 60.0) -> _T:
+def on_rank_0(read: Callable[[], _T]) -> _T:
     """What ``read`` returns on rank 0, on every rank of a torchrun job: the others may lack the files that it reads.
 
     Raises:
         Exception: on rank 0, whatever ``read`` raises.
-        WorkerError: on the others, that it raised or took longer than the timeout.
+        WorkerError: on the others, that it raised or took longer than a minute.
     """
     if not dist.is_initialized():
-        _join(datetime.timedelta(seconds=START_SECONDS + timeout_seconds))
+        _join(datetime.timedelta(seconds=START_SECONDS + _READ_SECONDS))
     channel = ControlChannel()
     error, outcome = _attempt(read) if channel.rank == 0 else (None, None)
     try:
-        outcome = channel.tell(outcome, timeout_seconds)
+        outcome = channel.tell(outcome, _READ_SECONDS)
     except RuntimeError as lost:
-        raise WorkerError(0, f"said nothing for {timeout_seconds:g} s", str(lost), _REMEDY) from lost
+        raise WorkerError(0, f"said nothing for {_READ_SECONDS:g} s", str(lost), _REMEDY) from lost
     channel.leave(_GRACE_SECONDS)
     if error is not None:
         raise error

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim import Adam, Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.checks import check_count, check_positive
 
-from .classification import held_out_figures
+from .classification import Classification, held_out_figures
 from .data_files import find_folder
 from .schedules import warmup_constant
-from .sharding import batch_indices, check_dirichlet_alpha
+from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
 CLASSES = 4
@@ -36,7 +35,7 @@ _WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AGNewsBiLSTM:
+class AGNewsBiLSTM(Classification):
     """Topic of a piece of news. 2.2 million parameters by default, nine tenths of them the embedding.
 
     Raises:
@@ -88,19 +87,8 @@ class AGNewsBiLSTM:
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Word numbers int64 [batch_size, length], padded with 0; classes int64 [batch_size], 0 to 3."""
         words, classes = self._load().train
-        order = batch_indices(
-            classes,
-            batch_size=self.batch_size,
-            rank=rank,
-            world_size=world_size,
-            seed=seed,
-            dirichlet_alpha=self.dirichlet_alpha,
-        )
+        order = self.batch_indices(classes, rank, world_size, seed)
         return ((words[i].long(), classes[i]) for i in order)
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        words, classes = batch
-        return F.cross_entropy(model(words), classes)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` (nats) and ``accuracy`` on texts of the test file."""

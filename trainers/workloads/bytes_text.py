@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .data_files import check_paths
-from .optimizers import check_optimizer, draw_optimizer, make_optimizer
+from .optimizers import check_optimizer, make_optimizer
 from .schedules import warmup_inverse_sqrt
 from .sharding import shuffled_indices
 from .workload import Batch
@@ -79,11 +79,10 @@ class BytesText:
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        name = draw_optimizer(self.optimizer)
         return make_optimizer(
-            name,
+            self.optimizer,
             model.parameters(),
-            learning_rate=self.learning_rate or self.learning_rates[name],
+            learning_rate=self.learning_rate or self.learning_rates,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )

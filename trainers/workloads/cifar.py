@@ -15,16 +15,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
-from .classification import held_out_figures
+from .classification import Classification, held_out_figures
 from .convnets import MQGradCNN, ResNet
 from .data_files import find_folder
 from .schedules import warmup_constant
-from .sharding import batch_indices, check_dirichlet_alpha
+from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CIFAR(abc.ABC):
+class CIFAR(Classification, abc.ABC):
     """Settings and everything but the model. Subclasses give ``name``, ``build_model`` and the constants.
 
     Training images are cropped at random and mirrored; channels are standardised.
@@ -78,23 +78,12 @@ class CIFAR(abc.ABC):
         """Images float32 [batch_size, 3, crop, crop], labels int64 [batch_size]."""
         data = self._load()
         images, labels = data.train
-        order = batch_indices(
-            labels,
-            batch_size=self.batch_size,
-            rank=rank,
-            world_size=world_size,
-            seed=seed,
-            dirichlet_alpha=self.dirichlet_alpha,
-        )
+        order = self.batch_indices(labels, rank, world_size, seed)
         generator = torch.Generator().manual_seed(seed * world_size + rank)
         return (
             (data.standardise(_augment(images[i], self.crop, self.padding, generator)), labels[i])
             for i in order
         )
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        images, labels = batch
-        return F.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` (nats) and ``accuracy`` on the centres of test images."""

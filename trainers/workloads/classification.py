@@ -1,10 +1,38 @@
-"""How well a model tells classes apart."""
+"""What workloads share that tell classes apart."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from .sharding import batch_indices
+from .workload import Batch
+
+
+class Classification:
+    """Batches are inputs and labels, int64 [batch_size]. The settings are the subclass's."""
+
+    batch_size: int
+    dirichlet_alpha: float | None
+
+    def batch_indices(
+        self, labels: torch.Tensor, rank: int, world_size: int, seed: int
+    ) -> Iterator[torch.Tensor]:
+        """Of a rank's examples among those with these labels: see :func:`.sharding.batch_indices`."""
+        return batch_indices(
+            labels,
+            batch_size=self.batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=seed,
+            dirichlet_alpha=self.dirichlet_alpha,
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Mean cross-entropy in nats."""
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels)
 
 
 def held_out_figures(

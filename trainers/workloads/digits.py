@@ -13,10 +13,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
-from .classification import held_out_figures
-from .optimizers import check_optimizer, draw_optimizer, make_optimizer
+from .classification import Classification, held_out_figures
+from .optimizers import check_optimizer, make_optimizer
 from .schedules import warmup_constant
-from .sharding import batch_indices, check_dirichlet_alpha
+from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
 _NUM_HELD_OUT = 360  # of 1797 images
@@ -25,7 +25,7 @@ _SPLIT_SEED = 0  # the split is part of the task, not of the run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Digits:
+class Digits(Classification):
     """Settings and everything but the model. Subclasses give ``name`` and ``build_model``.
 
     Training images are shifted by up to one pixel and overlaid with noise, or 1,437 images would be learned by
@@ -64,11 +64,10 @@ class Digits:
         check_dirichlet_alpha(self.dirichlet_alpha)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        name = draw_optimizer(self.optimizer)
         return make_optimizer(
-            name,
+            self.optimizer,
             model.parameters(),
-            learning_rate=self.learning_rate or _LEARNING_RATES[name],
+            learning_rate=self.learning_rate or _LEARNING_RATES,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
@@ -79,20 +78,9 @@ class Digits:
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Images float32 [batch_size, 1, 8, 8], labels int64 [batch_size]."""
         images, labels = load_digits().train
-        order = batch_indices(
-            labels,
-            batch_size=self.batch_size,
-            rank=rank,
-            world_size=world_size,
-            seed=seed,
-            dirichlet_alpha=self.dirichlet_alpha,
-        )
+        order = self.batch_indices(labels, rank, world_size, seed)
         generator = torch.Generator().manual_seed(seed * world_size + rank)
         return ((_augment(images[i], self.pixel_noise, generator), labels[i]) for i in order)
-
-    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        images, labels = batch
-        return F.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """``loss`` (nats) and ``accuracy`` on the held-out images."""
