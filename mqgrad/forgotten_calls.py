@@ -51,4 +51,4 @@ class ForgottenCalls:
     def _warn(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            warnings.warn(f"rank {self._rank}: {text}", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"rank {self._rank}: {text}", RuntimeWarning, stacklevel=5)

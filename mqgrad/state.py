@@ -7,32 +7,29 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from . import stopwatch
+from .checkpoint import Checkpoint
 from .codecs.quantization_noise import Coding
 from .collectives.comm_thread import CommThread
 from .collectives.paced_link import Link
 from .collectives.process_group import ProcessGroupTransport, own_group
 from .collectives.transport import Transport
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
-from .compressors.base import BucketWork
 from .controllers.base import Controller
 from .controllers.period_rules import PeriodRule
 from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
-from .forgotten_calls import ForgottenCalls
 from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
-from .measurements import Measurements, check_loss
+from .measurements import Measurements
 from .ownership import check_free, claim
-from .saved_parts import SavedParts
-from .saved_state import check_run
 from .seeding import check_seed
 from .statistics.interval import IntervalStatistics
 from .statistics.rank import RankStatistics
+from .training_loop import TrainingLoop
 from .widths import Width
 
 
@@ -110,15 +107,15 @@ class CompressionState:
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         world_size = self._transport.world_size
-        self._config = (
+        config = (
             f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}, "
             f"{variance_reduced=}, period_rule={type(period_rule).__name__}"
         )
         self._layouts = LayoutTable(
             bucket_size=self.compressor.bucket_size, world_size=world_size, rank=self._transport.rank
         )
-        self._are_local = period > 1 or period_rule is not None
-        self._rounds = LocalRounds(slow_momentum, self._layouts, variance_reduced=variance_reduced)
+        in_rounds = period > 1 or period_rule is not None
+        rounds = LocalRounds(slow_momentum, self._layouts, variance_reduced=variance_reduced)
         self._position = IntervalPosition(self._decisions)
         self._measured = Measurements()
         self._clock = IterationClock()
@@ -126,33 +123,44 @@ class CompressionState:
             self._transport,
             self.compressor,
             self._decisions,
-            configuration=self._config,
+            configuration=config,
             layouts=self._layouts,
             position=self._position,
             measured=self._measured,
             clock=self._clock,
             seed=seed,
-            of_moves=self._are_local,
+            of_moves=in_rounds,
         )
         self._thread = CommThread(self._transport.device)
         self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._clock)
-        self._forgotten = ForgottenCalls(self._transport.rank, steps_alone=self._are_local)
-        self._is_closed = False
-        self._is_last_due = False
-        """Whether buckets of an iteration have come, and not yet its last one."""
-        self._is_unapplied = False
-        """Whether buckets have been averaged since the last step: what residuals no longer owe is not applied yet."""
-        self._parts = SavedParts(
-            config=self._config,
+        self._loop = TrainingLoop(
+            self._transport,
+            self._decisions,
+            iteration=self._iteration,
+            thread=self._thread,
+            direct=self._direct,
+            rounds=rounds,
+            layouts=self._layouts,
+            position=self._position,
+            measured=self._measured,
+            clock=self._clock,
+            in_rounds=in_rounds,
+        )
+        self._checkpoint = Checkpoint(
+            config=config,
             rank=self._transport.rank,
+            loop=self._loop,
+            thread=self._thread,
+            direct=self._direct,
             layouts=self._layouts,
             iteration=self._iteration,
             position=self._position,
             measured=self._measured,
             decisions=self._decisions,
             compressor=self.compressor,
-            rounds=self._rounds,
+            rounds=rounds,
         )
+        self._is_closed = False
         claim(self.compressor, controller, period_rule)
 
     @property
@@ -221,47 +229,7 @@ class CompressionState:
             ValueError: a loss that is not one number.
             RuntimeError: the state is closed, or the iteration or a round's average has failed.
         """
-        self._thread.check_open()
-        check_loss(loss)  # before anything is counted
-        self._forgotten.stepped()
-        if self._are_local:
-            self._end_local_iteration()
-        elif self._is_last_due:
-            self._end_without_last()
-        self._is_unapplied = False
-        self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
-        if self.replicas_are_equal:
-            self._begin_round()
-
-    def _begin_round(self) -> None:
-        if self._measured.end_round(self.interval):
-            self._position.report()
-        if self._position.is_settled and self._position.is_check_due:
-            reported = self._position.reported
-            self._thread.post(lambda: self._iteration.open(reported))  # during forward
-
-    def _end_without_last(self) -> None:
-        """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,
-        and calls none the last in the first iteration of a static graph."""
-        self._is_last_due = False
-        self._clock.begin_wait(self._transport.device)
-        self._direct.finish()
-        if not self._thread.has_failed:
-            self._thread.run(self._iteration.finish)
-
-    def _end_local_iteration(self) -> None:
-        if self.period_rule is not None and self.replicas_are_equal:
-            with self._clock.blocked():
-                self._thread.drain()  # a decision that was posted when the round began
-            self._thread.check()
-        self._rounds.end_iteration()
-        # above it after an average that failed, to fail again
-        if self._rounds.iterations >= self._decisions.period:
-            self._finish_round()
-
-    def _finish_round(self) -> None:
-        with self._clock.blocked():
-            self._rounds.finish(self._decisions.period, self._average)
+        self._loop.step(loss)
 
     def finish_round(self) -> None:
         """End a round of local iterations here, however many it has had, so that all ranks have the same parameters.
@@ -274,17 +242,13 @@ class CompressionState:
         Raises:
             RuntimeError: the average failed; or a state has been loaded, and no backward was made since.
         """
-        if self.replicas_are_equal:
-            return
-        self._finish_round()
-        self._measured.extend(self._clock.lap(communicated=True))
-        self._begin_round()
+        self._loop.finish_round()
 
     @property
     def replicas_are_equal(self) -> bool:
         """Whether the last :meth:`step` ended a round, so that all ranks have the same parameters; see ``period`` and
         :meth:`finish_round`."""
-        return self._rounds.iterations == 0
+        return self._loop.replicas_are_equal
 
     def mark(self) -> None:
         """Start the clock here: call after a pause such as an evaluation, so that it is not taken for training.
@@ -372,8 +336,7 @@ class CompressionState:
 
     def drain(self) -> None:
         """Wait until what was handed over is done, a decision included."""
-        self._direct.drain()
-        self._thread.drain()
+        self._loop.drain()
 
     def close(self) -> None:
         """Finish the work at hand, stop the communication thread and give its process group back; once.
@@ -398,7 +361,7 @@ class CompressionState:
             text = f"rank {rank}: communication had failed before close(): {self._thread.failure}"
         elif not self.replicas_are_equal:
             text = (
-                f"rank {rank}: closed within a round, after {self._rounds.iterations} iterations of its own: the "
+                f"rank {rank}: closed within a round, after {self._loop.iterations_alone} iterations of its own: the "
                 "replicas differ; call finish_round() before"
             )
         else:
@@ -407,22 +370,7 @@ class CompressionState:
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is; the body of the comm hook."""
-        self._forgotten.came(is_last=bucket.is_last())
-        if self._are_local:
-            self._thread.check_open()  # or its replicas would part without a word
-            return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
-        self._is_last_due, self._is_unapplied = not bucket.is_last(), True
-        if self._direct.takes(bucket):
-            return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
-        layout, gradients = self._layouts.of(bucket)
-        return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
-
-    def _average(
-        self, work: BucketWork, is_last: bool, period: int = 1
-    ) -> torch.futures.Future[torch.Tensor]:
-        if is_last:
-            self._clock.begin_wait(work.buffer.device)
-        return self._thread.submit(lambda: self._iteration.start_average(work, is_last, period), work.buffer)
+        return self._loop.reduce_bucket(bucket)
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state as tensors and plain types; every rank must save its own.
@@ -436,20 +384,7 @@ class CompressionState:
             RuntimeError: communication has failed, or a backward has no step yet: either leaves residuals that are
                 ahead of the model.
         """
-        saved = self._saved()
-        if self._is_unapplied and self.compressor.num_residuals > 0:
-            raise RuntimeError(
-                f"rank {self._transport.rank}: state_dict() between a backward, of which buckets have been averaged, "
-                "and its step(): save between step() and the next backward, on every rank; after an exception go "
-                "back to the checkpoint before"
-            )
-        return saved
-
-    def _saved(self) -> dict[str, Any]:
-        self._direct.drain()
-        self._thread.run(stopwatch.settle)  # the next iteration may be opening
-        self._thread.check()
-        return self._parts.state_dict()
+        return self._checkpoint.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` returned on this rank, on every rank. Where that is refused only this has
@@ -463,17 +398,4 @@ class CompressionState:
                 states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
-        own = self._saved()
-        statistics, seen = self._iteration.last_statistics, self._rounds.seen
-        self._direct.forget()
-        self._iteration.recheck()
-        check_run(state, own, f"rank {self._transport.rank}")
-        try:
-            self._thread.run(lambda: self._parts.load_state_dict(state))
-        except Exception:
-            self._thread.run(lambda: self._parts.load_state_dict(own))
-            self._iteration.last_statistics, self._rounds.seen = statistics, seen
-            raise
-        self._is_last_due = self._is_unapplied = False
-        self._iteration.abandon()
-        self._clock.restart()
+        self._checkpoint.load_state_dict(state)

@@ -13,8 +13,8 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
+from mqgrad.checkpoint import FORMAT_VERSION
 from mqgrad.layout import LayoutTable
-from mqgrad.saved_parts import FORMAT_VERSION
 from mqgrad.statistics.interval import IntervalStatistics
 
 

@@ -35,7 +35,7 @@ def test_feedback_stays_bounded_and_loses_nothing_through_width_changes(rounding
             applied = applied + model.weight.grad[0]
             exact = exact + (both[0] + both[1])[0] / 2
             norms.append(((applied - exact).norm() / exact.norm() * (iteration + 1) ** 0.5).item())
-        residual = state._saved()["compressor"]["push_feedback"][0][:1024]
+        residual = state._checkpoint.saved()["compressor"]["push_feedback"][0][:1024]
         state.close()
         return norms, applied.numpy(), residual.numpy(), exact.numpy()
 
@@ -145,7 +145,7 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
                 x[0, 0] = float("inf")
             model.zero_grad()
             ddp(x).sum().backward()
-            residuals.append(state._saved()["compressor"]["push_feedback"][0])
+            residuals.append(state._checkpoint.saved()["compressor"]["push_feedback"][0])
         state.close()
         return x.expand(4, -1).flatten().numpy(), [r.numpy() for r in residuals], model.weight.grad.numpy()
 

@@ -38,7 +38,7 @@ def applied_and_sent(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
             ddp(x).sum().backward()
             own += x.repeat(70)
             applied += model.weight.grad.flatten()
-        saved = state._saved()["compressor"]
+        saved = state._checkpoint.saved()["compressor"]
         state.close()
         assert saved["pull_feedback"] == {}
         return applied.numpy().tobytes(), own - saved["push_feedback"][0]

@@ -25,7 +25,7 @@ def _trained(rank: int, spec: str) -> tuple[torch.Tensor, torch.Tensor, list[int
         own = own + models.gradient_of(alone)
         applied = applied + models.gradient_of(model)
     state.drain()
-    saved = state._saved()["compressor"]
+    saved = state._checkpoint.saved()["compressor"]
     by_key = {id(parameter): key for key, parameter in enumerate(state.parameters)}
     keys = [by_key[id(parameter)] for parameter in model.parameters()]
     sent = own - torch.cat([saved["push_feedback"][key] for key in keys])

@@ -1,0 +1,152 @@
+"""What happens on the training thread: buckets come through the hook, iterations end, and with them rounds."""
+
+import torch
+import torch.distributed as dist
+
+from .collectives.comm_thread import CommThread
+from .collectives.transport import Transport
+from .compressors.base import BucketWork
+from .decisions import Decisions
+from .direct import DirectAverages
+from .forgotten_calls import ForgottenCalls
+from .interval_position import IntervalPosition
+from .iteration import Iteration
+from .iteration_clock import IterationClock
+from .layout import LayoutTable
+from .local_rounds import LocalRounds
+from .measurements import Measurements, check_loss
+
+
+class TrainingLoop:
+    """One rank's training loop, as far as it calls: the comm hook, ``step`` and ``finish_round``.
+
+    What these hand over goes on beside it, on the communication thread or the backend's own.
+
+    Args:
+        decisions: have the period and its rule.
+        iteration: what the communication thread does.
+        thread: that thread.
+        direct: takes buckets that need not wait for it.
+        rounds: of local iterations.
+        layouts: of the buckets.
+        position: in the interval.
+        measured: losses and seconds are added here.
+        clock: of the iterations.
+        in_rounds: whether ranks step alone, and average what parameters have moved.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        decisions: Decisions,
+        *,
+        iteration: Iteration,
+        thread: CommThread,
+        direct: DirectAverages,
+        rounds: LocalRounds,
+        layouts: LayoutTable,
+        position: IntervalPosition,
+        measured: Measurements,
+        clock: IterationClock,
+        in_rounds: bool,
+    ) -> None:
+        self._device, self._decisions, self._iteration = transport.device, decisions, iteration
+        self._thread, self._direct, self._rounds, self._layouts = thread, direct, rounds, layouts
+        self._position, self._measured, self._clock, self._in_rounds = position, measured, clock, in_rounds
+        self._forgotten = ForgottenCalls(transport.rank, steps_alone=in_rounds)
+        self._is_last_due = False
+        """Whether buckets of an iteration have come, and not yet its last one."""
+        self.is_unapplied = False
+        """Whether buckets have been averaged since the last step: what residuals no longer owe is not applied yet."""
+
+    @property
+    def iterations_alone(self) -> int:
+        """Complete iterations of the round under way."""
+        return self._rounds.iterations
+
+    @property
+    def replicas_are_equal(self) -> bool:
+        """Whether the last step ended a round."""
+        return self.iterations_alone == 0
+
+    def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """Hand a bucket to the communication thread, or to an all-reduce as it is."""
+        self._forgotten.came(is_last=bucket.is_last())
+        if self._in_rounds:
+            self._thread.check_open()  # or its replicas would part without a word
+            return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
+        self._is_last_due, self.is_unapplied = not bucket.is_last(), True
+        if self._direct.takes(bucket):
+            return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
+        layout, gradients = self._layouts.of(bucket)
+        return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
+
+    def _average(
+        self, work: BucketWork, is_last: bool, period: int = 1
+    ) -> torch.futures.Future[torch.Tensor]:
+        if is_last:
+            self._clock.begin_wait(work.buffer.device)
+        return self._thread.submit(lambda: self._iteration.start_average(work, is_last, period), work.buffer)
+
+    def step(self, loss: torch.Tensor | float) -> None:
+        """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
+        self._thread.check_open()
+        check_loss(loss)  # before anything is counted
+        self._forgotten.stepped()
+        if self._in_rounds:
+            self._end_local_iteration()
+        elif self._is_last_due:
+            self._end_without_last()
+        self.is_unapplied = False
+        self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
+        if self.replicas_are_equal:
+            self._begin_round()
+
+    def _end_local_iteration(self) -> None:
+        if self._decisions.period_rule is not None and self.replicas_are_equal:
+            with self._clock.blocked():
+                self._thread.drain()  # a decision that was posted when the round began
+            self._thread.check()
+        self._rounds.end_iteration()
+        # above it after an average that failed, to fail again
+        if self._rounds.iterations >= self._decisions.period:
+            self._average_round()
+
+    def _end_without_last(self) -> None:
+        """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,
+        and calls none the last in the first iteration of a static graph."""
+        self._is_last_due = False
+        self._clock.begin_wait(self._device)
+        self._direct.finish()
+        if not self._thread.has_failed:
+            self._thread.run(self._iteration.finish)
+
+    def _average_round(self) -> None:
+        with self._clock.blocked():
+            self._rounds.finish(self._decisions.period, self._average)
+
+    def _begin_round(self) -> None:
+        if self._measured.end_round(self._decisions.interval):
+            self._position.report()
+        if self._position.is_settled and self._position.is_check_due:
+            reported = self._position.reported
+            self._thread.post(lambda: self._iteration.open(reported))  # during forward
+
+    def finish_round(self) -> None:
+        """End the round under way, if there is one; see :meth:`mqgrad.CompressionState.finish_round`."""
+        if self.replicas_are_equal:
+            return
+        self._average_round()
+        self._measured.extend(self._clock.lap(communicated=True))
+        self._begin_round()
+
+    def drain(self) -> None:
+        """Wait until what was handed over is done, a decision included."""
+        self._direct.drain()
+        self._thread.drain()
+
+    def restart(self) -> None:
+        """Begin an iteration here, as another state has been loaded."""
+        self._is_last_due = self.is_unapplied = False
+        self._iteration.abandon()
+        self._clock.restart()
