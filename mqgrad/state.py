@@ -56,7 +56,7 @@ class CompressionState:
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
-            parameters have moved is averaged where the round ends (:class:`mqgrad.local_rounds.LocalRounds`). There
+            parameters have moved is averaged where the round ends (:class:`mqgrad.round_memory.RoundMemory`). There
             is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
             above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
             object's: change them by hand only before the first iteration, and go back to an earlier model with the

@@ -10,6 +10,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.local_rounds import LocalRounds
+from mqgrad.round_memory import RoundMemory
 
 
 def test_the_model_of_another_rank_is_noticed_within_a_round() -> None:
@@ -64,13 +65,13 @@ def test_an_average_that_is_interrupted_as_it_is_applied_cannot_be_saved(
         models.train(model, optimizer, state, rank, range(3))
         moved = []
 
-        def interrupted(self: LocalRounds, key: int, *_: Any) -> torch.Tensor:
+        def interrupted(self: RoundMemory, key: int, *_: Any) -> torch.Tensor:
             moved.append(key)
             if len(moved) == 2:
                 raise KeyboardInterrupt
             return torch.zeros_like(self._anchors[key])
 
-        monkeypatch.setattr(LocalRounds, "_slow_step", interrupted)
+        monkeypatch.setattr(RoundMemory, "_slow_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             models.train(model, optimizer, state, rank, range(3, 4))
         with pytest.raises(RuntimeError, match="go back to a checkpoint"):
