@@ -27,7 +27,7 @@ class ForgottenCalls:
         self._has_hook = False
         self._told: set[str] = set()
 
-    def came(self, *, is_last: bool) -> None:
+    def on_bucket(self, *, is_last: bool) -> None:
         """A bucket has come through the hook."""
         self._has_hook, self._steps = True, 0
         self._backwards += is_last
@@ -37,7 +37,7 @@ class ForgottenCalls:
                 "and accumulate gradients under ddp.no_sync()"
             )
 
-    def stepped(self) -> None:
+    def on_step(self) -> None:
         """An iteration has been reported."""
         self._backwards = 0
         self._steps += 1

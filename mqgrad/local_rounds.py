@@ -14,7 +14,8 @@ from .layout import Layout, LayoutTable
 from .round_memory import RoundMemory
 from .saved_state import check_keys
 
-Average = Callable[[BucketWork, bool, int], torch.futures.Future[torch.Tensor]]
+Average = Callable[[BucketWork, bool, int, torch.Tensor | None], torch.futures.Future[torch.Tensor]]
+AnyRank = Callable[[torch.Tensor], torch.futures.Future[torch.Tensor]]
 
 _SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests", "trained")
 UNREGISTERED = (
@@ -117,7 +118,7 @@ class LocalRounds:
         self._check_backward()
         self._note_trained(self._memory.keys)  # under no_sync() no bucket comes
         if self.iterations == 0:
-            self._memory.correct_only(self._averaged())
+            self._memory.correct_only(self._brought & self._trained)
         self.iterations += 1
         self._memory.correct_step()
 
@@ -125,33 +126,50 @@ class LocalRounds:
         if not self._buckets:
             raise RuntimeError(f"step() without a backward through the hook: {UNREGISTERED}")
 
-    def _averaged(self) -> set[int]:
-        """Parameters that the round trains. The others stay as they are: error feedback would move them by what it
-        owes; and buckets of others alone are not sent."""
-        return {key for layout in self._buckets for key in layout.keys if key in self._trained}
+    @property
+    def _brought(self) -> set[int]:
+        """Parameters of the buckets."""
+        return {key for layout in self._buckets for key in layout.keys}
 
-    def finish(self, period: int, average: Average) -> None:
+    def finish(self, period: int, average: Average, any_rank: AnyRank) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
+
+        Averaged is what any rank has trained. The others stay as they are, as error feedback would move them by what
+        it owes, and buckets of others alone are not sent.
 
         All or nothing on each rank: what fails leaves it with its own parameters. (A mean that only one of them
         receives corrupt is applied by the others, who are then told by what they wait for next.)
 
         Args:
-            average: starts to average a bucket, told whether it is the last one and how many iterations it is of.
+            average: starts to average a bucket, told whether it is the last one, how many iterations it is of, and
+                perhaps a vector that other ranks wait for in ``any_rank``, and this one need not.
+            any_rank: starts to find the largest of each element of a vector over ranks.
 
         Raises:
             RuntimeError: no gradient of the model has come through the hook; a parameter has moved that was frozen
                 all the time, or is not DDP's any more; the average failed.
         """
         self._check_backward()
-        averaged = self._averaged()
+        averaged, mask = self._brought, self._trained_mask()
+        untold: torch.Tensor | None = mask
+        if not averaged <= self._trained:
+            averaged &= set(any_rank(mask).wait().nonzero().flatten().tolist())
+            untold = None
         self._check_others(averaged)
         self._is_averaging = True
         works = [self._moved(layout) for layout in self._buckets if averaged.intersection(layout.keys)]
-        averages = [average(work, work is works[-1], self.iterations) for work in works]
+        averages = []
+        for work in works:
+            averages.append(average(work, work is works[-1], self.iterations, untold))
+            untold = None
         for mean in averages:
             mean.wait()
         self._apply(works, averaged, period)
+
+    def _trained_mask(self) -> torch.Tensor:
+        """By key, 1 for what this rank has trained."""
+        keys = range(len(self._layouts.parameters))
+        return torch.tensor([key in self._trained for key in keys], dtype=torch.uint8)
 
     def _check_others(self, averaged: set[int]) -> None:
         """What moves and is not averaged would part the replicas."""

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from .collectives.comm_thread import CommThread
 from .collectives.transport import Transport
+from .collectives.wire_meter import Pending
 from .compressors.base import BucketWork
 from .decisions import Decisions
 from .direct import DirectAverages
@@ -50,7 +51,7 @@ class TrainingLoop:
         clock: IterationClock,
         in_rounds: bool,
     ) -> None:
-        self._device, self._decisions, self._iteration = transport.device, decisions, iteration
+        self._transport, self._decisions, self._iteration = transport, decisions, iteration
         self._thread, self._direct, self._rounds, self._layouts = thread, direct, rounds, layouts
         self._position, self._measured, self._clock, self._in_rounds = position, measured, clock, in_rounds
         self._forgotten = ForgottenCalls(transport.rank, steps_alone=in_rounds)
@@ -71,7 +72,7 @@ class TrainingLoop:
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is."""
-        self._forgotten.came(is_last=bucket.is_last())
+        self._forgotten.on_bucket(is_last=bucket.is_last())
         if self._in_rounds:
             self._thread.check_open()  # or its replicas would part without a word
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
@@ -82,17 +83,24 @@ class TrainingLoop:
         return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
 
     def _average(
-        self, work: BucketWork, is_last: bool, period: int = 1
+        self, work: BucketWork, is_last: bool, period: int = 1, told: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
         if is_last:
             self._clock.begin_wait(work.buffer.device)
-        return self._thread.submit(lambda: self._iteration.start_average(work, is_last, period), work.buffer)
+
+        def start() -> Pending[None]:
+            if told is None:
+                return self._iteration.start_average(work, is_last, period)
+            telling = self._start_telling(told)
+            return self._iteration.start_average(work, is_last, period).then(lambda _: telling.wait())
+
+        return self._thread.submit(start, work.buffer)
 
     def step(self, loss: torch.Tensor | float) -> None:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
         self._thread.check_open()
         check_loss(loss)  # before anything is counted
-        self._forgotten.stepped()
+        self._forgotten.on_step()
         if self._in_rounds:
             self._end_local_iteration()
         elif self._is_last_due:
@@ -116,14 +124,26 @@ class TrainingLoop:
         """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,
         and calls none the last in the first iteration of a static graph."""
         self._is_last_due = False
-        self._clock.begin_wait(self._device)
+        self._clock.begin_wait(self._transport.device)
         self._direct.finish()
         if not self._thread.has_failed:
             self._thread.run(self._iteration.finish)
 
     def _average_round(self) -> None:
-        with self._clock.blocked():
-            self._rounds.finish(self._decisions.period, self._average)
+        # Scripts that evaluate may finish a round there; what is remembered of it must not be inference tensors.
+        with self._clock.blocked(), torch.inference_mode(False):
+            self._rounds.finish(self._decisions.period, self._average, self._of_any_rank)
+
+    def _of_any_rank(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        return self._thread.submit(lambda: self._start_telling(own), own)
+
+    def _start_telling(self, own: torch.Tensor) -> Pending[None]:
+        """Replace a vector by its largest elements over ranks."""
+
+        def take(rows: torch.Tensor) -> None:
+            own.copy_(rows.amax(0))
+
+        return self._transport.start_all_gather(own.clone()).then(take)
 
     def _begin_round(self) -> None:
         if self._measured.end_round(self._decisions.interval):

@@ -1,6 +1,8 @@
 """Rounds of local iterations that a script ends early."""
 
 import models
+import pytest
+import torch
 from falling import fallen
 from ranks import run_ranks
 from scripted import Scripted
@@ -62,3 +64,20 @@ def test_without_rounds_there_is_none_to_finish() -> None:
         return state.totals.iterations
 
     assert run_ranks(rank_main) == [2, 2]
+
+
+@pytest.mark.parametrize("bits", [1, 32])
+@pytest.mark.parametrize("settings", [{}, {"slow_momentum": 0.5}, {"variance_reduced": True}])
+def test_a_round_may_be_finished_where_a_script_evaluates(bits: float, settings: dict[str, float]) -> None:
+    """What it left behind were inference tensors, on which the next round failed."""
+
+    def rank_main(rank: int) -> bytes:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits), period=4, **settings)
+        models.train(model, optimizer, state, rank, range(1))
+        with torch.inference_mode():
+            state.finish_round()
+        models.train(model, optimizer, state, rank, range(1, 9))
+        state.close()
+        return models.parameters_of(model).numpy().tobytes()
+
+    assert len(set(run_ranks(rank_main))) == 1

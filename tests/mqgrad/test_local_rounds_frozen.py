@@ -209,3 +209,25 @@ def test_widths_by_parameter_go_on_where_some_are_frozen(controller: str) -> Non
     (first, decided), (second, _) = run_ranks(rank_main)
     assert first == second
     assert decided in (0, 8)
+
+
+@pytest.mark.parametrize("bits", [1, 32])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_what_one_rank_alone_freezes_is_averaged_on_all(layer: int, bits: float) -> None:
+    """It kept its own value there, and replicas parted without a word; or it left out a bucket that others sent."""
+
+    def rank_main(rank: int) -> tuple[bytes, bytes, bytes]:
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits), period=2, timeout_seconds=20)
+        ddp = models.compressed_ddp(model, state, bucket_cap_mb=0.02, find_unused_parameters=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(ddp, optimizer, state, rank, range(4))
+        before = models.parameters_of(model[layer]).numpy().tobytes()
+        model[layer].requires_grad_(rank == 1)
+        models.train(ddp, optimizer, state, rank, range(4, 8))
+        state.close()
+        return before, models.parameters_of(model[layer]).numpy().tobytes(), raw(model)
+
+    (before, after, first), (_, _, second) = run_ranks(rank_main)
+    assert first == second
+    assert before != after
