@@ -14,7 +14,11 @@ from .statistics.interval import IntervalStatistics, ParameterStatistics
 from .statistics.rank import RankStatistics
 from .widths import Width, Widths, as_width, format_width
 
-_FIELDS = ("configuration", "iteration", "bit width", "announced iterations", "reported losses", "residuals")
+_FIELDS = (
+    *("configuration", "iteration", "bit width", "announced iterations", "reported losses", "residuals"),
+    "first parameters",
+)
+_DIGESTS = ("configuration", "first parameters")
 _CALLS = {
     "announced iterations": "step(), set_width() and begin_interval()",
     "reported losses": "step(), take_statistics() and mark()",
@@ -47,17 +51,17 @@ class Agreement:
         self._digest = _digest(configuration)
 
     def start_check(
-        self, *, iteration: int, bits: Widths, announced: int, losses: int, residuals: int
+        self, *, iteration: int, bits: Widths, announced: int, losses: int, residuals: int, parameters: int
     ) -> Pending[None]:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. So wherever ranks may come to disagree, this comes first: 48 bytes.
+        decoded as something else. So wherever ranks may come to disagree, this comes first: 56 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
         """
-        mine = [self._digest, iteration, _as_number(bits), announced, losses, residuals]
+        mine = [self._digest, iteration, _as_number(bits), announced, losses, residuals, parameters]
         row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
         return self._transport.start_all_gather(row).then(self._compare)
 
@@ -68,12 +72,9 @@ class Agreement:
 
     def _message(self, field: str, values: tuple[float, ...]) -> str:
         shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in enumerate(values))
-        calls = _CALLS.get(field, "step() and set_width()")
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
-            f"configuration [{self._configuration}]. Construct CompressionState with equal arguments, call {calls} "
-            "alike, and load the state of the same iteration, on every rank. Give all ranks the "
-            "same number of batches: DDP.join() does not call step()."
+            f"configuration [{self._configuration}]. {_remedy(field)}"
         )
 
     def gather(
@@ -129,9 +130,22 @@ def _as_number(bits: Widths) -> float:
     return _DIGESTS_FROM + _digest(repr(bits)) if isinstance(bits, tuple) else bits
 
 
+def _remedy(field: str) -> str:
+    if field == "first parameters":
+        return (
+            "Gradients of different models would be averaged: give CompressionState the process_group that DDP has, "
+            "and leave DDP's init_sync as it is, by which all ranks have the same parameters."
+        )
+    calls = _CALLS.get(field, "step() and set_width()")
+    return (
+        f"Construct CompressionState with equal arguments, call {calls} alike, and load the state of the same "
+        "iteration, on every rank. Give all ranks the same number of batches: DDP.join() does not call step()."
+    )
+
+
 def _shown(field: str, value: float) -> str:
     """A value of a field; of a digest as many hexadecimal digits as tell ranks apart at a glance."""
-    if field == "configuration":
+    if field in _DIGESTS:
         return f"digest {int(value):012x}"
     if field == "bit width" and value >= _DIGESTS_FROM:
         return f"by parameter, digest {int(value - _DIGESTS_FROM):012x}"

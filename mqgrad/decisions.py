@@ -72,6 +72,8 @@ class Decisions:
                 f"controller {controller!r} is a name: give mqgrad.make_controller({controller!r}), or of a policy "
                 f"mqgrad.load_policy({controller!r}, budget_seconds=…)"
             )
+        if isinstance(period_rule, str):
+            raise TypeError(f"period_rule {period_rule!r} is a name: give an object, as mqgrad.DelayRatio()")
         check_compatible(controller, compressor)
         self.controller, self.period_rule, self._compressor = controller, period_rule, compressor
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]

@@ -30,9 +30,9 @@ class Iteration:
     """The iteration under way on one rank: opened, averaged bucket by bucket, closed; and then the next.
 
     1. If an interval has ended, the :meth:`mqgrad.CompressionState.step` before it opens it: the ranks compare
-       configuration, iteration and width, 48 bytes each. (So they do in the first three iterations after construction
-       and loading, and without a controller where the caller announces an interval, or else in every iteration, where
-       the first bucket opens it.)
+       configuration, iteration, width and others, 56 bytes each. (So they do in the first three iterations after
+       construction and loading, and without a controller where the caller announces an interval, or else in every
+       iteration, where the first bucket opens it.)
     2. Then they exchange the interval's statistics; rank 0's controller decides and broadcasts the width, in force
        from this iteration on. All of that goes on during forward: the training loop never waits for it.
     3. Every bucket is averaged, the end of one beside the start of the next (:meth:`.Compressor.start_average_`).
@@ -81,6 +81,9 @@ class Iteration:
         """Of the last iteration, or of the one that is open."""
         self.closed_period = decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
+        self._first_values = 0
+        """Of parameters that had come when the last iteration was complete: alike on all ranks, as DDP has made them.
+        0 in rounds, in which a checkpoint may be taken where they differ."""
         self._is_open = False  # from what precedes its first bucket to its last one
         self.is_direct = False
         """Whether :meth:`open_direct` has opened it."""
@@ -176,6 +179,7 @@ class Iteration:
             announced=self._position.announced,
             losses=reported,
             residuals=self._compressor.num_residuals,
+            parameters=self._first_values,
         )
         if self._may_overlap_check():
             self._transport.await_first(agreed)
@@ -230,6 +234,8 @@ class Iteration:
         self.closed_period = period
         self._measured.close_iteration(self.closed_bits, period)
         self._position.close()
+        if not self._of_moves:
+            self._first_values = self._layouts.first_values
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""

@@ -8,6 +8,7 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -88,6 +89,10 @@ Order = list[list[tuple[int, ...]]]
 """Shapes of parameters in the order of their keys, by the bucket that they first came in: what tells orders apart."""
 
 
+_FIRST_ELEMENTS = 256
+"""Of a parameter: enough to tell two initialisations apart."""
+
+
 class _Bucket(NamedTuple):
     """A DDP bucket as it was last grouped."""
 
@@ -118,6 +123,12 @@ class LayoutTable:
         self._buckets: dict[int, _Bucket] = {}  # by index
         self._order: Order = []
         self._saved_order: Order = []
+        self._values = hashlib.sha256()
+
+    @property
+    def first_values(self) -> int:
+        """48 bits that depend on the first elements of each parameter when it first came; 0 before any has."""
+        return int.from_bytes(self._values.digest()[:6], "little") if self.parameters else 0
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
         """Mean of one value per parameter, in the order of the keys, weighted by their elements."""
@@ -175,6 +186,7 @@ class LayoutTable:
         for parameter in parameters:
             self._keys[id(parameter)] = len(self._keys)
             self.parameters.append(parameter)
+            self._values.update(_first_bytes(parameter))
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
 
@@ -232,6 +244,11 @@ class LayoutTable:
             end = start * self._bucket_size + numel
             padding.append(torch.arange(end, end + -numel % self._bucket_size))
         return torch.cat(padding)
+
+
+def _first_bytes(parameter: torch.Tensor) -> bytes:
+    first = parameter.detach().reshape(-1)[:_FIRST_ELEMENTS].cpu().contiguous()
+    return first.view(torch.uint8).numpy().tobytes()
 
 
 def _shapes(parameters: list[torch.Tensor]) -> list[tuple[int, ...]]:

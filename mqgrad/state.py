@@ -32,6 +32,11 @@ from .statistics.rank import RankStatistics
 from .training_loop import TrainingLoop
 from .widths import Width
 
+_NOT_AVERAGED = (
+    "compressor 'none' sends nothing, not even as it is, so that replicas part: to average gradients without "
+    "compressing them, leave it out, and give FixedBits(32) as the controller"
+)
+
 
 class CompressionState:
     """Compresses one DDP model's gradients at a width that a controller chooses while the run goes on.
@@ -47,7 +52,7 @@ class CompressionState:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
             (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width` and
             :meth:`begin_interval`. It remembers the run: give another state another object, as with compressors.
-        process_group: ranks to average over; the default group if None.
+        process_group: ranks to average over; the default group if None. The same as DDP's, which a hook cannot see.
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
         compressor: how gradients travel: a name as :func:`mqgrad.make_compressor` takes it, or an object of its own.
@@ -76,7 +81,8 @@ class CompressionState:
         ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
             the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
             controller; a compressor, controller or rule that remembers the run of another state, open or closed.
-        TypeError: a name in the place of a controller; what is no compressor.
+        TypeError: a name in the place of a controller or period rule, a class in that of an object; what is no
+            compressor.
         RuntimeError: torch.distributed has not been initialised.
     """
 
@@ -96,11 +102,14 @@ class CompressionState:
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
+        _check_objects(controller=controller, compressor=compressor, period_rule=period_rule)
         check_rounds(period, slow_momentum, variance_reduced=variance_reduced, rule=period_rule)
         seed, period = check_seed(seed), int(period)
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         if not hasattr(self.compressor, "start_average_"):
             raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
+        if compressor == "none":
+            warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
         self._decisions = Decisions(
             controller, period_rule, self.compressor, interval=interval, period=period
         )
@@ -399,3 +408,11 @@ class CompressionState:
             RuntimeError: communication has failed, which takes a new state.
         """
         self._checkpoint.load_state_dict(state)
+
+
+def _check_objects(**parts: object) -> None:
+    for name, part in parts.items():
+        if isinstance(part, type):
+            raise TypeError(
+                f"{name} is the class {part.__name__}: give an object of it, as {part.__name__}()"
+            )

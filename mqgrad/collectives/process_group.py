@@ -17,6 +17,10 @@ from .wire_meter import Pending, Work
 
 Result = TypeVar("Result")
 
+_LONGEST_TIMEOUT = 1e8  # seconds; three years
+_IDLE = "mqgrad_idle"
+"""A backend of torch.distributed."""
+
 # all_gather_into_tensor is renamed in torch 2.13 and warns there under its old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -145,7 +149,7 @@ class ProcessGroupTransport(Transport):
                 lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
             ),
             tensor,
-            tensor.nbytes if self.rank == 0 else 0,
+            tensor.nbytes if self.rank == 0 and self.world_size > 1 else 0,
             teaches_latency=False,  # rank 0 does not wait for the others
         ).wait()
 
@@ -206,6 +210,17 @@ def _has_some_ranks(group: dist.ProcessGroup) -> bool:
     return group.size() < dist.get_world_size()
 
 
+class _Idle(dist.ProcessGroup):
+    """Has a name, and no threads, files or collectives."""
+
+    def getBackendName(self) -> str:
+        return _IDLE
+
+
+def _new_idle(store: dist.Store, rank: int, size: int, timeout: datetime.timedelta) -> dist.ProcessGroup:
+    return _Idle(rank, size)  # type: ignore[call-arg] # the stub has the constructor of others alone
+
+
 def _keep_names_new() -> None:
     """Have as many groups as before one of some ranks was destroyed: a group of this rank alone, which does nothing.
 
@@ -213,7 +228,9 @@ def _keep_names_new() -> None:
     the name of one that is open, or was: then its members look for each other at addresses that are gone, for five
     times their timeout.
     """
-    dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
+    if _IDLE not in dist.Backend.backend_list:
+        dist.Backend.register_backend(_IDLE, _new_idle, devices=["cpu"])
+    dist.new_group([dist.get_rank()], backend=_IDLE, use_local_synchronization=True)
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
@@ -225,9 +242,11 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
-        ValueError: the timeout is not finite, or not above 0.
+        ValueError: the timeout is not above 0 and at most 1e8 seconds.
     """
     check_positive(timeout_seconds=timeout_seconds)
+    if timeout_seconds > _LONGEST_TIMEOUT:
+        raise ValueError(f"timeout_seconds must be at most {_LONGEST_TIMEOUT:g}, not {timeout_seconds!r}")
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
     of = group or dist.group.WORLD

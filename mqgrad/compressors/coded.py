@@ -17,7 +17,7 @@ from ..collectives.wire_meter import DONE, Pending
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..seeding import stream_seed
-from ..widths import WIDTHS, Width, Widths
+from ..widths import DENSE_WIDTHS, WIDTHS, Width, Widths
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
 from .feedback import ErrorFeedback, FeedbackGain, Residual
@@ -66,7 +66,8 @@ class CodedMean(abc.ABC):
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        return WIDTHS
+        """Below one bit only with feedback: what a sparse code leaves out would be lost without it."""
+        return WIDTHS if self.error_feedback else DENSE_WIDTHS
 
     @property
     def parameter_widths(self) -> tuple[Width, ...]:

@@ -4,6 +4,7 @@ import math
 
 import models
 import pytest
+import torch
 import torch.distributed as dist
 from ranks import run_ranks
 from scripted import Scripted
@@ -246,3 +247,25 @@ def test_a_decision_does_not_print_the_controller() -> None:
         return len(state.controller.seen)
 
     assert min(run_ranks(rank_main)) > 0
+
+
+@pytest.mark.parametrize("bits", [1, 32])
+def test_ranks_of_another_model_each_are_detected(bits: float) -> None:
+    """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged."""
+
+    def rank_main(rank: int) -> str:
+        alone = [dist.new_group([0]), dist.new_group([1])][rank]
+        model = models.small_model()
+        with torch.no_grad():
+            next(model.parameters()).add_(rank)
+        ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddp.register_comm_hook(state, mqgrad.compression_hook)
+        with pytest.raises(RuntimeError) as raised:
+            models.train(ddp, torch.optim.SGD(model.parameters(), lr=0.1), state, rank, range(4))
+        state.close()
+        return str(raised.value)
+
+    for told in run_ranks(rank_main):
+        assert "ranks disagree about the first parameters (rank 0: digest" in told
+        assert "give CompressionState the process_group that DDP has" in told

@@ -18,6 +18,7 @@ CHECKED = {
     "announced": 0,
     "losses": 2,
     "residuals": 8,
+    "parameters": 5,
 }
 MIXED = (2, 8, 32)
 RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "coding": Coding(rotated=(1, 2, 3))}
@@ -50,6 +51,7 @@ def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:
         ({"announced": 5}, "about the announced iterations (rank 0: 0, rank 1: 0, rank 2: 5)"),
         ({"losses": 1}, "about the reported losses (rank 0: 2, rank 1: 2, rank 2: 1)"),
         ({"residuals": 0}, "about the residuals (rank 0: 8, rank 1: 8, rank 2: 0)"),
+        ({"parameters": 6}, "about the first parameters (rank 0: digest 000000000005, rank 1: digest "),
         (
             {"iteration": 6, "bits": 2, "residuals": 0},
             "about the iteration (rank 0: 7, rank 1: 7, rank 2: 6)",
@@ -79,7 +81,7 @@ def test_calls_that_may_have_made_the_difference_are_named() -> None:
 
 @pytest.mark.parametrize("bits", [4, 32, 1 / 64, MIXED])
 def test_ranks_that_agree_send_48_bytes_to_each_other(bits: Any) -> None:
-    assert answers(*[{"bits": bits}] * 3) == [("", 48 * 2)] * 3
+    assert answers(*[{"bits": bits}] * 3) == [("", 56 * 2)] * 3
 
 
 def test_the_same_widths_in_another_order_are_others() -> None:

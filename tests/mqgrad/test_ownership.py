@@ -83,6 +83,17 @@ def test_a_wrapped_model_is_not_copied_as_a_whole() -> None:
     run_ranks(rank_main)
 
 
+def test_a_compressor_that_averages_nothing_says_so() -> None:
+    """A script that gives it may mean that gradients are to travel as they are."""
+
+    def rank_main(rank: int) -> None:
+        with pytest.warns(RuntimeWarning, match="compressor 'none' sends nothing"):
+            state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor="none")
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_wrong_arguments_and_calls_are_named() -> None:
     def rank_main(rank: int) -> None:
         with pytest.raises(TypeError, match=r"'default' is a name: .*load_policy\('default'"):
@@ -90,6 +101,18 @@ def test_wrong_arguments_and_calls_are_named() -> None:
         for seconds in (float("inf"), float("nan"), 0.0, "60"):
             with pytest.raises(ValueError, match="timeout_seconds must be a finite number above 0"):
                 mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=seconds)  # type: ignore[arg-type]
+        with pytest.raises(
+            ValueError, match=r"timeout_seconds must be at most 1e\+08, not 1000000000000000.0"
+        ):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), timeout_seconds=1e15)
+        with pytest.raises(TypeError, match=r"controller is the class Goodput: give an object of it"):
+            mqgrad.CompressionState(mqgrad.Goodput)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"compressor is the class Quantized"):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), compressor=mqgrad.Quantized)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"period_rule is the class DelayRatio"):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), period_rule=mqgrad.DelayRatio)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"period_rule 'adacomm' is a name"):
+            mqgrad.CompressionState(mqgrad.FixedBits(4), period_rule="adacomm")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="link 5 cannot pace"):
             mqgrad.CompressionState(mqgrad.FixedBits(4), link=5)  # type: ignore[arg-type]
         state = mqgrad.CompressionState(mqgrad.load_policy("default", budget_seconds=60))

@@ -1,6 +1,7 @@
 """Gathers: everyone's bytes in the order of the ranks, counted alike."""
 
 import itertools
+import os
 import time
 
 import pytest
@@ -99,6 +100,34 @@ def test_groups_of_some_ranks_that_follow_others_have_names_of_their_own(late: i
         return rows.flatten().tolist()
 
     assert run_ranks(rank_main, 4) == [[0, 1, 3]] * 4
+
+
+def test_a_group_of_some_ranks_leaves_no_threads_and_files_behind() -> None:
+    """A script that trains run after run in one of its groups went out of both."""
+
+    def rank_main(rank: int) -> list[tuple[int, int]]:
+        members = dist.new_group([0, 1])
+        left = []
+        for _ in range(3 if rank < 2 else 0):
+            transport = ProcessGroupTransport(own_group(members, 10.0))
+            transport.all_gather(torch.tensor([rank]))
+            transport.close()
+            left.append((len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))))
+        return left
+
+    for left in run_ranks(rank_main, 3)[:2]:
+        assert left[2] == left[0]
+
+
+def test_one_rank_sends_nothing() -> None:
+    def rank_main(rank: int) -> float:
+        transport = ProcessGroupTransport(own_group(None, 10.0))
+        transport.broadcast_(torch.ones(3))
+        transport.all_gather(torch.ones(3))
+        transport.close()
+        return transport.wire_bytes
+
+    assert run_ranks(rank_main, 1) == [0]
 
 
 @pytest.mark.parametrize(

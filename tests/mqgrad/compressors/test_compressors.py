@@ -10,6 +10,7 @@ from ranks import run_cases
 
 import mqgrad
 from mqgrad.codecs.vector_codec import Feedback
+from mqgrad.compatibility import check_compatible
 
 CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
@@ -124,6 +125,14 @@ def test_uniform_levels_take_any_bucket_size_and_rotated_ones_blocks_of_64() -> 
         "quantized:bucket_size=320",
     ):
         mqgrad.make_compressor(spec)
+
+
+def test_below_one_bit_there_is_error_feedback() -> None:
+    """Most of a gradient never arrived without it."""
+    compressor = mqgrad.make_compressor("quantized:error_feedback=false")
+    assert min(compressor.widths) == 1
+    with pytest.raises(ValueError, match=r"Goodput chooses among 1/2, 4 bits, and Quantized has 1, "):
+        check_compatible(mqgrad.Goodput(widths=(1 / 2, 4)), compressor)
 
 
 @pytest.mark.parametrize("spec", ["quantized:feedback_gain=1", "rotation:unbiased=true"])
