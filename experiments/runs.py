@@ -182,7 +182,18 @@ def _heldout(cluster: Cluster) -> dict[str, float]:
     if "loss" not in figures:
         name = cluster.workload.name
         raise ValueError(f"evaluate() of workload {name!r} must return the held-out 'loss', not {figures!r}")
-    return figures
+    return {figure: _as_float(figure, value, cluster) for figure, value in figures.items()}
+
+
+def _as_float(figure: str, value: Any, cluster: Cluster) -> float:
+    """Scripts return tensors and NumPy's numbers, too, which no record could hold."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"evaluate() of workload {cluster.workload.name!r} returned {figure!r} as {value!r}, which is no number: "
+            f"{error}"
+        ) from None
 
 
 def _points(

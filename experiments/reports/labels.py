@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from .groups import GroupSummary
 MOST_LINES = 9
 """As many systems as one plot over time has room for."""
 
+_POLICY = "policy "
 _LONGEST = 32  # characters of a label in a plot
 # as many of each as a plot has lines
 _WARM = (
@@ -48,13 +48,17 @@ def system_label(system: str) -> str:
     controller = System.parse(system).controller
     if controller is None or not is_policy(controller):
         return system
-    return system.replace(controller, f"policy {Path(controller).stem}", 1)
+    return system.replace(controller, f"{_POLICY}{controller}", 1)
 
 
 def short_label(system: str) -> str:
     """The same with at most 32 characters, for the axes of plots."""
     label = system_label(system)
-    return label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…"
+    if len(label) <= _LONGEST:
+        return label
+    if label.startswith(_POLICY):  # paths differ at their end
+        return f"{_POLICY}…{label[len(_POLICY) + 1 - _LONGEST :]}"
+    return f"{label[: _LONGEST - 1]}…"
 
 
 def is_marked(system: str) -> bool:

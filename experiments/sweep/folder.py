@@ -109,8 +109,10 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
             saved = _load_json(folder)
             check_same_config(saved, given, folder)
             check_same_origin(saved, come_from, folder)
+            saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # for what comes now
         else:
-            replace_file(folder / "config.json", json.dumps({**given, **come_from}, indent=1) + "\n")
+            saved = {**given, **come_from}
+        replace_file(folder / "config.json", json.dumps(saved, indent=1) + "\n")
         yield Sweep(folder, config, default_program() if program is None else program)
 
 

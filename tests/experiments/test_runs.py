@@ -3,11 +3,14 @@
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
 from mqgrad.experiments import demo
@@ -148,6 +151,21 @@ def test_an_evaluation_without_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"accuracy": 0.5})
     monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
     with pytest.raises(ValueError, match=r"evaluate\(\) of workload 'mine' must return the held-out 'loss'"):
+        run_training(TinyCluster(), "fixed:4", 0, iterations=4)
+
+
+@pytest.mark.parametrize("as_given", [torch.tensor, np.float32])
+def test_figures_of_an_evaluation_may_be_tensors_and_what_is_no_number_is_named(
+    as_given: Callable[[float], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was lost where its record was to be written."""
+    monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"loss": as_given(0.5)})
+    monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
+    record = run_training(TinyCluster(), "fixed:4", 0, iterations=4)
+    record.write(tmp_path / "record.json")
+    assert record.final.heldout == {"loss": 0.5}
+    monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"loss": as_given([0.5, 1.0])})
+    with pytest.raises(ValueError, match=r"workload 'mine' returned 'loss' as .* which is no number"):
         run_training(TinyCluster(), "fixed:4", 0, iterations=4)
 
 

@@ -14,10 +14,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
+from ..signals import signals_to
 from .errors import LONGER, RESTART, WorkerError
 from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup
 
 _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
+_SLICE_SECONDS = 1.0  # of waiting for workers
 _GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
 _LOG_TAIL_BYTES = 4000
 
@@ -101,8 +103,10 @@ class LocalRanks:
         deadline = time.monotonic() + timeout_seconds
         while len(replies) < self.world_size:
             waiting = {w.channel: w for w in self._workers if w.rank not in replies}
-            for channel in wait(list(waiting), timeout=max(deadline - time.monotonic(), 0.0)):
-                worker = waiting[channel]  # type: ignore[index]
+            ready, stopped = _wait(list(waiting), deadline)
+            deadline += stopped
+            for channel in ready:
+                worker = waiting[channel]
                 message = worker.receive()
                 if message is None or isinstance(message, Failure):
                     raise self._explain(worker, message)
@@ -193,6 +197,16 @@ class WorkerProcess:
         return tail.decode(errors="replace")
 
 
+def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float]:
+    """Channels that can be read, after a second at most, and the seconds for which this process did not run: it was
+    stopped (Ctrl-Z), or the machine was asleep, and so were the workers."""
+    before = time.monotonic()
+    asked = min(max(deadline - before, 0.0), _SLICE_SECONDS)
+    ready = wait(channels, timeout=asked)
+    excess = time.monotonic() - before - asked
+    return ready, excess if excess > _SLICE_SECONDS else 0.0
+
+
 def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
     """The rank furthest behind is to blame: the others wait for it."""
     worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
@@ -209,6 +223,13 @@ def _environment() -> dict[str, str]:
 def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
     if os.getpid() != owner:
         return
+    with signals_to(signal.SIG_IGN):  # a second Ctrl-C would leave processes and the folder behind
+        _end_all(workers)
+        Path(folder, "rendezvous").unlink(missing_ok=True)
+        Path(folder).rmdir()
+
+
+def _end_all(workers: list[WorkerProcess]) -> None:
     for worker in workers:
         worker.channel.close()  # an idle worker exits at the end of its channel
     deadline = time.monotonic() + _CLOSE_SECONDS
@@ -219,5 +240,3 @@ def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
             worker.process.kill()
             worker.process.wait()
         worker.log.close()
-    Path(folder, "rendezvous").unlink(missing_ok=True)
-    Path(folder).rmdir()

@@ -110,7 +110,7 @@ def workload_reference(name: str) -> str:
     return _REFERENCES[name]
 
 
-def make_workload(name: str, **settings: Any) -> Workload:
+def make_workload(name: str, /, **settings: Any) -> Workload:
     """Build a workload from its name, or from ``"package.module:factory"``.
 
     Raises:

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from mqgrad.experiments.reports.labels import MOST_LINES, system_styles
+from mqgrad.experiments.reports.labels import MOST_LINES, short_label, system_label, system_styles
 
 POLICIES = tuple(f"seed-{number}.mqg" for number in range(MOST_LINES - 1))
 COMPRESSORS = ("qsgd", "minmax", "terngrad", "onebit", "ecq-sgd", "top-k:0.1", "fp16", "none")
@@ -14,3 +14,13 @@ WIDTHS = tuple(f"fixed:{bits}" for bits in range(1, 9))
 def test_no_two_lines_of_a_plot_look_the_same(systems: tuple[str, ...]) -> None:
     styles = system_styles(["plain-ddp", *systems])
     assert len({(to_hex(style["color"]), style.get("linestyle")) for style in styles.values()}) == MOST_LINES
+
+
+def test_policies_of_one_file_name_are_told_apart() -> None:
+    systems = [f"{folder}/policy.mqg every 8" for folder in ("runs/a", "runs/b", "runs/of/a/long/name/c")]
+    assert system_label(systems[0]) == "policy runs/a/policy.mqg every 8"
+    assert len({system_label(system) for system in systems}) == 3
+    short = [short_label(system) for system in systems]
+    assert len(set(short)) == 3
+    assert max(map(len, short)) == 32
+    assert system_label("default") == "policy default" != system_label("default.mqg")

@@ -156,6 +156,7 @@ def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
     more = dataclasses.replace(config, time_limit_seconds=2.5)
     _, again = run_fake(tmp_path, more, retry_failed=True)
     assert again.reason == "time limit of 2.5 s"
+    assert "--time-limit-seconds=2.5" in load_config(tmp_path / "out").command_line()
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,29 @@ def test_no_worker_outlives_its_driver(settings: dict, action: str, signum: int 
             driver.send_signal(signum)
         driver.wait(20)
     assert_gone(pids, 5)
+
+
+def test_a_job_that_was_suspended_goes_on(tmp_path: Path) -> None:
+    """By Ctrl-Z and fg: a rank was taken for hung, as nobody had heard of it while all were stopped."""
+    script = (
+        "from mqgrad.trainers import Distributed\n"
+        "with Distributed('digits-mlp', {'width': 16}, timeout_seconds=2) as cluster:\n"
+        "    cluster.reset(seed=0)\n"
+        "    for i in range(10):\n"
+        "        cluster.run(20, bits=4)\n"
+        "        print(i, flush=True)\n"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    os.killpg(driver.pid, signal.SIGSTOP)
+    time.sleep(4)
+    os.killpg(driver.pid, signal.SIGCONT)
+    told, _ = driver.communicate(timeout=60)
+    assert (driver.returncode, told.split()[-1]) == (0, "9")

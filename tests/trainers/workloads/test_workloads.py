@@ -176,3 +176,8 @@ def test_a_drawn_optimizer_follows_from_the_seed_of_the_run_and_has_its_own_lear
     adam = own.build_optimizer(own.build_model()).param_groups[0]["lr"]
     assert {kind for kind, _ in of_seeds} == {"SGD", "AdamW"}
     assert {rate for kind, rate in of_seeds if kind == "AdamW"} == {adam}
+
+
+def test_a_workload_may_have_a_setting_that_is_called_name() -> None:
+    with pytest.raises(ValueError, match="has no setting 'name'"):
+        make_workload("digits-mlp", name="mine")
