@@ -6,7 +6,8 @@
 Replicas of one model, without a hook and with it under each controller, train in short blocks that take turns, in
 another order each round, so that a machine that is busy for a while slows all of them. A round gives each controller
 one ratio of seconds, the slowest rank's; printed and written is their geometric mean with its 95 % interval. The
-goal is 1.02 for ``fixed:32``.
+goal is 1.02 for ``fixed:32``. What ``--controllers "fixed:1 fixed:1@4 plain@4"`` names with an @ has DDP's buckets of
+4 MiB, without a hook or with it.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from mqgrad.controllers import make_controller
 from mqgrad.experiments.bench.steps import Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
 from mqgrad.experiments.provenance import script_origin
-from mqgrad.trainers.workloads.workload import make_workload
+from mqgrad.trainers.workloads.workload import Workload, make_workload
 
 PLAIN = "plain"
 
@@ -53,7 +54,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("json", type=Path, help="file to write")
     parser.add_argument("--workload", default="digits-cnn")
-    parser.add_argument("--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name")
+    parser.add_argument(
+        "--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name, perhaps with @MIB"
+    )
     parser.add_argument("--iterations", type=int, default=100, help="of one block (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
@@ -67,9 +70,7 @@ def parse_options() -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> dict[str, list[float]]:
     """Seconds of an iteration of the slowest rank, by controller and round."""
     workload = make_workload(options.workload)
-    names = options.controllers.split()
-    replicas = {name: Replica(workload, make_controller(name, 3600.0)) for name in names}
-    replicas[PLAIN] = Replica(workload, None)
+    replicas = {name: new_replica(workload, name) for name in (*options.controllers.split(), PLAIN)}
     orders = random.Random(0)  # the same on all ranks
     seconds: dict[str, list[float]] = {name: [] for name in replicas}
     for number in range(options.rounds + 1):
@@ -81,6 +82,13 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
     for replica in replicas.values():
         replica.close()
     return seconds
+
+
+def new_replica(workload: Workload, name: str) -> Replica:
+    """Of ``CONTROLLER``, ``CONTROLLER@MIB`` or ``plain@MIB``."""
+    decider, _, cap = name.partition("@")
+    controller = None if decider == PLAIN else make_controller(decider, 3600.0)
+    return Replica(workload, controller, bucket_cap_mb=float(cap) if cap else None)
 
 
 def ratio_to_plain(seconds: dict[str, list[float]], name: str) -> Sequence[float | None]:
