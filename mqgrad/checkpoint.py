@@ -5,14 +5,10 @@ from typing import Any
 
 from . import stopwatch
 from .collectives.comm_thread import CommThread
-from .compressors.base import Compressor
-from .decisions import Decisions
 from .direct import DirectAverages
-from .interval_position import IntervalPosition
 from .iteration import Iteration
-from .layout import LayoutTable
 from .local_rounds import LocalRounds
-from .measurements import Measurements
+from .run_parts import RunParts
 from .saved_state import check_run
 from .training_loop import TrainingLoop
 
@@ -24,27 +20,24 @@ FORMAT_VERSION = 10
 class Checkpoint:
     """The parts of a run on one rank that have a state, and what goes on beside them meanwhile."""
 
-    config: str
-    """Of the run: another one cannot load the state."""
-    rank: int
-    """Neither can another rank: residuals are its own."""
+    parts: RunParts
+    """Another configuration cannot load the state, nor can another rank: residuals are its own."""
     loop: TrainingLoop
     thread: CommThread
     direct: DirectAverages
-    layouts: LayoutTable
     iteration: Iteration
-    position: IntervalPosition
-    measured: Measurements
-    decisions: Decisions
-    compressor: Compressor
     rounds: LocalRounds
+
+    @property
+    def _rank(self) -> int:
+        return self.parts.transport.rank
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`mqgrad.CompressionState.state_dict`."""
         saved = self.saved()
-        if self.loop.is_unapplied and self.compressor.num_residuals > 0:
+        if self.loop.is_unapplied and self.parts.compressor.num_residuals > 0:
             raise RuntimeError(
-                f"rank {self.rank}: state_dict() between a backward, of which buckets have been averaged, "
+                f"rank {self._rank}: state_dict() between a backward, of which buckets have been averaged, "
                 "and its step(): save between step() and the next backward, on every rank; after an exception go "
                 "back to the checkpoint before"
             )
@@ -61,14 +54,14 @@ class Checkpoint:
         self.thread.check()
         return {
             "format_version": FORMAT_VERSION,
-            "config": self.config,
-            "rank": self.rank,
-            "parameter_order": self.layouts.state_dict(),
+            "config": self.parts.configuration,
+            "rank": self._rank,
+            "parameter_order": self.parts.layouts.state_dict(),
             **self.iteration.state_dict(),
-            **self.position.state_dict(),
-            **self.measured.state_dict(),
-            **self.decisions.state_dict(),
-            "compressor": self.compressor.state_dict(),
+            **self.parts.position.state_dict(),
+            **self.parts.measured.state_dict(),
+            **self.parts.decisions.state_dict(),
+            "compressor": self.parts.compressor.state_dict(),
             "rounds": self.rounds.state_dict(),
         }
 
@@ -78,7 +71,7 @@ class Checkpoint:
         statistics, seen = self.iteration.last_statistics, self.rounds.seen
         self.direct.forget()
         self.iteration.recheck()
-        check_run(state, own, f"rank {self.rank}")
+        check_run(state, own, f"rank {self._rank}")
         try:
             self.thread.run(lambda: self._restore(state))
         except Exception:
@@ -89,10 +82,10 @@ class Checkpoint:
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Where a part refuses it, others have changed."""
-        self.layouts.load_state_dict(state["parameter_order"])
-        self.position.load_state_dict(state)
-        self.measured.load_state_dict(state)
+        self.parts.layouts.load_state_dict(state["parameter_order"])
+        self.parts.position.load_state_dict(state)
+        self.parts.measured.load_state_dict(state)
         self.rounds.load_state_dict(state["rounds"])
         self.iteration.load_state_dict(state)
-        self.compressor.load_state_dict(state["compressor"])
-        self.decisions.load_state_dict(state)
+        self.parts.compressor.load_state_dict(state["compressor"])
+        self.parts.decisions.load_state_dict(state)

@@ -6,17 +6,13 @@ from typing import Any
 
 from . import stopwatch
 from .agreement import Agreement
-from .collectives.transport import Transport
 from .collectives.wire_meter import DONE, Pending
-from .compressors.base import BucketWork, Compressor, Step
+from .compressors.base import BucketWork, Step
 from .controllers.base import trial_widths, wants_parameters
 from .costs import Costs
-from .decisions import Decisions
 from .gradient_figures import GradientFigures
-from .interval_position import IntervalPosition
-from .iteration_clock import IterationClock
-from .layout import Layout, LayoutTable
-from .measurements import Measurements
+from .layout import Layout
+from .run_parts import RunParts
 from .statistics.interval import IntervalStatistics
 from .statistics.rank import RankStatistics
 from .update_probe import UpdateProbe
@@ -42,44 +38,28 @@ class Iteration:
     all ranks; but for iterations that :meth:`open_direct` gives to the training thread.
 
     Args:
-        decisions: what is in force, and who decides.
-        configuration: of the run, compared between the ranks.
-        layouts: of the buckets, which the training thread finds.
-        position: in the interval.
-        measured: what iterations cost is added here.
-        clock: of the training loop.
+        parts: of the run.
         seed: of the run, equal on all ranks.
         of_moves: whether what parameters have moved in a round is averaged, and not gradients.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        compressor: Compressor,
-        decisions: Decisions,
-        *,
-        configuration: str,
-        layouts: LayoutTable,
-        position: IntervalPosition,
-        measured: Measurements,
-        clock: IterationClock,
-        seed: int,
-        of_moves: bool,
-    ) -> None:
-        self._transport, self._compressor, self._decisions = transport, compressor, decisions
-        self._layouts, self._position, self._measured, self._clock = layouts, position, measured, clock
+    def __init__(self, parts: RunParts, *, seed: int, of_moves: bool) -> None:
+        self._transport, self._compressor = parts.transport, parts.compressor
+        self._decisions, self._layouts, self._position = parts.decisions, parts.layouts, parts.position
+        self._measured, self._clock = parts.measured, parts.clock
         self._seed, self._of_moves = seed, of_moves
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
-        self._agreement = Agreement(transport, f"{configuration}, {decisions.terms}")
-        by_parameter, tried = wants_parameters(decisions.controller), trial_widths(decisions.controller)
-        self._figures = GradientFigures(seed, compressor, by_parameter=by_parameter, trial_widths=tried)
+        controller = parts.decisions.controller
+        self._agreement = Agreement(parts.transport, f"{parts.configuration}, {parts.decisions.terms}")
+        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
+        self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
         self._probe = UpdateProbe()
-        self.closed_bits = decisions.first_bits
+        self.closed_bits = parts.decisions.first_bits
         """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
         self.bits: Widths = self.closed_bits
         """Of the last iteration, or of the one that is open."""
-        self.closed_period = decisions.period
+        self.closed_period = parts.decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
         self._first_values = 0
         """Of parameters that had come when the last iteration was complete: alike on all ranks, as DDP has made them.

@@ -24,8 +24,13 @@ def check_free(**parts: Remembers | None) -> None:
 
     Raises:
         ValueError: one has, or there are.
+        TypeError: one is a class.
     """
     for name, part in parts.items():
+        if isinstance(part, type):
+            raise TypeError(
+                f"{name} is the class {part.__name__}: give an object of it, as {part.__name__}()"
+            )
         if id(part) in _TAKEN or id(part) in _KEPT:
             raise ValueError(
                 f"{name}: this {type(part).__name__} belongs to another CompressionState, open or closed, and "

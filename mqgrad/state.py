@@ -26,6 +26,7 @@ from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
 from .ownership import check_free, claim
+from .run_parts import RunParts
 from .seeding import check_seed
 from .statistics.interval import IntervalStatistics
 from .statistics.rank import RankStatistics
@@ -102,71 +103,49 @@ class CompressionState:
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
-        _check_objects(controller=controller, compressor=compressor, period_rule=period_rule)
         check_rounds(period, slow_momentum, variance_reduced=variance_reduced, rule=period_rule)
         seed, period = check_seed(seed), int(period)
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         if not hasattr(self.compressor, "start_average_"):
             raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
+        check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
-        self._decisions = Decisions(
-            controller, period_rule, self.compressor, interval=interval, period=period
-        )
-        check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
+        decisions = Decisions(controller, period_rule, self.compressor, interval=interval, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
-        world_size = self._transport.world_size
-        config = (
-            f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}, "
-            f"{variance_reduced=}, period_rule={type(period_rule).__name__}"
-        )
-        self._layouts = LayoutTable(
-            bucket_size=self.compressor.bucket_size, world_size=world_size, rank=self._transport.rank
+        rank, world_size = self._transport.rank, self._transport.world_size
+        self._parts = RunParts(
+            configuration=(
+                f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}, "
+                f"{variance_reduced=}, period_rule={type(period_rule).__name__}"
+            ),
+            transport=self._transport,
+            compressor=self.compressor,
+            decisions=decisions,
+            layouts=LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size, rank=rank),
+            position=IntervalPosition(decisions),
+            measured=Measurements(),
+            clock=IterationClock(),
         )
         in_rounds = period > 1 or period_rule is not None
-        rounds = LocalRounds(slow_momentum, self._layouts, variance_reduced=variance_reduced)
-        self._position = IntervalPosition(self._decisions)
-        self._measured = Measurements()
-        self._clock = IterationClock()
-        self._iteration = Iteration(
-            self._transport,
-            self.compressor,
-            self._decisions,
-            configuration=config,
-            layouts=self._layouts,
-            position=self._position,
-            measured=self._measured,
-            clock=self._clock,
-            seed=seed,
-            of_moves=in_rounds,
-        )
+        rounds = LocalRounds(slow_momentum, self._parts.layouts, variance_reduced=variance_reduced)
+        self._iteration = Iteration(self._parts, seed=seed, of_moves=in_rounds)
         self._thread = CommThread(self._transport.device)
-        self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._clock)
+        self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._parts.clock)
         self._loop = TrainingLoop(
-            self._transport,
-            self._decisions,
+            self._parts,
             iteration=self._iteration,
             thread=self._thread,
             direct=self._direct,
             rounds=rounds,
-            layouts=self._layouts,
-            position=self._position,
-            measured=self._measured,
-            clock=self._clock,
             in_rounds=in_rounds,
         )
         self._checkpoint = Checkpoint(
-            config=config,
-            rank=self._transport.rank,
+            parts=self._parts,
             loop=self._loop,
             thread=self._thread,
             direct=self._direct,
-            layouts=self._layouts,
             iteration=self._iteration,
-            position=self._position,
-            measured=self._measured,
-            decisions=self._decisions,
-            compressor=self.compressor,
             rounds=rounds,
         )
         self._is_closed = False
@@ -175,12 +154,12 @@ class CompressionState:
     @property
     def controller(self) -> Controller | None:
         """Decides the width; None where :meth:`set_width` does."""
-        return self._decisions.controller
+        return self._parts.decisions.controller
 
     @property
     def period_rule(self) -> PeriodRule | None:
         """Decides the period; None where it stays."""
-        return self._decisions.period_rule
+        return self._parts.decisions.period_rule
 
     @property
     def coding(self) -> Coding:
@@ -190,7 +169,7 @@ class CompressionState:
     @property
     def totals(self) -> Totals:
         """What the run has cost this rank so far."""
-        return self._measured.totals
+        return self._parts.measured.totals
 
     @property
     def last_statistics(self) -> IntervalStatistics | None:
@@ -200,7 +179,7 @@ class CompressionState:
     @property
     def interval(self) -> int:
         """Iterations of the current interval."""
-        return self._decisions.interval
+        return self._parts.decisions.interval
 
     @property
     def period(self) -> int:
@@ -224,7 +203,7 @@ class CompressionState:
     @property
     def parameters(self) -> tuple[torch.Tensor, ...]:
         """The model's parameters in the order of widths by parameter; all after the first iteration."""
-        return tuple(self._layouts.parameters)
+        return tuple(self._parts.layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
         """Report the iteration's training loss; call once, after its last ``optimizer.step()``. It blocks where a
@@ -265,7 +244,7 @@ class CompressionState:
         Every rank calls it. If one rank pauses and the others do not, let them meet in a barrier first: what they
         would wait for it in the next collective counts as communication.
         """
-        self._clock.start()
+        self._parts.clock.start()
 
     def set_width(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
@@ -282,12 +261,13 @@ class CompressionState:
         """
         self._refuse_with_controller("set_width()")
         # In the iterations of an announced interval nothing would tell the ranks that they differ.
-        if self._position.announced > 0:
+        left = self._parts.position.announced
+        if left > 0:
             raise RuntimeError(
-                f"set_width() on rank {self._transport.rank}: {self._position.announced} iterations are left of the "
-                "interval that begin_interval() has begun; call that"
+                f"set_width() on rank {self._transport.rank}: {left} iterations are left of the interval that "
+                "begin_interval() has begun; call that"
             )
-        self._decisions.request(bits, len(self._layouts.parameters))
+        self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
 
     def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
         """Use a width for the next iterations, where no controller decides; the same values on every rank.
@@ -307,9 +287,9 @@ class CompressionState:
         self._refuse_with_controller("begin_interval()")
         interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
         self._thread.drain()  # what an interval before it has posted
-        self._decisions.request(bits, len(self._layouts.parameters))
-        self._decisions.interval = interval
-        self._position.announce(interval)
+        self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
+        self._parts.decisions.interval = interval
+        self._parts.position.announce(interval)
         self._iteration.take_statistics()
         self._thread.post(lambda: self._iteration.reopen(0))  # during forward
 
@@ -408,11 +388,3 @@ class CompressionState:
             RuntimeError: communication has failed, which takes a new state.
         """
         self._checkpoint.load_state_dict(state)
-
-
-def _check_objects(**parts: object) -> None:
-    for name, part in parts.items():
-        if isinstance(part, type):
-            raise TypeError(
-                f"{name} is the class {part.__name__}: give an object of it, as {part.__name__}()"
-            )

@@ -4,18 +4,14 @@ import torch
 import torch.distributed as dist
 
 from .collectives.comm_thread import CommThread
-from .collectives.transport import Transport
 from .collectives.wire_meter import Pending
 from .compressors.base import BucketWork
-from .decisions import Decisions
 from .direct import DirectAverages
 from .forgotten_calls import ForgottenCalls
-from .interval_position import IntervalPosition
 from .iteration import Iteration
-from .iteration_clock import IterationClock
-from .layout import LayoutTable
 from .local_rounds import LocalRounds
-from .measurements import Measurements, check_loss
+from .measurements import check_loss
+from .run_parts import RunParts
 
 
 class TrainingLoop:
@@ -24,37 +20,29 @@ class TrainingLoop:
     What these hand over goes on beside it, on the communication thread or the backend's own.
 
     Args:
-        decisions: have the period and its rule.
+        parts: of the run.
         iteration: what the communication thread does.
         thread: that thread.
         direct: takes buckets that need not wait for it.
         rounds: of local iterations.
-        layouts: of the buckets.
-        position: in the interval.
-        measured: losses and seconds are added here.
-        clock: of the iterations.
         in_rounds: whether ranks step alone, and average what parameters have moved.
     """
 
     def __init__(
         self,
-        transport: Transport,
-        decisions: Decisions,
+        parts: RunParts,
         *,
         iteration: Iteration,
         thread: CommThread,
         direct: DirectAverages,
         rounds: LocalRounds,
-        layouts: LayoutTable,
-        position: IntervalPosition,
-        measured: Measurements,
-        clock: IterationClock,
         in_rounds: bool,
     ) -> None:
-        self._transport, self._decisions, self._iteration = transport, decisions, iteration
-        self._thread, self._direct, self._rounds, self._layouts = thread, direct, rounds, layouts
-        self._position, self._measured, self._clock, self._in_rounds = position, measured, clock, in_rounds
-        self._forgotten = ForgottenCalls(transport.rank, steps_alone=in_rounds)
+        self._transport, self._decisions, self._layouts = parts.transport, parts.decisions, parts.layouts
+        self._position, self._measured, self._clock = parts.position, parts.measured, parts.clock
+        self._iteration, self._thread, self._direct = iteration, thread, direct
+        self._rounds, self._in_rounds = rounds, in_rounds
+        self._forgotten = ForgottenCalls(parts.transport.rank, steps_alone=in_rounds)
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
         self.is_unapplied = False

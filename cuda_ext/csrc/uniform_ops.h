@@ -3,17 +3,15 @@
 
 #include <optional>
 
+#include "decode_ops.h"
 #include "kernels.h"
-#include "new_output.h"
-#include "scattered_checks.h"
 
 namespace mqgrad {
 
 // Device::encode(arguments, x, offsets, payload) takes the elements of x, Device::reduce_encode(arguments, payload) those of
-// the arguments' payloads; Device::decode(payload, layout, add, out, offsets) and Device::decode_mean(payloads, stride,
-// layout, out, offsets), whose payloads are `stride` bytes apart, write them: on tensors of the right sizes.
+// the arguments' payloads, to payloads of the right size.
 template <typename Device>
-struct UniformOps {
+struct UniformOps : DecodeOps<Device, checked_layout> {
   static void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets,
                           const std::optional<Tensor>& residual, int64_t numel, int64_t bits, int64_t bucket_size,
                           bool stochastic, int64_t seed, double alpha, double beta,
@@ -39,37 +37,6 @@ struct UniformOps {
                            checked_residual(residual, numel, payloads), alpha, beta,
                            static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), gap},
                           payload);
-  }
-
-  static Tensor decode(const Tensor& payload, int64_t numel, int64_t bits, int64_t bucket_size) {
-    const Layout layout = checked_layout(numel, bits, bucket_size);
-    check_payload(payload, layout.payload_bytes());  // before numel is allocated
-    const Tensor out = new_floats(payload, numel);
-    Device::decode(payload, layout, false, {out}, {0});
-    return out;
-  }
-
-  static void decode_into(const Tensors& out, const Offsets& offsets, const Tensor& payload, int64_t numel, int64_t bits,
-                          int64_t bucket_size) {
-    const Layout layout = checked_layout(numel, bits, bucket_size);
-    check_payload(payload, layout.payload_bytes());
-    check_pieces(out, offsets, payload);
-    Device::decode(payload, layout, false, out, offsets);
-  }
-
-  static void decode_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel,
-                               int64_t bits, int64_t bucket_size) {
-    const Layout layout = checked_layout(numel, bits, bucket_size);
-    const int64_t stride = layout.payload_bytes() + checked_gap(payloads, layout.payload_bytes());
-    check_pieces(out, offsets, payloads);
-    Device::decode_mean(payloads, stride, layout, out, offsets);
-  }
-
-  static void decode_add_(const Tensor& accumulator, const Tensor& payload, int64_t bits, int64_t bucket_size) {
-    const Layout layout = checked_layout(accumulator.numel(), bits, bucket_size);
-    check_floats(accumulator, layout.numel, payload, "accumulator");
-    check_payload(payload, layout.payload_bytes());
-    Device::decode(payload, layout, true, {accumulator}, {0});
   }
 };
 
