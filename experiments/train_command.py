@@ -88,7 +88,7 @@ def train(
         str, typer.Option(help="goodput: begin with a network that imitates the goodput rule; none; or auto.")
     ] = "auto",
     action_repeat: Annotated[
-        int, typer.Option(help="Decisions for which the agent keeps to an action while it learns.", min=1)
+        int, typer.Option(help="Intervals for which the agent keeps to an action while it learns.", min=1)
     ] = 1,
     seed: Seed = 0,
     timeout_seconds: TimeoutSeconds = 60.0,
