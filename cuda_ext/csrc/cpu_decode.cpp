@@ -27,8 +27,10 @@ void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, i
   int64_t bucket_end = (bucket + 1) * layout.bucket_size;
   for (int64_t at = begin; at < end; at += kChunk) {
     const int64_t chunk_end = std::min(at + kChunk, end);
-    prefetch_pages_after(out + (at - begin), 4 * (chunk_end - at));
-    unpack(layout.bits, payload + layout.scale_bytes() + at / 8 * layout.bits, chunk_end - at, codes);
+    const uint8_t* packed = payload + layout.scale_bytes() + at / 8 * layout.bits;
+    prefetch_long_after(packed, (chunk_end - at) / 8 * layout.bits);
+    prefetch_long_after(out + (at - begin), 4 * (chunk_end - at));
+    unpack(layout.bits, packed, chunk_end - at, codes);
     for (int64_t i = at; i < chunk_end;) {
       const int64_t n = std::min(bucket_end, chunk_end) - i;
       values(layout.bits, codes + (i - at), n, load_scale(payload, bucket), out + (i - begin));
