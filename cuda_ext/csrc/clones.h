@@ -15,4 +15,16 @@
 #define MQ_CLONES
 #endif
 
+#ifdef MQ_VERSIONS
+#define MQ_VERSION(target_name) __attribute__((target(target_name)))
+#else
+#define MQ_VERSION(target_name)
+#endif
+
+// LANES neighbouring elements: what a register holds, if the target has registers of that size.
+template <typename T, int LANES>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(sizeof(T) * LANES)));  // g++ ignores the attribute in an alias
+};
+
 #define MQ_ALWAYS_INLINE __attribute__((always_inline))  // of lambdas: what is not inlined is not part of the clone

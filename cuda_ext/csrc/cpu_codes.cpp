@@ -62,7 +62,7 @@ MQ_CLONES void nearest_codes_with_feedback(const float* __restrict lifted, const
 
 MQ_CLONES void keep_errors(int bits, const float* __restrict x, const uint8_t* __restrict codes, int64_t n, float scale,
                            float beta, float* __restrict residual) {
-  for_each_value(bits, codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE {
+  for_each_value(Levels(bits), codes, n, scale, [&](int64_t i, float value) MQ_ALWAYS_INLINE {
     residual[i] = next_residual(x[i], residual[i], value, beta);
   });
 }

@@ -15,11 +15,6 @@ namespace {
 
 constexpr int64_t C = kRotationColumns;
 
-// LANES neighbouring elements: what a register holds, if the target has registers of that size.
-template <typename T, int LANES>
-struct VectorOf {
-  typedef T type __attribute__((vector_size(sizeof(T) * LANES)));  // g++ ignores the attribute in an alias
-};
 template <typename T, int LANES>
 using Vector = typename VectorOf<T, LANES>::type;
 
@@ -231,7 +226,6 @@ MQ_INLINE void transform_integers_back(const int8_t* words, int64_t n, float* ou
 }
 
 #ifdef MQ_VERSIONS
-#define MQ_VERSION(target_name) __attribute__((target(target_name)))
 MQ_VERSION("arch=x86-64-v4") void transform_many_rows(float* v, int64_t n, float* out) { transform_lanes<16>(v, n, out); }
 MQ_VERSION("avx2") void transform_many_rows(float* v, int64_t n, float* out) { transform_lanes<8>(v, n, out); }
 MQ_VERSION("arch=x86-64-v4") void transform_many_rows_back(const int8_t* words, int64_t n, float* out) {
@@ -246,8 +240,6 @@ MQ_VERSION("arch=x86-64-v4") void transform_as_integers_back(const int8_t* words
 MQ_VERSION("avx2") void transform_as_integers_back(const int8_t* words, int64_t n, float* out) {
   n < 16 * C ? transform_integers_back<8>(words, n, out) : transform_integers_back<16>(words, n, out);
 }
-#else
-#define MQ_VERSION(target_name)
 #endif
 
 #if defined(__AVX512F__)

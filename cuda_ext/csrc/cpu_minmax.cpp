@@ -47,13 +47,13 @@ void for_each_row_piece(int64_t begin, int64_t end, int64_t columns, const F& f)
 void minmax_columns(const void* x, ScalarType dtype, Matrix shape, int64_t begin, int64_t end, float* minimums,
                     float* ranges) {
   const int64_t n = end - begin;
-  std::vector<float> row(n);
+  std::vector<float> room(n);
   std::vector<float> low(n, float_from_bits(kInfinityBits));
   std::vector<float> high(n, -float_from_bits(kInfinityBits));
   std::vector<uint32_t> max_bits(n, 0);
   for (int64_t r = 0; r < shape.rows; ++r) {
-    load_floats(x, dtype, r * shape.columns + begin, n, row.data());
-    extend(row.data(), n, low.data(), high.data(), max_bits.data());
+    const float* row = as_floats(x, dtype, r * shape.columns + begin, n, room.data());
+    extend(row, n, low.data(), high.data(), max_bits.data());
   }
   for (int64_t i = 0; i < n; ++i) {
     const ColumnStatistics statistics = statistics_of(low[i], high[i], max_bits[i]);
@@ -66,11 +66,11 @@ void encode_minmax_chunks(const void* x, ScalarType dtype, Matrix shape, int bit
                           const float* minimums, const float* ranges, uint8_t* packed) {
   const int64_t numel = shape.rows * shape.columns;
   const float cells = static_cast<float>(1 << bits);
-  float values[kChunk];
+  float room[kChunk];
   uint8_t codes[kChunk];
   for (int64_t at = begin * kChunk; at < std::min(end * kChunk, numel); at += kChunk) {
     const int64_t chunk_end = std::min(at + kChunk, numel);
-    load_floats(x, dtype, at, chunk_end - at, values);
+    const float* values = as_floats(x, dtype, at, chunk_end - at, room);
     for_each_row_piece(at, chunk_end, shape.columns, [&](int64_t column, int64_t offset, int64_t n) {
       row_codes(values + offset, n, minimums + column, ranges + column, cells, codes + offset);
     });

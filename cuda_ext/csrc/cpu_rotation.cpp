@@ -42,10 +42,18 @@ MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y,
   }
 }
 
+// random_sign of elements 0 to n - 1, of which 32 share a word.
+MQ_CLONES void draw_signs(Stream stream, int64_t n, float* __restrict signs) {
+  for (int64_t at = 0; at < n; at += 32) {
+    const uint32_t word = random_word(stream, static_cast<uint32_t>(at / 32));
+    const int64_t count = n - at < 32 ? n - at : 32;
+    for (int64_t i = 0; i < count; ++i) signs[at + i] = sign_of_bit(word >> i);
+  }
+}
+
 CacheAligned<float> random_signs(uint64_t seed, int64_t n) {
-  const Stream stream = random_stream(seed, 0);
   CacheAligned<float> signs(n);
-  for (int64_t i = 0; i < n; ++i) signs[i] = random_sign(stream, static_cast<uint32_t>(i));
+  draw_signs(random_stream(seed, 0), n, signs.data());
   return signs;
 }
 

@@ -115,8 +115,8 @@ void keep_error(const SparseArguments& a, const std::vector<Kept>& sent) {
 
 void encode_sparse(const SparseArguments& arguments, uint8_t* payload) {
   const SparseLayout& layout = arguments.layout;
-  std::memset(payload, 0, layout.payload_bytes());
   if (layout.numel == 0) return;
+  std::memset(payload, 0, layout.payload_bytes());
   Selection selection = select_largest(arguments);
   const uint32_t top = selection.top;
   if (top >= kInfinityBits) return store_sparse_header({top, top}, payload);  // and what is owed stays owed

@@ -24,20 +24,13 @@ namespace {
 
 // Of one register, if the target has registers of 4 * LANES bytes.
 template <int LANES>
-struct VectorsOf {  // g++ ignores the attribute in an alias
-  typedef float Floats __attribute__((vector_size(4 * LANES)));
-  typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
-  typedef uint16_t Halves __attribute__((vector_size(4 * LANES)));
-  typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
-};
+using Floats = typename VectorOf<float, LANES>::type;
 template <int LANES>
-using Floats = typename VectorsOf<LANES>::Floats;
+using Words = typename VectorOf<uint32_t, LANES>::type;
 template <int LANES>
-using Words = typename VectorsOf<LANES>::Words;
+using Halves = typename VectorOf<uint16_t, 2 * LANES>::type;
 template <int LANES>
-using Halves = typename VectorsOf<LANES>::Halves;
-template <int LANES>
-using Bytes = typename VectorsOf<LANES>::Bytes;
+using Bytes = typename VectorOf<uint8_t, 4 * LANES>::type;
 
 constexpr uint32_t kIntegerBits = 0x4b000000u;  // of 2^23, to which z adds an integer
 
@@ -116,8 +109,6 @@ MQ_INLINE uint32_t stochastic_codes_in(const float* lifted, const float* next, i
   });
 }
 
-#define MQ_VERSION(target_name) __attribute__((target(target_name)))
-
 MQ_VERSION("arch=x86-64-v4") uint32_t codes_of(const float* lifted, const float* next, int64_t n, const Grid& grid,
                                                Stream stream, int64_t first, uint8_t* codes) {
   return stochastic_codes_in<16>(lifted, next, n, grid, stream, first, codes);
@@ -128,12 +119,12 @@ MQ_VERSION("avx2") uint32_t codes_of(const float* lifted, const float* next, int
   return stochastic_codes_in<8>(lifted, next, n, grid, stream, first, codes);
 }
 
+MQ_VERSION("default")
 #else
-#define MQ_VERSION(target_name) MQ_CLONES
+MQ_CLONES
 #endif
-
-MQ_VERSION("default") uint32_t codes_of(const float* lifted, const float* next, int64_t n, const Grid& grid,
-                                        Stream stream, int64_t first, uint8_t* __restrict codes) {
+uint32_t codes_of(const float* lifted, const float* next, int64_t n, const Grid& grid, Stream stream, int64_t first,
+                  uint8_t* __restrict codes) {
   constexpr int64_t kWords = kBlock / 2;
   const uint32_t start = stream.start + static_cast<uint32_t>(first / 2) * stream.stride;
   uint32_t steps[kWords];

@@ -7,7 +7,9 @@
 
 namespace mqgrad {
 
-constexpr int64_t kGrain = 32768;  // elements: below this a thread costs more than it saves
+// Elements: below this a thread costs more than it saves.
+constexpr int64_t kGrain = 32768;
+constexpr int64_t kRotatedGrain = 16384;
 
 // Calls f(first, behind the last) with chunks of kChunk elements.
 template <typename F>

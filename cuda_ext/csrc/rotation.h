@@ -116,10 +116,14 @@ MQ_INLINE float rotated_scale(const RotatedUnit& of, bool unbiased, float produc
   return of.unit * (unbiased ? squares / product : product / squares) / static_cast<float>(n);
 }
 
+// -1 where the lowest bit is set, else 1.
+MQ_INLINE float sign_of_bit(uint32_t word) {
+  return float_from_bits(0x3f800000u | word << 31);
+}
+
 // An element of D, the same in all buckets of a payload: one bit of a word that 32 elements share.
 MQ_INLINE float random_sign(Stream stream, uint32_t element) {
-  const bool negative = (random_word(stream, element >> 5) >> (element & 31)) & 1;
-  return negative ? -1.0f : 1.0f;
+  return sign_of_bit(random_word(stream, element >> 5) >> (element & 31));
 }
 
 }  // namespace mqgrad

@@ -5,13 +5,14 @@
 
 #include <algorithm>
 
+#include "parallel.h"
+
 namespace mqgrad {
 namespace {
 
 template <typename F>
 void parallel_buckets(const RotationLayout& layout, const F& f) {
-  constexpr int64_t kGrain = 16384;  // elements: below this a thread costs more than it saves
-  torch::stable::parallel_for(0, layout.buckets(), std::max<int64_t>(1, kGrain / layout.bucket_size), f);
+  torch::stable::parallel_for(0, layout.buckets(), std::max<int64_t>(1, kRotatedGrain / layout.bucket_size), f);
 }
 
 // Where its scales and codes go by.
