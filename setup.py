@@ -6,6 +6,7 @@ reference, as where there was no working compiler when it was installed.
 """
 
 import os
+import platform
 import re
 import runpy
 import subprocess
@@ -31,8 +32,14 @@ CXX_FLAGS = [
     "-fno-trapping-math",
     *STABLE_ABI,
 ]
+if platform.machine() in ("x86_64", "AMD64"):
+    # Kernels choose their instructions when they are loaded; compiled for one processor, as -march=native in the
+    # caller's CFLAGS would have it, some of their versions cannot take in the functions that they share.
+    CXX_FLAGS += ["-march=x86-64", "-mtune=generic"]
+# Linked with -ffast-math or -Ofast, as the caller's flags may say, a library has the whole process flush denormals.
+LINK_FLAGS = ["-fno-fast-math", "-fno-unsafe-math-optimizations", "-O3"]
 NVCC_FLAGS = ["-O3", "-std=c++17", "-fmad=false", "-DUSE_CUDA", *STABLE_ABI]
-NVCC = Path(CUDA_HOME or "") / "bin" / "nvcc"
+NVCC = Path(CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
 # Free-threaded Pythons have none.
 HAS_LIMITED_API = not sysconfig.get_config_var("Py_GIL_DISABLED")
 # Newer cards run the last one's PTX. TORCH_CUDA_ARCH_LIST in the environment replaces these.
@@ -83,7 +90,12 @@ class BuildWithRevision(build_py):
 
 def builds_cuda() -> bool:
     """Whether torch is a CUDA build and its nvcc is here; a GPU need not be: wheels are built without one."""
-    if torch.version.cuda is None or not NVCC.exists():
+    if torch.version.cuda is None:
+        return False
+    if not NVCC.exists():
+        print(
+            f"mqgrad: built without CUDA: there is no {NVCC} (CUDA_HOME may name its folder)", file=sys.stderr
+        )
         return False
     try:
         version = subprocess.check_output([NVCC, "--version"], text=True)
@@ -125,6 +137,7 @@ def extension(*, with_cuda: bool) -> Extension:
         cpp + (cuda if with_cuda else []),
         depends=sorted(map(str, [*SOURCES.glob("*.h"), *SOURCES.glob("*.cu")])),  # so an sdist has them
         extra_compile_args={"cxx": CXX_FLAGS + ["-DUSE_CUDA"] * with_cuda, "nvcc": nvcc_flags()},
+        extra_link_args=LINK_FLAGS,
         library_dirs=cuda_library_folders() if with_cuda else [],
         py_limited_api=HAS_LIMITED_API,
     )

@@ -1,6 +1,7 @@
 """What a build does where something cannot be built."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 SETUP = Path(__file__).parents[1] / "setup.py"
+KERNELS = SETUP.parent / "cuda_ext" / "csrc"
 FAILS_TO_LINK = """#!/bin/sh
 case " $* " in *" -shared "*) echo "ld: cannot find -lcudart" >&2; exit 1 ;; esac
 exec c++ "$@"
@@ -50,6 +52,23 @@ def test_what_cannot_be_linked_is_said_and_left_out(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.so"))
 
 
+def build_with_cuda(folder: Path) -> subprocess.CompletedProcess[str]:
+    """As with a torch for CUDA that takes a folder for CUDA's."""
+    asked = f"""
+import runpy, torch.utils.cpp_extension
+torch.version.cuda, torch.utils.cpp_extension.CUDA_HOME = "12.8", {str(folder)!r}
+runpy.run_path("setup.py")
+"""
+    return subprocess.run(
+        [sys.executable, "-c", asked, "--version"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o755])
 def test_an_nvcc_that_does_not_run_is_said_and_left_out(tmp_path: Path, mode: int) -> None:
     """As of an installation for another machine."""
@@ -58,16 +77,38 @@ def test_an_nvcc_that_does_not_run_is_said_and_left_out(tmp_path: Path, mode: in
     nvcc.parent.mkdir()
     nvcc.write_text("#!/bin/sh\nexit 126\n")
     nvcc.chmod(mode)
-    asked = "import torch, runpy; torch.version.cuda = '12.8'; runpy.run_path('setup.py')"
-    build = subprocess.run(
-        [sys.executable, "-c", asked, "--version"],
-        cwd=tmp_path,
-        env={**os.environ, "CUDA_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    build = build_with_cuda(tmp_path)
     assert build.returncode == 0, build.stderr
     assert "mqgrad: built without CUDA" in build.stderr
     assert "does not run" in build.stderr
+
+
+def test_a_torch_for_cuda_without_an_nvcc_is_said(tmp_path: Path) -> None:
+    shutil.copy(SETUP, tmp_path)
+    build = build_with_cuda(tmp_path)
+    assert build.returncode == 0, build.stderr
+    assert f"mqgrad: built without CUDA: there is no {tmp_path / 'bin' / 'nvcc'}" in build.stderr
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or shutil.which("g++") is None, reason="needs g++ for x86-64"
+)
+def test_flags_of_the_caller_change_neither_the_kernels_versions_nor_the_process(tmp_path: Path) -> None:
+    """Compiled for one processor alone, g++ refuses versions for others; -Ofast links what flushes denormals."""
+    shutil.copy(SETUP, tmp_path)
+    sources = tmp_path / "cuda_ext" / "csrc"
+    sources.mkdir(parents=True)
+    for needed in [*KERNELS.glob("*.h"), KERNELS / "cpu_stochastic_codes.cpp"]:
+        shutil.copy(needed, sources)
+    flags = "-march=haswell -Ofast"
+    subprocess.run(
+        [sys.executable, "setup.py", "build_ext", "--build-lib", "built"],
+        cwd=tmp_path,
+        env={**os.environ, "CXX": "g++", "CC": "gcc", "CFLAGS": flags, "CXXFLAGS": flags},
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
+    [library] = tmp_path.glob("built/**/_C*.so")
+    load = f"import ctypes, os; ctypes.CDLL({str(library)!r}, os.RTLD_LAZY); assert 5e-324 * 1.0 > 0"
+    subprocess.run([sys.executable, "-c", load], timeout=100, check=True)
