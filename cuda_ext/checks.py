@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ def minmax_bytes(rows: int, columns: int, bits: int) -> int:
 
 
 def as_int64(seed: int, name: str = "seed") -> int:
+    seed = operator.index(seed)  # also NumPy's integers, which do not fit together with Python's
     if not -(2**63) <= seed < 2**64:
         raise ValueError(f"{name} must fit 64 bits, got {seed}")
     return seed - 2**64 if seed >= 2**63 else seed

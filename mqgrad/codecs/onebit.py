@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from mqgrad.cuda_ext import Vector, whole
+from mqgrad.cuda_ext import Vector, reference, whole
 
 from ..widths import Width
 from .bit_planes import pack, unpack
@@ -41,8 +41,7 @@ class OneBitCodec(VectorCodec):
             return placed(self._coded(x), out)
         residual, alpha, beta = feedback
         payload = placed(self._coded(torch.add(x, residual, alpha=alpha)), out)
-        update = beta * residual + x - self.decode(payload, x.numel(), bits)
-        residual.copy_(torch.where(update.isfinite(), update, residual))
+        reference.keep_error(x, residual, self.decode(payload, x.numel(), bits), beta)
         return payload
 
     def _coded(self, x: torch.Tensor) -> torch.Tensor:

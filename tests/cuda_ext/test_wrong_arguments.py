@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from example_payload import IDS, PAYLOAD, X
@@ -30,6 +31,12 @@ def test_encode_refuses(error: type[Exception], message: str, x: Any, overrides:
     arguments = {"bits": 3, "bucket_size": 16, "stochastic": True, "seed": 0} | overrides
     with pytest.raises(error, match=message):
         cuda_ext.encode(x, **arguments)
+
+
+def test_seeds_may_be_numpys() -> None:
+    seed = 2**63 + 5
+    codes = [cuda_ext.encode(X, 3, 16, True, number) for number in (seed, np.uint64(seed))]
+    assert torch.equal(*codes)
 
 
 @pytest.mark.parametrize(

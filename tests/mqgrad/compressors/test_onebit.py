@@ -31,6 +31,16 @@ def test_the_values_are_the_means_of_the_negatives_and_of_the_others() -> None:
     assert decoded.tolist() == [-2.0, -2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0] + [-1.0] * 8 + [0.0] * 8
 
 
+def test_what_is_owed_is_not_rounded_to_the_size_of_what_is_sent() -> None:
+    """The difference of a value and its code, both large, is exact; the residual is small beside them."""
+    generator = torch.Generator().manual_seed(0)
+    x, owed = 1 + 1e-4 * torch.rand(512, generator=generator), 1e-4 * torch.rand(512, generator=generator)
+    codec, residual = OneBitCodec(512), owed.clone()
+    payload = codec.encode(x, 1, feedback=Feedback(residual, 1.0, 0.5))
+    expected = 0.5 * owed.double() + x.double() - codec.decode(payload, 512, 1).double()
+    assert (residual - expected).abs().max() < 1e-10
+
+
 def test_a_small_mean_beside_a_large_one_is_not_lost() -> None:
     x, codec = torch.tensor([1e4] * 511 + [-1e-4]), OneBitCodec(512)
     assert codec.decode(codec.encode(x, 1), 512, 1)[-1] == x[-1]
