@@ -1,12 +1,14 @@
 """The environment and the Stable-Baselines3 model that a configuration describes."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
 import stable_baselines3
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -16,7 +18,7 @@ from mqgrad.envs import ENV_ID, BitWidthSettings
 from .config import TrainConfig
 from .sarsa import Sarsa
 from .warm_start import imitate_goodput
-from .wrappers import ActionRepeat, BudgetEnds, TimePrice, WithWidth
+from .wrappers import ActionRepeat, BudgetEnds, TimePrice, WithWidth, check_unchanged
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -150,6 +152,7 @@ def _registered(config: TrainConfig) -> MakeEnv:
 def _wrap(config: TrainConfig, env: gymnasium.Env) -> gymnasium.Env:
     if not isinstance(env.action_space, spaces.Discrete):
         raise ValueError(f"expected discrete actions, got {env.action_space}")
+    check_unchanged(partial(is_wrapped, env))  # here, as an export may see the saved model alone
     env = BudgetEnds(Monitor(env))
     if config.algo == "sarsa":
         return WithWidth(env)

@@ -5,15 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import NormalizeObservation
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecNormalize
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch import nn
 
@@ -27,7 +25,7 @@ from .checkpoint import load_model, load_settings
 from .config import TrainConfig
 from .origin import load_origin, origin
 from .sarsa import SarsaPolicy
-from .wrappers import find_wrapper
+from .wrappers import check_unchanged
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -57,8 +55,8 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
 
     Raises:
         ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
-            networks, wrappers that change observations, or a network that does not fit the environment's observation
-            and widths; a damaged model.
+            networks, wrappers that change observations or actions, or a network that does not fit the
+            environment's observation and widths; a damaged model.
         FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
     """
     config: TrainConfig | None = None
@@ -68,9 +66,9 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
         run = _run_folder(Path(model))
         config, settings, made_by = _saved_config(run), load_settings(run), load_origin(run) or made_by
         model = load_model(Path(model), algorithm_class(config.algo))
+    layers, activation = network_layers(model.policy)
     _check_observations(model)
     settings = settings or _settings_of(model, config)
-    layers, activation = network_layers(model.policy)
     frozen = FrozenPolicy(
         schema=settings.schema,
         layers=layers,
@@ -169,14 +167,17 @@ def _normalization(model: BaseAlgorithm) -> Normalization | None:
 
 def _check_observations(model: BaseAlgorithm) -> None:
     """A frozen policy is given observations as the environment has them, normalized by VecNormalize at most."""
-    venv = model.env and model.env.unwrapped
-    for env in venv.envs if isinstance(venv, DummyVecEnv) else ():
-        changing = find_wrapper(env, gymnasium.ObservationWrapper) or find_wrapper(env, NormalizeObservation)
-        if changing is not None:
+    venv = model.env
+    while isinstance(venv, VecEnvWrapper):
+        if type(venv) not in (VecNormalize, VecMonitor):
             raise ValueError(
-                f"the model learned from what {type(changing).__name__} made of observations, and a frozen policy "
-                "has no such wrapper: leave it out, or normalize with VecNormalize"
+                f"the model learned from what {type(venv).__name__} made of observations, and a frozen policy has no "
+                "such wrapper: leave it out, or normalize with VecNormalize"
             )
+        venv = venv.venv
+    if venv is not None:
+        around_any = venv.env_is_wrapped
+        check_unchanged(lambda kind: any(around_any(kind)))
 
 
 def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSettings:

@@ -78,9 +78,10 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
     Raises:
         OSError: if the run or TensorBoard folder cannot be written, or has no locks; nothing was started then.
-        ValueError: for an algorithm that is unknown or does not fit; for a run to resume that had another algorithm,
-            seed, environment or other settings of the agent, is damaged or of another format; if another process
-            trains in the folder.
+        ValueError: for an algorithm that is unknown or does not fit; for wrappers of ``make_env``'s that change
+            observations or actions, which an exported policy would lack; for a run to resume that had another
+            algorithm, seed, environment or other settings of the agent, is damaged or of another format; if another
+            process trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """

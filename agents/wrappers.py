@@ -1,11 +1,13 @@
 """What an agent needs around ``mqgrad/BitWidth-v0`` and a user of the environment does not."""
 
+from collections.abc import Callable
 from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
+from gymnasium.wrappers import MaxAndSkipObservation, NormalizeObservation
 
 from mqgrad.saved_state import check_keys
 from mqgrad.widths import Width
@@ -17,6 +19,13 @@ MEMORY = 10  # episodes that the potential averages over
 SCALE = 10.0  # brings a step's reward, about 0.03, to the size that default learning rates expect
 CELLS = 20  # of the grid on which the potential is kept
 STEADY = 0.2  # part of a usual return that an episode's own is steadied with
+CHANGING: tuple[type[gymnasium.Wrapper], ...] = (
+    gymnasium.ObservationWrapper,
+    gymnasium.ActionWrapper,
+    NormalizeObservation,
+    MaxAndSkipObservation,
+)
+"""What a frozen policy cannot hold: it is given observations as they are, and what it chooses is what is done."""
 
 
 class BudgetEnds(gymnasium.Wrapper):
@@ -97,6 +106,24 @@ def find_wrapper(env: gymnasium.Env | None, kind: type[Wrapper]) -> Wrapper | No
     while env is not None and not isinstance(env, kind):
         env = getattr(env, "env", None)
     return env
+
+
+def check_unchanged(is_wrapped: Callable[[type[gymnasium.Wrapper]], bool]) -> None:
+    """Refuse an environment whose policies would be wrong without its wrappers.
+
+    Args:
+        is_wrapped: whether a wrapper of that class, or of one derived from it, is around the environment.
+
+    Raises:
+        ValueError: naming the first of :data:`CHANGING` that is.
+    """
+    for kind in CHANGING:
+        if is_wrapped(kind):
+            raise ValueError(
+                f"around the environment is a wrapper of the kind {kind.__name__}, which changes what an agent "
+                "observes or does, and a frozen policy has no such wrapper: leave it out, or normalize a model of "
+                "your own with VecNormalize"
+            )
 
 
 def usual_gain(returns_to_go: Array, spent: Any, spent_after: Any) -> Any:

@@ -1,5 +1,6 @@
 """A frozen policy acts exactly as the model that it came from."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import RecordEpisodeStatistics
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
 from toy_link import toy_env
+from toy_training import config_for
 
 from mqgrad.agents.checkpoint import load_settings
 from mqgrad.agents.config import TrainConfig
@@ -60,25 +69,49 @@ def test_frozen_policy_acts_like_the_model(tmp_path: Path, algorithm: Any, activ
 
 def test_normalization_is_carried(tmp_path: Path) -> None:
     env = toy_env()
-    normalized = VecNormalize(DummyVecEnv([lambda: env]), clip_obs=2.0)
+    normalized = VecMonitor(VecNormalize(DummyVecEnv([lambda: env]), clip_obs=2.0))
     model = PPO("MlpPolicy", normalized, n_steps=64, seed=3, device="cpu").learn(128)
-    normalized.training = False
+    normalized.venv.training = False
     export(model, tmp_path / "policy.mqg")
     assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
 
 
-@pytest.mark.parametrize(
-    "wrapper",
-    [
-        gymnasium.wrappers.NormalizeObservation,
-        lambda env: gymnasium.wrappers.TransformObservation(env, np.tanh, env.observation_space),
-    ],
-)
-def test_wrappers_that_change_observations_are_refused(tmp_path: Path, wrapper: Any) -> None:
-    model = PPO("MlpPolicy", wrapper(toy_env()), n_steps=64, seed=3, device="cpu")
-    with pytest.raises(ValueError, match=r"Observation made of observations.*VecNormalize"):
-        export(model, tmp_path / "policy.mqg")
+def reversed_actions(env: gymnasium.Env) -> gymnasium.Env:
+    return gymnasium.wrappers.TransformAction(env, lambda action: 7 - action, env.action_space)
+
+
+WRAPPERS = [
+    gymnasium.wrappers.NormalizeObservation,
+    lambda env: gymnasium.wrappers.TransformObservation(env, np.tanh, env.observation_space),
+    reversed_actions,
+]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("vector", [DummyVecEnv, lambda makers: SubprocVecEnv(makers, "fork")])
+def test_wrappers_that_change_what_is_observed_or_done_are_refused(
+    tmp_path: Path, wrapper: Any, vector: Any
+) -> None:
+    with contextlib.closing(vector([lambda: wrapper(toy_env())])) as env:
+        model = PPO("MlpPolicy", env, n_steps=64, seed=3, device="cpu")
+        with pytest.raises(ValueError, match=r"of the kind (Observation|Action)Wrapper.*VecNormalize"):
+            export(model, tmp_path / "policy.mqg")
     assert not (tmp_path / "policy.mqg").exists()
+
+
+def test_vectorized_wrappers_that_change_observations_are_refused(tmp_path: Path) -> None:
+    stacked = VecFrameStack(DummyVecEnv([toy_env]), 1)
+    model = PPO("MlpPolicy", stacked, n_steps=64, seed=3, device="cpu")
+    with pytest.raises(ValueError, match="what VecFrameStack made of observations"):
+        export(model, tmp_path / "policy.mqg")
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_nothing_is_learned_that_could_not_be_exported(tmp_path: Path, wrapper: Any) -> None:
+    """Nothing of it is left in ``model.zip``, and its export would be wrong without a word."""
+    with pytest.raises(ValueError, match=r"of the kind (Observation|Action)Wrapper"):
+        train(config_for(tmp_path), make_env=lambda: wrapper(toy_env()))
+    train(config_for(tmp_path, total_steps=3), make_env=lambda: RecordEpisodeStatistics(toy_env()))
 
 
 def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
