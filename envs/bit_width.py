@@ -206,7 +206,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises:
             ValueError: an action outside the action space.
-            gymnasium.error.ResetNeeded: no episode is running.
+            gymnasium.error.ResetNeeded: no episode is running; on a `cluster` that environments share, another has
+                begun its own since.
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
         """
         if not self._running:

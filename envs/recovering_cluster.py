@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from gymnasium.error import ResetNeeded
 
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers.clusters.cluster import Cluster, Restartable
@@ -17,6 +20,10 @@ from mqgrad.widths import Width
 from .settings import BitWidthSettings
 
 Result = TypeVar("Result")
+
+_DRIVERS: "WeakValueDictionary[int, RecoveringCluster]" = WeakValueDictionary()
+"""Who has begun the run that a cluster is in, by the cluster's id. While a driver is there, so is its cluster: no
+other one has that id."""
 
 
 class RecoveringCluster:
@@ -46,6 +53,7 @@ class RecoveringCluster:
             WorkerError: a worker died or hangs.
         """
         cluster = self._ready()
+        _DRIVERS[id(cluster)] = self
         period = self._settings.period
         method = f"ddp:period={period}" if period > 1 else DEFAULT_METHOD
         self._guard(
@@ -56,10 +64,16 @@ class RecoveringCluster:
         """Train at a width, for rounds of ``period`` iterations.
 
         Raises:
+            ResetNeeded: on a cluster that several environments share, another one has begun a run since.
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
         """
         cluster = self.cluster
         assert cluster is not None, "reset() comes first"
+        if _DRIVERS.get(id(cluster)) is not self:
+            raise ResetNeeded(
+                "another environment has begun an episode on the same cluster, where only one run can be at a time: "
+                "call reset() to begin anew, or give each environment a cluster of its own"
+            )
         return self._guard(lambda: cluster.run(rounds * self._settings.period, bits=bits))
 
     def close(self) -> None:

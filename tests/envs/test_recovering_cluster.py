@@ -57,6 +57,21 @@ def test_an_interrupted_step_restarts_too(toy: ToyCluster) -> None:
     assert toy.restarts == 1
 
 
+def test_of_two_environments_on_one_cluster_the_other_has_to_begin_anew(toy: ToyCluster) -> None:
+    """It went on in the run of the one that was reset last, and rewarded the difference between the two."""
+    training, evaluation = BitWidthEnv(cluster=toy), BitWidthEnv(cluster=toy)
+    training.reset(seed=0)
+    training.step(np.int64(0))
+    evaluation.reset(seed=1)
+    evaluation.step(np.int64(0))
+    del evaluation  # and its run is still what the cluster is in
+    with pytest.raises(gymnasium.error.ResetNeeded, match="another environment has begun an episode"):
+        training.step(np.int64(0))
+    training.reset()
+    training.step(np.int64(0))
+    assert toy.restarts == 0
+
+
 def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy)
     env.reset()
