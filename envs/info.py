@@ -7,8 +7,8 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width
 
 _REPORTED = (
+    "bits",
     "loss",
-    "iteration",
     "step_seconds",
     "compute_seconds",
     "encode_seconds",
@@ -30,10 +30,11 @@ def interval_info(
         is_modelled: whether the seconds come from a ``ModelClock``.
     """
     return {
-        "bits": float(statistics.bits),  # always: a vector environment keeps an array of the first one's type
-        **{name: getattr(statistics, name) for name in _REPORTED},
-        "elapsed_seconds": elapsed_seconds,
-        "link_mbit_per_s": link.mbit_per_s if link else None,
+        # Floats, whole or not: a vector environment keeps an array of the first one's type.
+        **{name: float(getattr(statistics, name)) for name in _REPORTED},
+        "iteration": statistics.iteration,
+        "elapsed_seconds": float(elapsed_seconds),
+        "link_mbit_per_s": float(link.mbit_per_s) if link else None,
         "emulated": link is not None,
         "modelled": is_modelled,
     }

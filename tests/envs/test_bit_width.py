@@ -13,7 +13,7 @@ from toy_cluster import CLOCK, ToyCluster, play
 
 import mqgrad.envs
 from mqgrad.envs import BitWidthEnv, authors
-from mqgrad.trainers import LinkEmulation, Simulated
+from mqgrad.trainers import LinkEmulation, ModelClock, Simulated
 
 
 @pytest.mark.parametrize("observation", ["full", "loss", "authors"])
@@ -179,6 +179,22 @@ def test_a_vector_environment_tells_widths_below_one() -> None:
     envs = gymnasium.vector.SyncVectorEnv(makers)
     assert envs.reset(seed=0)[1]["bits"].tolist() == [1, 1]
     assert envs.step(np.array([2, 0]))[4]["bits"].tolist() == [4, 1 / 4]
+
+
+def test_a_vector_environment_tells_rates_that_are_not_whole_and_where_there_is_none() -> None:
+    rates = (20, 12.5, None)
+    makers = [lambda rate=rate: BitWidthEnv(cluster=ToyCluster(), link_mbit_per_s=rate) for rate in rates]
+    told = gymnasium.vector.SyncVectorEnv(makers).reset(seed=0)[1]["link_mbit_per_s"]
+    np.testing.assert_array_equal(told, [20, 12.5, np.nan])
+
+
+def test_a_vector_environment_tells_seconds_that_are_not_whole() -> None:
+    clocks = [ModelClock(compute_seconds=seconds, mbit_per_s=10.0) for seconds in (1, 0.5)]
+    makers = [
+        lambda clock=clock: BitWidthEnv(workload="logreg", simulated=True, clock=clock) for clock in clocks
+    ]
+    with contextlib.closing(gymnasium.vector.SyncVectorEnv(makers)) as envs:
+        assert envs.reset(seed=0)[1]["compute_seconds"].tolist() == [1, 0.5]
 
 
 def test_modelled_seconds_are_labelled(toy: ToyCluster) -> None:
