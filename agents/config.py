@@ -47,8 +47,8 @@ class TrainConfig:
     """Shape the reward by the price of the seconds a decision took; see :mod:`mqgrad.agents.wrappers`."""
     action_repeat: int = 1
     """Intervals for which the agent keeps to an action while it learns, see
-    :class:`mqgrad.agents.wrappers.ActionRepeat`; above 1 for on-policy algorithms only. A first Ctrl-C waits for
-    all of them."""
+    :class:`mqgrad.agents.wrappers.ActionRepeat`; above 1 for on-policy algorithms and ``absolute`` actions only. A
+    first Ctrl-C waits for all of them."""
     warm_start: str = "auto"
     """``goodput``: begin with a network that imitates the goodput rule, see :mod:`mqgrad.agents.warm_start`;
     ``none``: with a random one; ``auto``: ``goodput`` for dqn, ppo and a2c with the ``full`` observation and

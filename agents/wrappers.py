@@ -51,10 +51,19 @@ class ActionRepeat(gymnasium.Wrapper):
 
     Args:
         repeats: intervals of an action, unless the episode ends before.
+
+    Raises:
+        ValueError: actions are not widths: to go one width up would be repeated, too.
     """
 
     def __init__(self, env: gymnasium.Env, repeats: int) -> None:
         super().__init__(env)
+        action = env.get_wrapper_attr("settings").action
+        if action != "absolute":
+            raise ValueError(
+                f"action_repeat={repeats} would take {repeats} widths up in one decision where the action is "
+                f"{action!r}: leave action_repeat out, or give the environment action='absolute'"
+            )
         self.repeats = repeats
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -174,6 +174,13 @@ def test_a_repeated_action_gains_what_its_intervals_gain_and_ends_with_the_episo
     assert truncated
 
 
+def test_an_action_that_goes_one_width_up_is_not_repeated() -> None:
+    """It went up in each interval: to the fifth next width, while the policy's "one up" is the next."""
+    config = TrainConfig(output=Path("unused"), total_steps=1, action_repeat=5)
+    with pytest.raises(ValueError, match=r"action_repeat=5 would take 5 widths up .* 'keep-or-increase'"):
+        build_env(config, lambda: toy_env(action="keep-or-increase"))
+
+
 def test_whole_episodes_count_where_actions_are_repeated(tmp_path: Path) -> None:
     def parts(**settings: Any) -> tuple[float, bool]:
         config = TrainConfig(output=tmp_path, total_steps=1, warm_start="none", **settings)
