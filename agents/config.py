@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mqgrad.checks import check_choice, check_count, check_positive
+from mqgrad.checks import check_choice, check_count, check_positive, plain_number
 from mqgrad.files import replace_file
 from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clusters.clock import ModelClock
@@ -59,6 +59,8 @@ class TrainConfig:
     """Show progress on stderr."""
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, plain_number(getattr(self, field.name)))
         self.output = Path(self.output)
         self.tensorboard = Path(self.tensorboard) if self.tensorboard is not None else None
         self.algo = self.algo.lower()
@@ -130,7 +132,8 @@ def with_clock(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Paths, dataclasses and tuples within ``value`` turned into what JSON has; anything else as it is."""
+    """Paths, dataclasses, tuples and NumPy's numbers within ``value`` turned into what JSON has; anything else as it
+    is."""
     if isinstance(value, Path):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -139,4 +142,4 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value
+    return plain_number(value)

@@ -4,9 +4,14 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
-from mqgrad.checks import check_choice, check_count, check_not_negative, check_positive, check_share
+from mqgrad.checks import (
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+    check_share,
+    plain_number,
+)
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.policies.observation import KINDS, ObservationSchema
 from mqgrad.policies.policy import ACTIONS
@@ -74,7 +79,7 @@ class BitWidthSettings:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+            object.__setattr__(self, field.name, plain_number(getattr(self, field.name)))
         check_choice("observation", self.observation, KINDS)
         check_choice("action", self.action, ACTIONS)
         check_choice("reward", self.reward, REWARDS)
@@ -189,16 +194,11 @@ def check_rate(rate: Any) -> Any:
         return None
     if not isinstance(rate, tuple | list):
         check_positive(link_mbit_per_s=rate)
-        return _plain(rate)
+        return plain_number(rate)
     for end in rate:
         check_positive(link_mbit_per_s=end)
     if len(rate) != 2 or rate[0] > rate[1]:
         raise ValueError(
             f"link_mbit_per_s {rate!r} must be one rate or a range (low, high), such as (10, 1000)"
         )
-    return tuple(map(_plain, rate))
-
-
-def _plain(value: Any) -> Any:
-    """A number of NumPy's, as its generators draw them, as one that JSON takes."""
-    return value.item() if isinstance(value, np.generic) else value
+    return tuple(map(plain_number, rate))

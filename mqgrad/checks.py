@@ -5,6 +5,13 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+
+def plain_number(value: Any) -> Any:
+    """A number of NumPy's, as its generators draw them, as one that JSON takes; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
 
 def check_count(least: int = 1, /, **values: Any) -> None:
     """Unless every value is a whole number of at least ``least``."""

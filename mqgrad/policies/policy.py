@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..checks import check_choice, check_range
+from ..checks import check_choice, check_range, plain_number
 from ..saved_state import check_keys
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..widths import Width, check_width
@@ -188,6 +188,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
         PolicyFileError: the file is missing, damaged, of another version or not a policy.
     """
     path = policy_path(path)
+    budget_seconds = plain_number(budget_seconds)
     if budget_seconds is not None:
         check_number("budget_seconds", budget_seconds)
     document, arrays = read_policy_file(path)

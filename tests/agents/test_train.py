@@ -80,6 +80,14 @@ def test_what_a_crashed_run_logged_after_its_checkpoint_is_not_shown_twice(tmp_p
     )
 
 
+def test_numbers_of_numpy_are_taken_as_plain_ones(tmp_path: Path) -> None:
+    """As the environment takes them, and JSON, which a run folder is kept in, has none."""
+    config = config_for(tmp_path, total_steps=np.int64(3), seed=np.int32(1), env={"interval": np.int64(5)})
+    assert [type(value) for value in (config.total_steps, config.seed)] == [int, int]
+    config.save(tmp_path / "config.json")
+    assert TrainConfig.load(tmp_path / "config.json").env == {"interval": 5}
+
+
 def test_equal_seeds_give_equal_policies(tmp_path: Path) -> None:
     one, two = (load_model(train(config_for(tmp_path / name), make_env=toy_env), DQN) for name in ("a", "b"))
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):

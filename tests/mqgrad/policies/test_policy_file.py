@@ -6,6 +6,7 @@ import os
 import pathlib
 import stat
 
+import numpy as np
 import pytest
 from policies import decisions, make_policy, rewrite
 
@@ -84,6 +85,10 @@ def test_budget_of_the_deployed_run_replaces_the_trained_one(tmp_path: pathlib.P
     make_policy().save(path := tmp_path / "p.mqg")
     assert load_policy(path).budget_seconds == 30.0
     assert load_policy(path, budget_seconds=99.0).budget_seconds == 99.0
+    for hours in (np.int64(2), np.float32(2)):
+        deployed = load_policy(path, budget_seconds=hours * 3600)
+        deployed.save(path)  # as JSON
+        assert load_policy(path).budget_seconds == 7200
     with pytest.raises(ValueError, match="budget_seconds -1"):
         load_policy(path, budget_seconds=-1)
 
