@@ -144,12 +144,12 @@ class FrozenPolicy:
         """Write the policy to a ``.mqg`` file (see :mod:`mqgrad.policies.policy_file`).
 
         Raises:
-            ValueError: the provenance is not plain JSON.
+            ValueError: the provenance is not plain JSON, or is too long or too deeply nested to be read again.
             OSError: the file cannot be written.
         """
         try:
             json.dumps(self.provenance, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"provenance must hold plain JSON values only: {error}") from error
         write_policy_file(path, self._document(), self._arrays())
 

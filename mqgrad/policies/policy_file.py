@@ -18,7 +18,7 @@ import math
 import os
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ DOCUMENT = "policy.json"
 MAX_FILE_BYTES = 16 * 2**20
 MAX_DOCUMENT_BYTES = 2**20
 MAX_ENTRIES = 64
+MAX_DEPTH = 20
+"""Of dictionaries and lists within each other in the document: who copies or writes a policy recurses over them."""
+_NESTING = (Mapping, list, tuple)
 _DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
 _MAX_HEADER_BYTES = 1000
 _REMEDY = "export the policy again with `mqgrad export`, or copy the file again"
@@ -52,9 +55,10 @@ def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[s
     """Write ``document`` and ``arrays``: complete or not at all, and equal input gives equal bytes.
 
     Raises:
-        PolicyFileError: it would be larger than what is read.
+        PolicyFileError: it would be larger than what is read, or its document is nested more deeply.
         OSError: the folder does not exist, or the file cannot be written.
     """
+    _check_depth(path, document, "nest its provenance less")
     text = json.dumps({"format": FORMAT, "version": VERSION, **document}, indent=2, allow_nan=False)
     entries = {DOCUMENT: text.encode()} | {
         f"{name}.npy": _array_bytes(array) for name, array in arrays.items()
@@ -85,6 +89,20 @@ def _check_sizes(path: Path, entries: Mapping[str, bytes]) -> None:
             f"{MAX_FILE_BYTES} and {MAX_DOCUMENT_BYTES} are read",
             "train a smaller network, or say less in its provenance",
         )
+
+
+def _check_depth(path: Path, document: Mapping[str, Any], remedy: str = _REMEDY) -> None:
+    level: list[Any] = [document]
+    for _ in range(MAX_DEPTH):
+        level = [item for value in level for item in _items(value)]
+    if any(isinstance(value, _NESTING) for value in level):
+        raise file_error(path, f"has a {DOCUMENT} that is nested more than {MAX_DEPTH} deep", remedy)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, _NESTING) else ()
 
 
 def read_policy_file(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -149,6 +167,7 @@ def _parse_document(path: Path, content: bytes | None) -> dict[str, Any]:
     document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise file_error(path, f"has a {DOCUMENT} that does not say it is a {FORMAT}")
+    _check_depth(path, document)
     version = document.pop("version", None)
     if version != VERSION or type(version) is not int:
         raise file_error(

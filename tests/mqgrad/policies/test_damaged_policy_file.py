@@ -1,5 +1,6 @@
 """Files that are no policy, or a damaged one: PolicyFileError, and nothing in them is executed."""
 
+import copy
 import io
 import json
 import os
@@ -109,6 +110,24 @@ def test_broken_json(saved: pathlib.Path, text: bytes) -> None:
     rewrite(saved, lambda entries: entries.update({"policy.json": text}))
     with pytest.raises(PolicyFileError):
         load_policy(saved)
+
+
+def test_nesting_is_bounded(saved: pathlib.Path) -> None:
+    """A policy that loaded could neither be copied nor saved."""
+
+    def nested(depth: int) -> Any:
+        return {"in": nested(depth - 1)} if depth % 2 else [nested(depth - 1)] if depth else 0
+
+    edit_document(saved, provenance={"notes": nested(18)})
+    copy.deepcopy(load_policy(saved)).save(saved)
+    for depth in (19, 400):
+        edit_document(saved, provenance={"notes": nested(depth)})
+        with pytest.raises(
+            PolicyFileError, match=r"policy\.mqg' has a policy\.json .* nested more than 20 deep"
+        ):
+            load_policy(saved)
+        with pytest.raises(ValueError, match="more than 20 deep"):
+            make_policy(provenance={"notes": nested(depth)}).save(saved)
 
 
 class _Boom:
