@@ -111,17 +111,14 @@ class FrozenPolicy:
         batch = torch.from_numpy(observation).unsqueeze(0)
         return network_outputs(self.layers, self.activation, batch).squeeze(0)
 
-    def act(self, observation: npt.NDArray[np.float32], bits: Width | None = None) -> int:
-        """Index of the action for one observation, float32 [size].
-
-        Args:
-            bits: the current width, by default the one last decided; only ``compare-widths`` looks at it.
-        """
+    def act(self, observation: npt.NDArray[np.float32]) -> int:
+        """Index of the action for one observation, float32 [size]; ``compare-widths`` goes by the width last decided,
+        too."""
         with torch.no_grad():
             outputs = self.logits(observation)
         if self.action != COMPARE_WIDTHS:
             return int(outputs.argmax())
-        here = self.schema.widths.index(self._bits if bits is None else bits)
+        here = self.schema.widths.index(self._bits)
         return int(outputs[min(here + 1, len(outputs) - 1)] > outputs[here])
 
     def decide(self, statistics: IntervalStatistics) -> Width:

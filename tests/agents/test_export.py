@@ -1,6 +1,7 @@
 """A frozen policy acts exactly as the model that it came from."""
 
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
     for index, bits in enumerate(env.settings.widths):
         seen = np.insert(observations, 5, index, axis=1)
         expected = model.predict(seen, deterministic=True)[0].tolist()
-        assert [frozen.act(observation, bits) for observation in observations] == expected
+        at_width = dataclasses.replace(frozen, initial_bits=bits)
+        assert [at_width.act(observation) for observation in observations] == expected
 
 
 def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster) -> 
 class Recording(FrozenPolicy):
     """Remembers what it observes."""
 
-    def act(self, observation: np.ndarray, bits: float | None = None) -> int:
+    def act(self, observation: np.ndarray) -> int:
         _OBSERVED.append(observation)
-        return super().act(observation, bits)
+        return super().act(observation)
 
 
 _OBSERVED: list[np.ndarray] = []  # each rank decides with a copy of the policy
