@@ -118,9 +118,10 @@ class RepriceCallback(BaseCallback):
         # No row is above the first, and there is none yet where the first episode ended with its first interval. Of a
         # full buffer the first is what the transition under way replaces.
         before[:1] = 0.0
-        middle, middle_after = (before + spent) / 2, np.where(over, 1.0, (spent + after) / 2)
-        charged = self.price.price(middle, middle_after, gained, self._old)
-        buffer.rewards[rows] += SCALE * (charged - self.price.price(middle, middle_after, gained))
+        price = self.price
+        at, at_after = price.stands_at(before, spent), np.where(over, 1.0, price.stands_at(spent, after))
+        charged = price.price(at, at_after, gained, self._old)
+        buffer.rewards[rows] += SCALE * (charged - price.price(at, at_after, gained))
 
 
 class LimitsCallback(BaseCallback):

@@ -228,8 +228,11 @@ class TimePrice(gymnasium.Wrapper):
     def _part_spent(self, elapsed: float) -> float:
         """Part of the budget spent where the loss of the interval that ends after ``elapsed`` seconds stands."""
         before, self._elapsed = self._elapsed, elapsed
-        at = elapsed if self.smoothed else (before + elapsed) / 2
-        return min(at / self.budget_seconds, 1.0)
+        return min(self.stands_at(before, elapsed) / self.budget_seconds, 1.0)
+
+    def stands_at(self, begins: Any, ends: Any) -> Any:
+        """Where the loss of an interval stands between its ends; scalars or arrays alike."""
+        return ends if self.smoothed else (begins + ends) / 2
 
     def price(self, spent: Any, spent_after: Any, gained: Any, returns_to_go: Array | None = None) -> Any:
         """What a decision is charged for its seconds, k · (Φ(p) − Φ(p')); scalars or arrays alike.
