@@ -73,12 +73,11 @@ def _steps_of(model: Path) -> int:
 def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
     """Write ``run/checkpoints/step_N`` and drop all but the last two.
 
-    The folder appears under its name only when complete, so that a crash leaves no half checkpoint.
+    A folder has its name only while it is complete, so that a crash leaves no half checkpoint.
     """
     final = run / "checkpoints" / f"step_{model.num_timesteps:08d}"
     partial = final.with_name(f"partial_{model.num_timesteps:08d}")
-    for left in final.parent.glob("partial_*"):  # by a process that was killed
-        shutil.rmtree(left)
+    _remove_partial(final.parent)  # left by a process that was killed
     partial.mkdir(parents=True)
     model.save(partial / "model.zip")
     if isinstance(model, OffPolicyAlgorithm):
@@ -91,11 +90,22 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
         "time_price": _time_price(model),
     }
     (partial / "progress.json").write_text(json.dumps(progress))
-    shutil.rmtree(final, ignore_errors=True)
+    if final.exists():  # a run that ends where it has just saved saves once more
+        _set_aside(final)
     os.replace(partial, final)
     for old in sorted(final.parent.glob("step_*"))[:-KEEP]:
-        shutil.rmtree(old)
+        _set_aside(old)
+    _remove_partial(final.parent)
     return final
+
+
+def _set_aside(checkpoint: Path) -> None:
+    os.replace(checkpoint, checkpoint.with_name(f"partial_old_{checkpoint.name}"))
+
+
+def _remove_partial(checkpoints: Path) -> None:
+    for folder in checkpoints.glob("partial_*"):
+        shutil.rmtree(folder)
 
 
 def save_model(run: Path, model: BaseAlgorithm) -> Path:

@@ -16,8 +16,17 @@ import pytest
 from toy_link import toy_env
 from toy_training import config_for
 
+from mqgrad.agents.build import algorithm_class, build_env
 from mqgrad.agents.callbacks import LimitsCallback
-from mqgrad.agents.checkpoint import FORMAT_VERSION, latest_checkpoint, load_settings, newest_model
+from mqgrad.agents.checkpoint import (
+    FORMAT_VERSION,
+    latest_checkpoint,
+    load_checkpoint,
+    load_model,
+    load_settings,
+    newest_model,
+    save_checkpoint,
+)
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.run_folder import only_process_in
 from mqgrad.agents.train import train
@@ -42,6 +51,29 @@ def test_folders_that_cannot_be_written_are_refused_before_anything_starts(tmp_p
             setattr(config, name, value)
         with pytest.raises(OSError, match=r"cannot write to .*file.*choose another"):
             train(config, make_env=never)
+
+
+def test_a_process_that_is_killed_while_it_replaces_a_checkpoint_leaves_a_whole_one(
+    finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of a run, which may have saved at this very step: it could not be resumed from half of it."""
+    shutil.copytree(finished_run, run := tmp_path / "run")
+    model = load_model(run / "model.zip", algorithm_class("dqn"), env := build_env(config_for(run), toy_env))
+    model.load_replay_buffer(latest_checkpoint(run) / "replay_buffer.pkl")  # type: ignore[operator, attr-defined]
+
+    def killed(folder: Path, **_: Any) -> None:
+        next(folder.glob("*.json")).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(run, model, seconds=1.0)
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    assert load_checkpoint(checkpoint, algorithm_class("dqn"), env).model.num_timesteps == 60
+    save_checkpoint(run, model, seconds=1.0)
+    assert sorted(path.name for path in checkpoint.parent.iterdir()) == ["step_00000050", "step_00000060"]
 
 
 @pytest.mark.parametrize("damage", ["half", "gone"])
