@@ -1,10 +1,11 @@
 """Worker processes on this machine, and what the driver does with them."""
 
-import contextlib
+import math
 import os
 import pickle
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ class LocalRanks:
         self._workers: list[WorkerProcess] = []
         # Also runs at exit; not in a process forked from this one, whose workers these are not.
         self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._folder, os.getpid())
+        starting_seconds = max(START_SECONDS, timeout_seconds)
         try:
             for rank in range(world_size):
                 self._workers.append(WorkerProcess(rank))
@@ -59,8 +61,8 @@ class LocalRanks:
                     rendezvous_file=os.path.join(self._folder, "rendezvous"),
                     timeout_seconds=timeout_seconds,
                 )
-                worker.try_send(pickle.dumps(setup))
-            self._collect(max(START_SECONDS, timeout_seconds))
+                worker.try_send(pickle.dumps(setup), starting_seconds)
+            self._collect(starting_seconds)
         except BaseException:
             self._kill()
             raise
@@ -81,7 +83,7 @@ class LocalRanks:
         command = pickle.dumps(Command(method, arguments))  # what does not pickle costs no worker
         try:
             for worker in self._workers:
-                worker.try_send(command)
+                worker.try_send(command, self._timeout_seconds)
             return self._collect(self._timeout_seconds)
         except BaseException:  # Ctrl-C too: an answer left in a channel would be taken for the next one
             self._kill()
@@ -167,10 +169,19 @@ class WorkerProcess:
             )
         self.channel = Connection(ours.detach())
 
-    def try_send(self, pickled: bytes) -> None:
-        """Send, unless the worker is gone: then reading will tell."""
-        with contextlib.suppress(OSError):
+    def try_send(self, pickled: bytes, timeout_seconds: float) -> None:
+        """Send, unless the worker is gone: then reading will tell.
+
+        Raises:
+            WorkerError: it has read nothing for ``timeout_seconds`` of what no longer fits into the channel.
+        """
+        _bound_sending(self.channel, timeout_seconds)
+        try:
             self.channel.send_bytes(pickled)
+        except BlockingIOError as error:
+            raise _explain_hang(self, timeout_seconds) from error
+        except OSError:
+            pass
 
     def receive(self) -> Reply | Failure | Heartbeat | None:
         """The next message, None if the worker is gone."""
@@ -205,6 +216,13 @@ def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float
     ready = wait(channels, timeout=asked)
     excess = time.monotonic() - before - asked
     return ready, excess if excess > _SLICE_SECONDS else 0.0
+
+
+def _bound_sending(channel: Connection, seconds: float) -> None:
+    """Have the kernel end a send that waits for longer: ``Connection`` itself waits without a bound."""
+    whole, rest = divmod(math.ceil(seconds * 1e6), 10**6)
+    with socket.socket(fileno=os.dup(channel.fileno())) as shared:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, rest))
 
 
 def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import faulty
 import pytest
+from policies import make_policy
 
 from mqgrad.trainers import Distributed, WorkerError
 from mqgrad.trainers.clusters.local_ranks import WorkerProcess
@@ -89,6 +90,16 @@ def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
             cluster.run(10, bits=4)
         assert 4 < time.monotonic() - start < 10
         assert "_misbehave" in caught.value.details
+
+
+def test_a_rank_that_reads_nothing_is_named_though_a_command_does_not_fit_into_its_channel() -> None:
+    """Nothing bounded how long the driver waited for it to take the rest."""
+    with faulty_cluster(timeout_seconds=2) as cluster:
+        os.kill(cluster.worker_pids[1], signal.SIGSTOP)
+        start = time.monotonic()
+        with pytest.raises(WorkerError, match=r"rank 1 made no progress for 2 s"):
+            cluster.reset(seed=0, controller=make_policy(provenance={"notes": "x" * 2**21}))
+        assert time.monotonic() - start < 10
 
 
 def test_a_worker_that_cannot_start_is_explained() -> None:
