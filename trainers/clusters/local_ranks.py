@@ -152,11 +152,14 @@ class WorkerProcess:
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
         ours, theirs = socket.socketpair()
         with theirs:
-            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Ctrl-C goes to
-            # the whole group, also while this one imports; the driver decides what it means.
+            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Until our own
+            # path is set, less what import passes over and is no literal, the current folder is there, with modules
+            # that may have names of Python's. Ctrl-C goes to the whole group, also while this one imports; the
+            # driver decides what it means.
+            path = [entry for entry in sys.path if isinstance(entry, str)]
             code = (
+                f"import sys; sys.path[:] = {path!r}; "
                 "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-                f"import sys; sys.path[:] = {sys.path!r}; "
                 f"from mqgrad.trainers.clusters.worker import main; main({theirs.fileno()})"
             )
             self.process = subprocess.Popen(

@@ -123,6 +123,16 @@ def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
     worker.log.close()
 
 
+def test_a_worker_starts_whatever_is_in_sys_path_and_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "signal.py").write_text("raise ImportError('not the one of Python')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])  # a Path, which import passes over
+    with Distributed("faulty:Faulty", num_workers=1) as cluster:
+        assert cluster.world_size == 1
+
+
 def test_the_error_pickles() -> None:
     error = pickle.loads(pickle.dumps(WorkerError(1, "died", "Traceback", "start anew")))
     assert (error.rank, str(error)) == (1, "rank 1 died; start anew\n--- rank 1 ---\nTraceback")
