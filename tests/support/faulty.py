@@ -19,8 +19,8 @@ class Faulty:
     """Linear regression of noise, so that workers start without a data library."""
 
     fault: str = ""
-    """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``interrupt`` as by Ctrl-C, or ``build``
-    to raise while the model is built."""
+    """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
+    by Ctrl-C, or ``build`` to raise while the model is built."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -66,6 +66,8 @@ class Faulty:
         if self.fault == "hang":
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # torchrun waits 30 s for a rank that ignores it
             time.sleep(600)
+        if self.fault == "crash":
+            signal.raise_signal(signal.SIGSEGV)
         if self.fault == "exit":
             os._exit(7)
 

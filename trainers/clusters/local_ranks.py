@@ -22,7 +22,8 @@ from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSet
 _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 _SLICE_SECONDS = 1.0  # of waiting for workers
 _GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
-_LOG_TAIL_BYTES = 4000
+_LOG_TAIL_BYTES = 8000
+_MODULES = "Extension modules: "  # the last line that faulthandler writes of a crash, longer than all stacks
 
 
 class LocalRanks:
@@ -205,10 +206,11 @@ class WorkerProcess:
         return f"exited with code {code}"
 
     def log_tail(self) -> str:
-        """The end of what it wrote to stdout and stderr."""
+        """The end of what it wrote to stdout and stderr, without the list of modules after a crash."""
         size = os.fstat(self.log.fileno()).st_size
-        tail = os.pread(self.log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0))
-        return tail.decode(errors="replace")
+        tail = os.pread(self.log.fileno(), 2 * _LOG_TAIL_BYTES, max(size - 2 * _LOG_TAIL_BYTES, 0))
+        lines = tail.decode(errors="replace").splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith(_MODULES))[-_LOG_TAIL_BYTES:]
 
 
 def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float]:

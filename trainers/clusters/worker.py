@@ -72,6 +72,7 @@ def main(channel_fd: int) -> None:
     Args:
         channel_fd: inherited file descriptor of the command channel.
     """
+    faulthandler.enable()  # the driver tells the end of our log, and a crash within C++ leaves nothing else there
     faulthandler.register(signal.SIGUSR1)  # by which the driver asks a rank that hangs where it is
     worker = Worker(Connection(channel_fd))
     threading.Thread(target=worker.watch, args=(os.getppid(),), daemon=True).start()

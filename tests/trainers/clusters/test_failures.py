@@ -83,6 +83,15 @@ def test_an_exit_is_named_with_its_code() -> None:
         cluster.run(10, bits=4)
 
 
+def test_a_crash_shows_where_it_happened() -> None:
+    with faulty_cluster(fault="crash") as cluster:
+        with pytest.raises(WorkerError, match="rank 1 was killed by SIGSEGV") as caught:
+            cluster.run(10, bits=4)
+        assert "Fatal Python error: Segmentation fault" in caught.value.details
+        assert "Extension modules" not in caught.value.details  # which would leave no room for stacks
+        assert "_misbehave" in caught.value.details
+
+
 def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
     with faulty_cluster(fault="hang", timeout_seconds=5) as cluster:
         start = time.monotonic()
