@@ -46,6 +46,10 @@ class RecoveringCluster:
         """The link that a cluster of the caller's brings."""
         return getattr(self.cluster, "link", None)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "RecoveringCluster":
+        """Of a copied environment: it starts workers of its own, unless they are the caller's."""
+        return RecoveringCluster(self._settings, None if self._owned else self.cluster)
+
     def reset(self, seed: int, link: LinkEmulation | None) -> None:
         """Begin a run on workers that are ready.
 
@@ -64,15 +68,16 @@ class RecoveringCluster:
         """Train at a width, for rounds of ``period`` iterations.
 
         Raises:
-            ResetNeeded: on a cluster that several environments share, another one has begun a run since.
+            ResetNeeded: on a cluster that several environments share, another one has begun a run since; or the
+                environment is a copy.
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
         """
         cluster = self.cluster
-        assert cluster is not None, "reset() comes first"
-        if _DRIVERS.get(id(cluster)) is not self:
+        if cluster is None or _DRIVERS.get(id(cluster)) is not self:
             raise ResetNeeded(
-                "another environment has begun an episode on the same cluster, where only one run can be at a time: "
-                "call reset() to begin anew, or give each environment a cluster of its own"
+                "another environment has begun an episode on the same cluster, where only one run can be at a time, "
+                "or this one is a copy, which has none: call reset() to begin anew, or give each environment a "
+                "cluster of its own"
             )
         return self._guard(lambda: cluster.run(rounds * self._settings.period, bits=bits))
 

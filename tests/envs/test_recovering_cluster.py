@@ -1,12 +1,15 @@
 """Workers that die or are interrupted, and whose they are to close."""
 
+import contextlib
+import copy
+
 import gymnasium
 import numpy as np
 import pytest
-from toy_cluster import ToyCluster
+from toy_cluster import CLOCK, ToyCluster
 
-from mqgrad.envs import BitWidthEnv
-from mqgrad.trainers import WorkerError
+from mqgrad.envs import ENV_ID, BitWidthEnv
+from mqgrad.trainers import Simulated, WorkerError
 
 
 def test_lost_worker_is_reported_and_reset_restarts(toy: ToyCluster) -> None:
@@ -70,6 +73,27 @@ def test_of_two_environments_on_one_cluster_the_other_has_to_begin_anew(toy: Toy
     training.reset()
     training.step(np.int64(0))
     assert toy.restarts == 0
+
+
+def test_an_environment_on_a_cluster_has_a_spec() -> None:
+    """Gymnasium copies the arguments for it, and there is no copy of a run."""
+    with contextlib.closing(Simulated("logreg", clock=CLOCK)) as cluster:
+        env = gymnasium.make(ENV_ID, cluster=cluster)
+        env.reset(seed=0)
+        assert env.spec is not None
+        assert env.spec.kwargs["cluster"] is cluster
+
+
+def test_a_copy_of_an_environment_begins_anew_on_workers_of_its_own() -> None:
+    env = BitWidthEnv(workload="logreg", simulated=True, clock=CLOCK)
+    env.reset(seed=0)
+    other = copy.deepcopy(env)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="this one is a copy"):
+        other.step(np.int64(0))
+    other.reset(seed=1)
+    other.close()
+    assert env.step(np.int64(0))[4]["iteration"] == 7
+    env.close()
 
 
 def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:

@@ -285,6 +285,10 @@ class Distributed:
         self._run = None
         self._ranks.close()
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Distributed":
+        """Itself: processes cannot be copied, and Gymnasium copies an environment's arguments to tell its spec."""
+        return self
+
     def __enter__(self) -> "Distributed":
         return self
 

@@ -62,6 +62,10 @@ class Simulated:
         self._timeout_seconds = timeout_seconds
         self._run: SimulatedRun | None = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Simulated":
+        """Itself, as :class:`~mqgrad.trainers.Distributed`: of a run with its threads there is no copy."""
+        return self
+
     def reset(
         self,
         seed: int,

@@ -1,5 +1,6 @@
 """The cluster of real processes at work."""
 
+import copy
 import multiprocessing
 import pickle
 import time
@@ -13,6 +14,10 @@ from mqgrad.trainers.clusters.errors import ReplicaMismatchError
 from mqgrad.trainers.clusters.session import fingerprint_of
 from mqgrad.trainers.link import parse_emulation
 from mqgrad.widths import WIDTHS
+
+
+def test_a_copy_is_the_cluster_itself(cluster: Distributed) -> None:
+    assert copy.deepcopy({"cluster": cluster}) == {"cluster": cluster}
 
 
 def test_is_a_cluster(cluster: Distributed) -> None:
