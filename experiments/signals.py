@@ -1,13 +1,17 @@
 """Signals that ask to end, collected, so that what is half-way through is finished or undone first."""
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 from mqgrad.trainers.signals import signals_to
+
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def exit_on_sigterm() -> None:
@@ -25,6 +29,12 @@ def exit_on_sigterm() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, leave)
+
+
+def end_with_parent() -> None:
+    """From now on the kernel sends SIGTERM to this process when its parent has died, by SIGKILL, too. Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import itertools
 import json
+import os
 import re
 import shutil
 import sys
@@ -57,7 +58,8 @@ class CellRunner:
     def __init__(self, config: SweepConfig, place: Place) -> None:
         self._config = config
         self._place = place
-        self._logs = place.logs / _SERVING
+        # Its own: processes of a sweep that was killed may go on writing to theirs for a while.
+        self._logs = place.logs / f"{_SERVING}-{os.getpid()}"
         self._server: Server | None = None
         self._had_lab = False
         self._lab_failures = 0
@@ -67,6 +69,8 @@ class CellRunner:
         self._sent_before: list[int] = []
 
     def __enter__(self) -> "CellRunner":
+        for left in [self._place.logs / _SERVING, *self._place.logs.glob(f"{_SERVING}-*")]:
+            shutil.rmtree(left, ignore_errors=True)  # by a sweep that was killed
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -104,7 +108,7 @@ class CellRunner:
         result = result_of(
             cell,
             ending,
-            record,
+            request_of(cell, self._config, record),
             started=date.isoformat(timespec="seconds"),
             wall_seconds=round(time.monotonic() - started, 2),
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),

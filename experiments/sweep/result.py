@@ -12,6 +12,7 @@ from mqgrad.widths import Width
 from ..runs import PARTS, RunPoint, RunRecord
 from ..time_to_target import first_reached, late_loss, smoothed
 from .axes import Cell, Group
+from .run_server import RunRequest
 
 REASON_CHARACTERS = 300
 FAILED = ("crashed", "timed out")
@@ -109,17 +110,18 @@ class Ending(NamedTuple):
     reason: str
 
 
-def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellResult:
+def result_of(cell: Cell, ending: Ending, request: RunRequest, **known: Any) -> CellResult:
     """The row of a run that ended so.
 
     Args:
-        record: the file that ``mqgrad serve-runs`` wrote.
+        request: what ``mqgrad serve-runs`` was asked for; its record must be of that.
         known: further fields of the row.
     """
     if ending.outcome != "ok":
         return CellResult(**cell._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
     try:
-        run = RunRecord.from_dict(json.loads(record.read_text()))
+        run = RunRecord.from_dict(json.loads(Path(request.record).read_text()))
+        _check_record(run, request)
         final = run.final
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
         reason = f"no record of a run: {error}"[:REASON_CHARACTERS]
@@ -143,6 +145,14 @@ def result_of(cell: Cell, ending: Ending, record: Path, **known: Any) -> CellRes
         losses=[_finite(point.heldout["loss"]) for point in run.points],
         bits=[point.bits for point in run.points],
     )
+
+
+def _check_record(run: RunRecord, request: RunRequest) -> None:
+    """Raises ValueError if it is of another run than was asked for: a row of the wrong system would go unnoticed."""
+    for name in ("seed", "controller", "compressor", "method"):
+        asked, told = getattr(request, name), getattr(run, name)
+        if told != ("" if asked is None else asked):
+            raise ValueError(f"that of another run, with {name} {told!r} in place of {asked!r}")
 
 
 def _losses(point: RunPoint) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..options import TimeoutSeconds
+from ..signals import end_with_parent
 
 
 def serve_runs(
@@ -19,6 +20,7 @@ def serve_runs(
     timeout_seconds: TimeoutSeconds = 60.0,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""
+    end_with_parent()  # else the run that goes on would take the cores from those of a resumed comparison
     import torch
 
     from ..ranks import open_cluster

@@ -71,6 +71,34 @@ def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: P
     assert "that run cannot be closed" in "".join(log.read_text() for log in kept.glob("*stderr*"))
 
 
+@pytest.mark.parametrize("name", ["serving", "serving-1"])
+def test_what_a_killed_sweep_has_left_is_removed_before_the_first_run(name: str, tmp_path: Path) -> None:
+    left = tmp_path / "out" / "logs" / name
+    left.mkdir(parents=True)
+    (left / "record.json").write_text('{"outcome": "finished"}')
+    program, _ = fake_program(tmp_path)
+    with open_sweep(tmp_path / "out", small_config(seeds=(1,)), program=program) as sweep:
+        sweep.run(on_start=lambda cell: pytest.fail("still there") if left.exists() else None)
+    assert not list((tmp_path / "out" / "logs").iterdir())
+
+
+def test_every_process_that_sweeps_has_its_processes_write_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one that was killed may still write."""
+    script = tmp_path / "tells.py"
+    script.write_text("import json, sys; sys.exit(json.loads(sys.stdin.readline())['record'])")
+    told = []
+    for pid in (1, 2):
+        monkeypatch.setattr("mqgrad.experiments.sweep.cell.os.getpid", lambda pid=pid: pid)
+        with open_sweep(
+            tmp_path / "out", small_config(seeds=(1,)), program=[sys.executable, str(script)]
+        ) as it:
+            it.run(retry_failed=True)
+        told += [row.reason for row in load_results(tmp_path / "out")]
+    assert ["serving-1" in reason for reason in told] == [True, True, False, False], told
+
+
 def test_finished_runs_are_skipped_and_failed_ones_run_again_on_request(tmp_path: Path) -> None:
     config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
     program, calls = fake_program(tmp_path)
