@@ -183,19 +183,23 @@ def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str,
 
 
 def available_links(names: list[str], console: Console) -> list[str]:
-    """The links, emulated where a lab cannot be built here, and a notice of that."""
-    from ..netlab.iproute import NetLabError, check_available
+    """The links, emulated where a lab cannot be built here, and a notice of that.
+
+    One is built to know: root in a container may lack the capabilities, or the kernel a module.
+    """
+    from ..netlab.iproute import NetLabError
+    from ..netlab.lab import NetLab
     from ..sweep.axes import Link
 
     links = [Link.parse(name) for name in names]
     if all(link.emulated for link in links):
         return names
     try:
-        check_available()
+        with NetLab(1):
+            return names
     except NetLabError as error:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))
-    return names
 
 
 def budgets_on(links: list[str], budgets: dict[str, float]) -> dict[str, float]:

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Sequence
 
 _TOOL_SECONDS = 20.0  # limit of one ip or tc call
-_REMEDY = "without it, emulate a link in the process: mqgrad run --link-mbit-per-s RATE (also mqgrad train)"
+_REMEDY = (
+    "without it, links are emulated in the process by mqgrad compare --links emulated:RATE, and by mqgrad run and "
+    "train with --link-mbit-per-s RATE"
+)
 
 
 class NetLabError(OSError):

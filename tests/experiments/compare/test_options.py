@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from labs import needs_lab
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ from mqgrad.experiments.compare.options import (
     systems_on,
     with_defaults,
 )
+from mqgrad.experiments.netlab.iproute import NetLabError
 from mqgrad.experiments.sweep.axes import System
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
@@ -98,6 +100,20 @@ def test_without_root_every_link_is_emulated_and_says_so(monkeypatch: pytest.Mon
     console = Console(record=True, width=200)
     assert available_links(["100mbit"], console) == ["emulated:100mbit"]
     assert "all links are emulated in the transport: " in console.export_text()
+
+
+@needs_lab
+def test_where_the_kernel_refuses_root_a_lab_every_link_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without the capabilities, or where a module is missing."""
+
+    def refuses(*arguments: str) -> str:
+        raise NetLabError(f"ip {' '.join(arguments)}: Operation not permitted")
+
+    assert available_links(["100mbit"], Console()) == ["100mbit"]
+    monkeypatch.setattr("mqgrad.experiments.netlab.lab.ip", refuses)
+    console = Console(record=True, width=200)
+    assert available_links(["100mbit"], console) == ["emulated:100mbit"]
+    assert "Operation not permitted" in console.export_text()
 
 
 LINKS = {"100mbit", "1gbit", "100mbit/1gbit@0.75s", "none"}

@@ -150,7 +150,13 @@ def test_two_labs_at_once_do_not_meet(tmp_path: Path) -> None:
 
 def test_without_root_or_tools_it_says_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(iproute.NetLabError, match=r"needs root.*--link-mbit-per-s"), NetLab(2):
+    with (
+        pytest.raises(
+            iproute.NetLabError,
+            match=r"needs root.*--links emulated:RATE.*--link-mbit-per-s",
+        ),
+        NetLab(2),
+    ):
         pass
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(iproute.shutil, "which", lambda name, path=None: None)
