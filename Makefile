@@ -6,19 +6,30 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := pyproject.toml setup.py $(shell find mqgrad cuda_ext trainers envs agents experiments \
-             -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.mqg')
+SOURCES := $(sort pyproject.toml setup.py $(shell find mqgrad cuda_ext trainers envs agents experiments \
+             -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.mqg'))
+PYTHON_ID = $(shell $(PYTHON) -c 'import sys; print(sys.base_prefix, sys.hexversion)')
 
 .PHONY: setup demo test lint types sanitize fuzz clean
 
 setup: $(VENV)/.installed
 
+# Stamps hold what no file's time tells: that another Python was asked for, and that a source was deleted or renamed.
+ifneq ($(origin PYTHON),file)
+ifneq ($(PYTHON_ID),$(shell cat $(VENV)/.torch 2>/dev/null))
+.PHONY: $(VENV)/.torch
+endif
+endif
+ifneq ($(SOURCES),$(shell cat $(VENV)/.installed 2>/dev/null))
+.PHONY: $(VENV)/.installed
+endif
+
 # Torch comes first and alone: a build environment of pip's own would download a second one.
 $(VENV)/.torch: constraints.txt
 	@echo 'Installing torch and the rest into $(VENV), once: this takes minutes.'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel ninja torch
-	touch $@
+	@echo '$(PYTHON_ID)' > $@
 
 $(VENV)/.dependencies: $(VENV)/.torch pyproject.toml
 	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
@@ -27,7 +38,7 @@ $(VENV)/.dependencies: $(VENV)/.torch pyproject.toml
 # Installed as users install it, not in editable mode: the tests must see the folder-to-package mapping.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
 	rm -rf build/lib* && $(BIN)/pip install --quiet --no-deps --force-reinstall --no-build-isolation .
-	touch $@
+	@echo '$(SOURCES)' > $@
 
 demo: setup
 	$(BIN)/mqgrad demo --output demo-output

@@ -1,4 +1,4 @@
-"""What a build does where something cannot be built."""
+"""What a build does where something cannot be built, and what ``make setup`` does again."""
 
 import os
 import platform
@@ -112,3 +112,54 @@ def test_flags_of_the_caller_change_neither_the_kernels_versions_nor_the_process
     [library] = tmp_path.glob("built/**/_C*.so")
     load = f"import ctypes, os; ctypes.CDLL({str(library)!r}, os.RTLD_LAZY); assert 5e-324 * 1.0 > 0"
     subprocess.run([sys.executable, "-c", load], timeout=100, check=True)
+
+
+# Stands in for a Python: tells its own name, and makes an environment whose pip does nothing.
+PYTHON = """#!/bin/sh -e
+[ "$1" = -c ] && exec echo "$0"
+echo "venv" >> calls
+case " $* " in *" --clear "*) rm -rf .venv ;; esac
+mkdir -p .venv/bin
+printf '#!/bin/sh\\necho "$@" >> calls\\n' > .venv/bin/pip
+chmod +x .venv/bin/pip
+"""
+EVERYTHING = ["venv", "ninja torch", ".[train,dev]", "--force-reinstall"]
+PACKAGE_ALONE = ["--force-reinstall"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_setup_does_again_what_has_changed_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt"):
+        shutil.copy(SETUP.with_name(name), tmp_path)
+    for name in ("mqgrad", "cuda_ext", "trainers", "envs", "agents", "experiments"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.py").touch()
+    for name in ("python-a", "python-b"):
+        (tmp_path / name).write_text(PYTHON)
+        (tmp_path / name).chmod(0o755)
+    assert done_by_setup(tmp_path, "PYTHON=./python-a") == EVERYTHING
+    assert done_by_setup(tmp_path, "PYTHON=./python-a") == done_by_setup(tmp_path) == []
+    (tmp_path / "envs" / "one.py").rename(tmp_path / "envs" / "other.py")
+    assert (done_by_setup(tmp_path), done_by_setup(tmp_path)) == (PACKAGE_ALONE, [])
+    (tmp_path / "envs" / "other.py").unlink()
+    assert (done_by_setup(tmp_path), done_by_setup(tmp_path)) == (PACKAGE_ALONE, [])
+    (tmp_path / ".venv" / "of-python-a").touch()
+    assert done_by_setup(tmp_path, "PYTHON=./python-b") == EVERYTHING
+    assert done_by_setup(tmp_path) == []  # whatever python3 is
+    assert not (tmp_path / ".venv" / "of-python-a").exists()
+
+
+def done_by_setup(folder: Path, *arguments: str) -> list[str]:
+    """What was made or installed, by the words that tell."""
+    calls = folder / "calls"
+    calls.write_text("")
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "PYTHON")}
+    subprocess.run(
+        ["make", "setup", *arguments],
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return [word for line in calls.read_text().splitlines() for word in EVERYTHING if word in line]
