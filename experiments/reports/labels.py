@@ -51,9 +51,22 @@ def system_label(system: str) -> str:
     return system.replace(controller, f"{_POLICY}{controller}", 1)
 
 
+def plot_label(system: str) -> str:
+    """The same for plots."""
+    return _without_formulas(system_label(system))
+
+
 def short_label(system: str) -> str:
     """The same with at most 32 characters, for the axes of plots."""
-    label = system_label(system)
+    return _without_formulas(_shortened(system_label(system)))
+
+
+def _without_formulas(label: str) -> str:
+    """For matplotlib, to which the dollars of a policy's path would begin and end one."""
+    return label.replace("$", r"\$")
+
+
+def _shortened(label: str) -> str:
     if len(label) <= _LONGEST:
         return label
     if label.startswith(_POLICY):  # paths differ at their end

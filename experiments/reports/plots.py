@@ -15,7 +15,7 @@ from ..runs import PARTS
 from ..sweep.axes import SILENT
 from ..sweep.result import CellResult
 from .groups import GroupSummary
-from .labels import families, has_policy, short_label, shown_systems, system_label, system_styles
+from .labels import families, has_policy, plot_label, short_label, shown_systems, system_styles
 from .png import png_bytes
 
 _PANELS_A_ROW = 4
@@ -34,7 +34,7 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
         runs = [r for r in results if r.system == name and r.finished]
         if runs and name not in SILENT:
             grid, losses, bits = mean_curves(runs)
-            loss_axes.plot(grid, losses, label=system_label(name), **style)
+            loss_axes.plot(grid, losses, label=plot_label(name), **style)
             bits_axes.plot(grid, bits, **style)
     if group.target is not None:
         loss_axes.axhline(group.target, color="grey", linewidth=0.8, label="target")
@@ -138,7 +138,7 @@ def _plot_times(axes: Axes, group: GroupSummary) -> None:
         waiting = max(spent["whole"] - spent["compute"], 0.0)
         _stack(axes, row - 0.2, {"computing": spent["compute"], "waiting": waiting}, row == 0)
         _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
-    axes.set_yticks(range(len(known)), labels=[system_label(each.system) for each in known], fontsize="small")
+    axes.set_yticks(range(len(known)), labels=[plot_label(each.system) for each in known], fontsize="small")
     axes.invert_yaxis()
     axes.set(title="training thread,\nbelow it the communication thread", xlabel="ms per iteration")
 

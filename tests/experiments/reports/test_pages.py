@@ -155,6 +155,17 @@ def test_both_reports_hold_the_same_and_need_no_other_file(tmp_path: Path) -> No
         assert told in text
 
 
+@pytest.mark.parametrize("systems", [2, 12])
+def test_dollars_in_the_path_of_a_policy_are_no_formula(systems: int, tmp_path: Path) -> None:
+    """With few systems and with many, which have figures of their own."""
+    policies = tuple(f"runs/$a^$/{number}.mqg" for number in range(systems))
+    config = small_config(systems=("fixed:32", *policies))
+    write_results(tmp_path, config, [result(system, 1, [2.0, 1.0, 1.0]) for system in config.systems])
+    files = write_report(tmp_path)
+    assert "policy runs/$a^$/1.mqg" in files.markdown.read_text()
+    assert files.html.read_text().count("data:image/png;base64,") == (2 if systems == 2 else 3)
+
+
 def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Path) -> None:
     systems = (*SYSTEMS, "default", "mqgrad-authors on minmax", "local-sgd", "qsgd")
     links = ("emulated:100mbit", "emulated:1gbit")
