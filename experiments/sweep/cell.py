@@ -28,6 +28,7 @@ from .server import LabServer, LocalServer, Server, remove_stale_lab
 _POLL_SECONDS = 0.02
 _SERVING = "serving"
 _RECORD = "record.json"
+_LONGEST_NAME = 200  # a file system takes 255, and a number may follow
 _LAB_FAILURES = 4  # in a row: then the kernel will not build another
 
 
@@ -232,7 +233,10 @@ def _outcome(record: Path) -> str | None:
 
 
 def _folder_name(cell: Cell) -> str:
-    return re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
+    """As the cell is called; without the middle of a name that is too long for a file system."""
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[:half]}_{name[-half:]}"
 
 
 def _unused(folder: Path) -> Path:

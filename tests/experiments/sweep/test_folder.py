@@ -61,6 +61,15 @@ def test_a_run_that_fails_is_a_row_with_its_reason(tmp_path: Path) -> None:
     assert "never (0/1)" in report
 
 
+def test_a_run_with_a_long_name_that_fails_is_a_row_with_its_logs(tmp_path: Path) -> None:
+    long = f"fixed:1 with {','.join(40 * ['width=16'])}"
+    rows = run_fake(tmp_path, small_config(systems=(long, "fixed:32"), seeds=(1,)))
+    assert {row.system: row.outcome for row in rows} == {long: "crashed", "fixed:32": "finished"}
+    (kept,) = (folder.name for folder in (tmp_path / "out" / "logs").iterdir())
+    assert kept.startswith("digits-mlp-own-emulated_100mbit-fixed_1_with_width=16")
+    assert kept.endswith("width=16-1")
+
+
 def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: Path) -> None:
     config = small_config(systems=("fixed:7", "fixed:32"), seeds=(1,))
     before, after = run_fake(tmp_path, config)
