@@ -11,7 +11,7 @@ from .labels import families, is_marked, short_label
 from .png import png_bytes
 
 _PANELS_A_ROW = 4
-_LEAST_RATIO = 1 / 64  # an interval of two seeds can be wider than any axis
+_LEAST_END = 1 / 64  # an interval of two seeds can be wider than any axis
 _COLOURS = {"slower": "tab:red", "faster": "tab:green", "failed": "tab:red"}
 
 
@@ -95,8 +95,9 @@ def _plot_ratio(axes: Axes, summary: SystemSummary, row: int) -> None:
 
 
 def _limits(groups: Sequence[GroupSummary]) -> tuple[float, float]:
-    """Wide enough for all intervals, and for the words that stand for a missing one."""
+    """Wide enough for all ratios, for intervals within reason, and for the words that stand for a missing one."""
     ratios = [r for group in groups for s in group.systems if (r := s.ratios.get("fp32")) and r.sign == "="]
-    low = min([0.5, *(ratio.low or ratio.value for ratio in ratios)])
-    high = max([4.0, *(ratio.high or ratio.value for ratio in ratios)])
-    return max(low / 1.2, _LEAST_RATIO), min(high * 1.2, 1 / _LEAST_RATIO)
+    values = [ratio.value for ratio in ratios]
+    ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
+    within = [min(max(end, _LEAST_END), 1 / _LEAST_END) for end in ends]
+    return min([0.5, *values, *within]) / 1.2, max([4.0, *values, *within]) * 1.2
