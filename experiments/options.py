@@ -35,6 +35,14 @@ Seed = Annotated[
 ]
 
 
+def folder(text: str | Path) -> Path:
+    """Raises BadParameter for an empty text, as of a variable of the shell that is not set: Path takes the current
+    folder for it."""
+    if not str(text):
+        raise typer.BadParameter("it is empty; give the name of a folder, '.' for the current one")
+    return Path(text)
+
+
 def check_latency(link_mbit_per_s: str | None, latency_ms: float) -> None:
     """Raises BadParameter for a latency without a link that would have it."""
     if link_mbit_per_s is None and latency_ms:

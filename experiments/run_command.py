@@ -127,7 +127,7 @@ def _checked_compressor(compressor: str | None, method: str) -> str:
             f"--method {method} sends in a way of its own, and --compressor {compressor} would change nothing: "
             "leave one of them out"
         )
-    compressor = compressor or DEFAULT_COMPRESSOR
+    compressor = DEFAULT_COMPRESSOR if compressor is None else compressor
     make_compressor(compressor)
     return compressor
 
@@ -143,7 +143,7 @@ def _checked_controller(
         raise ValueError(f"method {method!r} has no width for the oracle to choose; leave --method out")
     if is_oracle or not has_width(method):
         return controller
-    chosen = controller or default_controller(compressor)
+    chosen = default_controller(compressor) if controller is None else controller
     read_once(lambda: _check_together(chosen, compressor))
     return chosen
 

@@ -18,6 +18,7 @@ from .options import (
     WorkloadName,
     WorkloadSettings,
     check_latency,
+    folder,
 )
 from .settings import parse_settings
 
@@ -44,7 +45,9 @@ _AUTHORS = {"algo": ("sarsa",), "warm_start": ("auto", "none"), "action_repeat":
 
 def train(
     context: typer.Context,
-    output: Annotated[Path, typer.Argument(help="Run folder: checkpoints, model, TensorBoard logs.")],
+    output: Annotated[
+        Path, typer.Argument(parser=folder, help="Run folder: checkpoints, model, TensorBoard logs.")
+    ],
     workload: WorkloadName = "digits-cnn",
     settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
     data_root: DataRoot = None,

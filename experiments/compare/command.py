@@ -6,12 +6,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ..options import folder
 from .grids import GRIDS
 from .options import data_root_settings, make_config, split_list, with_defaults
 
 
 def compare(
-    output: Annotated[Path, typer.Option(help="Folder for results and report; continued if it has some.")],
+    output: Annotated[
+        Path, typer.Option(parser=folder, help="Folder for results and report; continued if it has some.")
+    ],
     grid: Annotated[
         str,
         typer.Option(

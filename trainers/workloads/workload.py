@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -139,6 +140,11 @@ _METHODS = ("name", "build_model", "build_optimizer", "build_scheduler", "batche
 
 def _import_factory(reference: str) -> Factory:
     module_name, _, attribute = reference.partition(":")
+    if "/" in module_name or module_name.startswith(".") or module_name.endswith(".py"):
+        raise ValueError(
+            f"workload {reference!r}: {module_name!r} is a path; give the name of the module, as "
+            f"'{PurePath(module_name).stem}:{attribute}', in its folder"
+        )
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

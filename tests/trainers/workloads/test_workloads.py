@@ -136,6 +136,10 @@ def test_own_workload_by_reference_and_by_registration(monkeypatch: pytest.Monke
     ("reference", "message"),
     [
         ("no_such_module:f", "no module 'no_such_module'"),
+        ("./faulty:Faulty", r"'./faulty' is a path; give .* 'faulty:Faulty', in its folder"),
+        ("tests/support/faulty:Faulty", "give the name of the module, as 'faulty:Faulty'"),
+        ("faulty.py:Faulty", "give the name of the module, as 'faulty:Faulty'"),
+        (".faulty:Faulty", "'.faulty' is a path"),
         ("faulty:absent", "no callable 'absent'"),
         ("faulty:not_a_workload", "is a object without name, build_model"),
     ],
