@@ -107,10 +107,14 @@ def system_name(kind: str, name: str) -> str:
 def split_list(*texts: str) -> list[str]:
     """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``, of all texts together.
 
-    A part that begins with ``name=`` is a further argument of the system before it.
+    A part that begins with ``name=`` is a further argument of the system before it in the same text.
     """
+    return [item for text in texts for item in _items(text)]
+
+
+def _items(text: str) -> list[str]:
     items: list[str] = []
-    for part in filter(None, (part.strip() for text in texts for part in text.split(","))):
+    for part in filter(None, map(str.strip, text.split(","))):
         if items and re.match(r"\w+=", part):
             items[-1] += f",{part}"
         else:

@@ -168,6 +168,7 @@ def test_the_options_of_the_command_are_read() -> None:
         "linear-ramp:start=2,end=8",
         "a/b=c.mqg",
     ]
+    assert split_list("fixed:1", "lr=0.1/policy.mqg") == ["fixed:1", "lr=0.1/policy.mqg"]
     assert split_list("fixed:2,fixed:4", "goodput") == ["fixed:2", "fixed:4", "goodput"]
     assert parse_budgets("6", ["a", "b"]) == {"a": 6.0, "b": 6.0}
     assert parse_budgets("a=6,b=1.5", ["a", "b"]) == {"a": 6.0, "b": 1.5}
