@@ -7,12 +7,12 @@ itself, to try this script where there is no GPU.
 import argparse
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import cuda_report
 import torch
 from cuda_execution import check_graphs, check_no_waiting
 from cuda_inputs import DTYPES, SIZES, Sizes, gradient, same, shifted, unaligned
+from output_file import output_file
 
 from mqgrad import cuda_ext
 
@@ -201,7 +201,9 @@ def groups(sizes: Sizes, device: str) -> dict[str, Callable[[Sizes, str], None]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, help="of cuda_report.py; printed alone if it is left out")
+    parser.add_argument(
+        "--output", type=output_file, help="of cuda_report.py; printed alone if it is left out"
+    )
     parser.add_argument("--sizes", choices=list(SIZES), default="small")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()

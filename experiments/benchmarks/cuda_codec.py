@@ -29,6 +29,7 @@ from typing import IO
 
 import cuda_report
 import torch
+from output_file import output_file
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -151,7 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path("cuda-codec.json"))
+    parser.add_argument("--output", type=output_file, default="cuda-codec.json")
     parser.add_argument(
         "--time-limit", type=float, default=540, metavar="SECONDS", help="of all stages together"
     )

@@ -10,11 +10,11 @@ import datetime
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import cuda_report
 import torch
+from output_file import output_file
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -182,7 +182,7 @@ def by_width(x: Tensor) -> Iterator[tuple[float, list[Timed]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, required=True, help="of cuda_report.py")
+    parser.add_argument("--output", type=output_file, required=True, help="of cuda_report.py")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
     device = arguments.device

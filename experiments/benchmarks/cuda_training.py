@@ -19,11 +19,11 @@ import json
 import os
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from output_file import output_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -163,7 +163,7 @@ def arguments_of(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=Path("cuda-training.json"))
+    parser.add_argument("--output", type=output_file, default="cuda-training.json")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     parser.add_argument("--batch", type=int, default=16, help="sequences of a rank")
     parser.add_argument("--repetitions", type=int, default=5)

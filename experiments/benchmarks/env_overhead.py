@@ -16,11 +16,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from output_file import output_file
 
 import mqgrad.envs
 from mqgrad.experiments.machine_load import OthersLoad
@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="write the figures and every pair to this file")
+    parser.add_argument("--json", type=output_file, help="write the figures and every pair to this file")
     options = parser.parse_args()
     others = OthersLoad()
     with Distributed(WORKLOAD, num_workers=NUM_WORKERS) as cluster:

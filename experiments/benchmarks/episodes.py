@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from output_file import output_file
 from rich.console import Console
 from rich.progress import track
 
@@ -175,7 +176,7 @@ def main() -> None:
     parser.add_argument(
         "--first-seed", type=int, default=FIRST_SEED, help="of as many (default: %(default)s)"
     )
-    parser.add_argument("--json", type=Path, help="write every episode to this file")
+    parser.add_argument("--json", type=output_file, help="write every episode to this file")
     options = parser.parse_args()
     policies = options.policies.split()
     arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]

@@ -14,11 +14,11 @@ import argparse
 import json
 import random
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from output_file import output_file
 
 from mqgrad.controllers import make_controller
 from mqgrad.experiments.bench.steps import Replica
@@ -52,7 +52,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("json", type=Path, help="file to write")
+    parser.add_argument("json", type=output_file, help="file to write")
     parser.add_argument("--workload", default="digits-cnn")
     parser.add_argument(
         "--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name, perhaps with @MIB"
@@ -62,8 +62,6 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds}: an interval takes two")
-    if not options.json.absolute().parent.is_dir():
-        parser.error(f"there is no folder {options.json.absolute().parent}")
     return options
 
 

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from output_file import output_file
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 import instruction_sets
 
@@ -107,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="write every call's figures to this file")
+    parser.add_argument("--json", type=output_file, help="write every call's figures to this file")
     parser.add_argument("--calls", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()

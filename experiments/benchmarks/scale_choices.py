@@ -12,13 +12,13 @@ timed; it repeats exactly and takes a minute.
   of 100 clips for each bucket, which is what a search could gain at most.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from gradient_sources import Source, recorded, synthetic
+from output_file import output_file
 from rate_distortion import Code, measure, send_coded, sent_as
 
 from mqgrad.codecs.codec import Codec
@@ -130,7 +130,12 @@ def print_places(rows: Sequence[Row]) -> None:
         print(f"| {bits} | {place} | " + " | ".join(cells) + " |")
 
 
-def main(path: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("json", type=output_file, help="file to write")
+    options = parser.parse_args()
     torch.set_num_threads(1)  # the same sums everywhere
     sources = [source for name in WORKLOADS for source in recorded(name)]
     sources += [source for source in synthetic() if source.name == GAUSSIAN]
@@ -141,11 +146,11 @@ def main(path: Path) -> None:
         "sizes": sizes,
         "places": places,
     }
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    options.json.write_text(json.dumps(report, indent=1) + "\n")
     for precision in PRECISIONS:
         print_sizes(sizes, precision)
     print_places(places)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

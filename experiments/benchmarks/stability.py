@@ -17,9 +17,9 @@ import math
 import multiprocessing
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from output_file import output_file
 from rich.console import Console
 from rich.progress import track
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="write every run to this file")
+    parser.add_argument("--json", type=output_file, help="write every run to this file")
     parser.add_argument("--compressors", default=DEFAULT_COMPRESSOR, help="one or more, joined by spaces")
     parser.add_argument("--widths", default=",".join(map(format_width, WIDTHS)))
     parser.add_argument("--iterations", type=int, default=300)

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from output_file import output_file
 from torch.nn.parallel import DistributedDataParallel
 from wire_figures import WireFigures, count_bytes
 
@@ -55,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("json", type=Path, help="file to write")
+    parser.add_argument("json", type=output_file, help="file to write")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument(
         "--topology", default="auto", help="who takes the mean, as quantized has it: %(default)s"
