@@ -26,11 +26,11 @@ def break_even_mbit_per_s(saved_bytes: float, extra_seconds: float) -> float | N
 
     On a link of R bit/s whose time nothing hides, an iteration takes
 
-        plain DDP   S_0(R) = t       + 8·B_0 / R     B_0 = 2·(W−1)/W · 4·d bytes sent by each of W ranks
+        plain DDP   S_0(R) = t       + 8·B_0 / R     B_0 = 2·(W−1)/W · G bytes sent by each of W ranks
         width b     S_b(R) = t + c_b + 8·B_b / R
 
-    with t the seconds of computing. They are equal at R = 8·(B_0 − B_b) / c_b: there, what is saved on the wire pays
-    for c_b, everything else that the width adds.
+    with t the seconds of computing, G the bytes of the gradients. They are equal at R = 8·(B_0 − B_b) / c_b: there,
+    what is saved on the wire pays for c_b, everything else that the width adds.
 
     Returns:
         0 if nothing is saved, None if what is saved costs nothing.
@@ -43,7 +43,7 @@ def break_even_mbit_per_s(saved_bytes: float, extra_seconds: float) -> float | N
 
 
 def break_even_rates(
-    steps: Sequence[StepFigures], *, world_size: int, parameters: int, link_mbit_per_s: float
+    steps: Sequence[StepFigures], *, world_size: int, gradient_bytes: int, link_mbit_per_s: float
 ) -> list[BreakEven]:
     """Break-even rates of the measured coded widths.
 
@@ -60,10 +60,10 @@ def break_even_rates(
     Args:
         steps: of one workload; plain DDP and 32 bits are left out.
         world_size: W of the formula.
-        parameters: d of the formula.
+        gradient_bytes: G of the formula.
         link_mbit_per_s: R', in 10⁶ bit/s.
     """
-    plain_bytes = 2 * (world_size - 1) / world_size * 4 * parameters
+    plain_bytes = 2 * (world_size - 1) / world_size * gradient_bytes
     rates = []
     for step in steps:
         if step.bits is None or step.bits == 32:

@@ -46,6 +46,8 @@ class TransportReport:
     link: str
     workload: str
     parameters: int
+    gradient_bytes: int
+    """Of all of them, in their own types: what plain DDP averages."""
     settings: TransportSettings
     collectives: list[CollectiveFigures]
     steps: list[StepFigures]
@@ -62,7 +64,7 @@ class TransportReport:
         return break_even_rates(
             self.steps,
             world_size=self.world_size,
-            parameters=self.parameters,
+            gradient_bytes=self.gradient_bytes,
             link_mbit_per_s=rates[0],
         )
 
@@ -111,12 +113,13 @@ def measure_under_torchrun(settings: TransportSettings) -> TransportReport:
 def measure_on_rank(settings: TransportSettings, link: str) -> TransportReport:
     """Measure on one rank of the default group; every rank calls it and gets the same report."""
     workload = make_workload(settings.workload, **settings.workload_settings)
-    model = workload.build_model()
+    learned = [each for each in workload.build_model().parameters() if each.requires_grad]
     return TransportReport(
         world_size=dist.get_world_size(),
         link=link,
         workload=settings.workload,
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        parameters=sum(each.numel() for each in learned),
+        gradient_bytes=sum(each.nbytes for each in learned),
         settings=settings,
         collectives=measure_collectives(
             mebibytes=settings.mebibytes, widths=settings.widths, rounds=settings.rounds

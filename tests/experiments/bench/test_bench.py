@@ -66,7 +66,7 @@ def test_break_even_counts_all_that_the_step_takes() -> None:
         step(4, 0.005, codec_seconds=0.001, wire_bytes=0.75e6),
         step(8, -0.010, wire_bytes=1.5e6),
     ]
-    four, eight = break_even_rates(steps, world_size=4, parameters=10**6, link_mbit_per_s=10_000)
+    four, eight = break_even_rates(steps, world_size=4, gradient_bytes=4 * 10**6, link_mbit_per_s=10_000)
     assert (four.bits, four.saved_bytes) == (4, 5.25e6)
     assert four.extra_seconds == pytest.approx(0.005 + 0.0042)
     assert four.mbit_per_s == pytest.approx(8 * 5.25 / 0.0092)
@@ -75,7 +75,7 @@ def test_break_even_counts_all_that_the_step_takes() -> None:
 
 def test_break_even_is_the_link_itself_where_the_step_is_as_long_as_plain_ddps() -> None:
     steps = [step(None, 0.0), step(4, 0.0, wire_bytes=10.0)]
-    (four,) = break_even_rates(steps, world_size=2, parameters=100, link_mbit_per_s=250.0)
+    (four,) = break_even_rates(steps, world_size=2, gradient_bytes=400, link_mbit_per_s=250.0)
     assert four.mbit_per_s == pytest.approx(250.0)
 
 
@@ -198,8 +198,14 @@ def test_transport_and_steps_on_two_ranks() -> None:
     assert four.decode_seconds > 0
     assert [s.bits for s in report.steps] == [None, 4, 32]
     assert (report.steps[0].per_plain, report.steps[0].extra_seconds) == (1.0, 0.0)
-    assert report.steps[2].wire_bytes >= 4 * report.parameters
+    assert report.steps[2].wire_bytes >= report.gradient_bytes == 4 * report.parameters
     assert [rate.bits for rate in report.break_even()] == [4]
+
+
+def test_what_plain_ddp_sends_is_in_the_gradients_own_type() -> None:
+    settings = TransportSettings(workload="doubles:Doubles", mebibytes=SMALL, rounds=1, iterations=1)
+    (report,) = run_ranks(lambda rank: measure_on_rank(settings, "loopback"), world_size=1)
+    assert report.gradient_bytes == 8 * report.parameters
 
 
 @pytest.mark.parametrize(
