@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Literal, NamedTuple
 
 from scipy import stats  # type: ignore[import-untyped]
@@ -34,8 +34,8 @@ class Timing(NamedTuple):
 
     seconds: Mapping[int, float]
     """By seed; of a run that never got there, all the seconds it was given."""
-    reached: bool
-    """Whether all of them got there."""
+    missed: Set[int] = frozenset()
+    """Seeds of those."""
 
     @property
     def mean(self) -> float:
@@ -82,16 +82,20 @@ def paired_ratio(own: Timing | None, reference: Timing | None) -> Ratio | None:
     """Geometric mean of ``own / reference`` over the common seeds.
 
     The same seed has the same initial weights and data order, so pairing takes their influence out. If ``own`` missed
-    the target the ratio is a lower bound, if the reference did, an upper one; None if both did or one is unknown.
+    the target on one of them the ratio is a lower bound, if the reference did, an upper one; None if both did or one
+    is unknown.
     """
-    if own is None or reference is None or not (own.reached or reference.reached):
+    if own is None or reference is None:
         return None
     seeds = [seed for seed in own.seconds if seed in reference.seconds]
+    own_missed, reference_missed = (not each.missed.isdisjoint(seeds) for each in (own, reference))
+    if own_missed and reference_missed:
+        return None
     mean = geometric_mean_with_interval([own.seconds[seed] / reference.seconds[seed] for seed in seeds])
     if mean is None:
         return None
-    if not (own.reached and reference.reached):
-        return Ratio(mean.value, "≥" if reference.reached else "≤")
+    if own_missed or reference_missed:
+        return Ratio(mean.value, "≥" if own_missed else "≤")
     return Ratio(mean.value, "=", mean.low, mean.high)
 
 

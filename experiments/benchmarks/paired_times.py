@@ -48,9 +48,11 @@ def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
 def over_cells(own: Sequence[Timing | None], reference: Sequence[Timing | None]) -> Ratio | None:
     """Time ÷ the reference's over all cells, on the seeds that have both in each; None where a target was missed."""
     pairs = [(one, other) for one, other in zip(own, reference, strict=True) if one and other]
-    if len(pairs) < len(own) or not all(one.reached and other.reached for one, other in pairs):
+    if len(pairs) < len(own):
         return None
     seeds = set.intersection(*({*one.seconds} & {*other.seconds} for one, other in pairs))
+    if any(seeds & (one.missed | other.missed) for one, other in pairs):
+        return None
     ratios = [
         statistics.geometric_mean(one.seconds[seed] / other.seconds[seed] for one, other in pairs)
         for seed in sorted(seeds)

@@ -70,7 +70,7 @@ def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None
     times = {run.seed: run.seconds_to(target) for run in finished}
     spent = {run.seed: run.seconds[-1] for run in finished}
     seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
-    return Timing(seconds, None not in times.values())
+    return Timing(seconds, {seed for seed, time in times.items() if time is None})
 
 
 def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> Reference:
@@ -102,7 +102,7 @@ def _is_on_our_code(name: str, controller: str) -> bool:
 def _badness(reference: Reference) -> tuple[int, bool, float]:
     """The best finished all runs, and reached the target soonest or missed it after the least."""
     timing = reference.timing
-    missed, seconds = (True, 0.0) if timing is None else (not timing.reached, timing.mean)
+    missed, seconds = (True, 0.0) if timing is None else (bool(timing.missed), timing.mean)
     return reference.failed, missed, seconds
 
 
@@ -113,4 +113,4 @@ def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: fl
         return None
     iterations = {run.seed: run.iterations_to(target) for run in finished}
     seconds = {seed: n * statistics.fmean(pace) for seed, n in iterations.items() if n is not None}
-    return Timing(seconds, len(seconds) == len(finished))
+    return Timing(seconds) if seconds else None

@@ -36,10 +36,10 @@ def test_intervals_are_students() -> None:
         1.0,
     )
     assert mean_of_fractions([]) is None
-    ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}, True), Timing({1: 1.0, 2: 1.0}, True))
+    ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}), Timing({1: 1.0, 2: 1.0}))
     assert ratio is not None
     assert ratio.value == pytest.approx(4.0)
-    ratio = paired_ratio(Timing({1: 2.0, 2: 3.0}, True), Timing({1: 4.0, 2: 4.0}, True))
+    ratio = paired_ratio(Timing({1: 2.0, 2: 3.0}), Timing({1: 4.0, 2: 4.0}))
     assert ratio is not None
     half = (
         12.7062 * math.log(1.5) / 2
@@ -47,6 +47,22 @@ def test_intervals_are_students() -> None:
     assert ratio.value == pytest.approx(math.sqrt(0.375))
     assert ratio.low == pytest.approx(math.sqrt(0.375) * math.exp(-half), rel=1e-4)
     assert ratio.high == pytest.approx(math.sqrt(0.375) * math.exp(half), rel=1e-4)
+
+
+def test_a_ratio_is_a_bound_where_a_run_that_counts_missed_the_target() -> None:
+    one, other = {1: 2.0, 2: 2.0, 3: 9.0}, {1: 1.0, 2: 1.0}
+    exact = paired_ratio(Timing(one), Timing(other))
+    assert exact == (pytest.approx(2.0), "=", pytest.approx(2.0), pytest.approx(2.0))
+    assert paired_ratio(Timing(one, {3}), Timing(other)) == exact  # the reference has no such seed
+    assert paired_ratio(Timing(one, {3}), Timing(other, {1})) == Ratio(pytest.approx(2.0), "≤")
+    assert paired_ratio(Timing(other), Timing(one, {3})) == (
+        pytest.approx(0.5),
+        "=",
+        *2 * [pytest.approx(0.5)],
+    )
+    assert paired_ratio(Timing(one, {2, 3}), Timing(other)) == Ratio(pytest.approx(2.0), "≥")
+    assert paired_ratio(Timing(one, {2}), Timing(other, {1})) is None
+    assert paired_ratio(Timing(one), Timing({4: 1.0})) is paired_ratio(Timing(one), None) is None
 
 
 def test_losses_without_a_logarithm_have_an_arithmetic_mean() -> None:
