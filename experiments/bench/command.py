@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ..options import DataRoot, WorkloadName, WorkloadSettings
+
 if TYPE_CHECKING:
     from .codec import CodecReport
     from .ranks import TransportReport
@@ -17,13 +19,9 @@ _BUSY = 0.7  # load average
 
 
 def bench(
-    workload: Annotated[
-        str, typer.Option(help="Model of the step times and the break-even rates, as in `mqgrad run`.")
-    ] = "digits-cnn",
-    settings: Annotated[
-        list[str],
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload; may be repeated."),
-    ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    workload: WorkloadName = "digits-cnn",
+    settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    data_root: DataRoot = None,
     num_workers: Annotated[
         int, typer.Option(help="Ranks on this machine; ignored under torchrun.", min=2)
     ] = 2,
@@ -52,7 +50,7 @@ def bench(
         check_file(json_file if _rank() == 0 else None)  # the others write nothing
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint="--json") from None
-    workload_settings = parse_settings(settings)
+    workload_settings = parse_settings(settings, data_root)
     make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
     console = Console(quiet=_rank() != 0)
     if only != "codec" and under_torchrun() and int(os.environ["WORLD_SIZE"]) < 2:

@@ -1,22 +1,15 @@
 """The command ``mqgrad serve-runs``, which ``mqgrad compare`` starts."""
 
 import sys
-from typing import Annotated
 
-import typer
-
-from ..options import TimeoutSeconds
+from ..options import TimeoutSeconds, Workers, WorkloadName, WorkloadSettings
 from ..signals import end_with_parent
 
 
 def serve_runs(
-    workload: Annotated[str, typer.Option(help="What is trained.")],
-    settings: Annotated[
-        list[str], typer.Option("--set", metavar="NAME=VALUE", help="A setting of the workload.")
-    ] = [],  # noqa: B006 (typer reads the default, nothing changes it)
-    num_workers: Annotated[
-        int, typer.Option(help="Worker processes on this machine; ignored under torchrun.", min=1)
-    ] = 2,
+    workload: WorkloadName,
+    settings: WorkloadSettings = [],  # noqa: B006 (typer reads the default, nothing changes it)
+    num_workers: Workers = 2,
     timeout_seconds: TimeoutSeconds = 60.0,
 ) -> None:
     """Carry out the runs that are asked for on standard input, one JSON object a line, until its end."""

@@ -56,6 +56,7 @@ def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
         (["run", "--workload", "digits-rnn"], "digits-cnn, digits-mlp"),
         (["run", "--workload", "cifar10-cnn"], "data_batch_1.bin"),
         (["run", "--workload", "cifar10-cnn", "--data-root", "/nowhere"], "has no file"),
+        (["bench", "--workload", "cifar10-cnn", "--data-root", "/nowhere"], "has no file"),
         (
             ["run", "--workload", "./mine:Mine"],
             "'./mine' is a path; give the name of the module, as 'mine:Mine'",
