@@ -6,11 +6,20 @@ over the other groups alone would favour whoever misses the hardest targets.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..estimates import Ratio, mean_of_ratios, standing
 from ..sweep.axes import SILENT
 from ..sweep.config import SweepConfig
 from .groups import VERDICTS, GroupSummary, SystemSummary, verdict
+
+
+class WorstCell(NamedTuple):
+    """The group in which a system does worst."""
+
+    group: GroupSummary
+    ratio: Ratio | None
+    """None if one of its runs there did not finish."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,8 +33,9 @@ class OverallSummary:
     """Geometric means over groups: bounds if a target was missed, None if one of its runs did not finish."""
     compared: dict[str, int]
     """Groups in each mean: all but those in which the reference has no time either."""
-    worst: dict[str, str]
-    """By reference: the group with the largest ratio, the missed ones before all others."""
+    worst: dict[str, WorstCell | None]
+    """By reference: where a run did not finish, else the largest ratio, those missed before all others; None where
+    nothing is known."""
     verdicts: dict[str, int]
     """Groups by what :func:`verdict` says of the ratio to fp32."""
     groups: int
@@ -60,12 +70,10 @@ def _overall(system: str, fp32: str, groups: Sequence[GroupSummary]) -> OverallS
     )
 
 
-def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) -> str:
+def _worst(own: Sequence[tuple[GroupSummary, SystemSummary]], reference: str) -> WorstCell | None:
     failed = [group for group, summary in own if summary.failed]
     if failed:
-        return f"did not finish: {failed[0]}"
-    known = [(ratio, group) for group, summary in own if (ratio := summary.ratios.get(reference)) is not None]
-    if not known:
-        return ""
-    ratio, group = max(known, key=lambda pair: (pair[0].sign == "≥", pair[0].value))
-    return f"{'' if ratio.sign == '=' else ratio.sign + ' '}{ratio.value:.2f} {group}"
+        return WorstCell(failed[0], None)
+    known = [(group, ratio) for group, summary in own if (ratio := summary.ratios.get(reference)) is not None]
+    group, ratio = max(known, key=lambda pair: (pair[1].sign == "≥", pair[1].value), default=(None, None))
+    return None if group is None else WorstCell(group, ratio)

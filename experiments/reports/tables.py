@@ -9,7 +9,7 @@ from ..runs import PARTS
 from ..sweep.axes import SILENT, System
 from .groups import VERDICTS, GroupSummary, SystemSummary, verdict
 from .labels import has_policy, is_marked, system_label
-from .overall import OverallSummary
+from .overall import OverallSummary, WorstCell
 
 _NONE = "—"
 _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unknown": None, "failed": 1.0}
@@ -46,7 +46,7 @@ def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary
         row: list[str | Shaded] = [f"**{label}**" if is_marked(each.system) else label]
         row.append(_mean_ratio(each, "fp32"))
         if several:
-            row.append(each.worst.get("fp32", "").replace(common, "") or _NONE)
+            row.append(_worst(each.worst.get("fp32"), common))
         for by_system, winner in zip(cells, best, strict=True):
             summary = by_system.get(each.system)
             row.append(_NONE if summary is None else _shaded(summary, each.system == winner))
@@ -74,7 +74,7 @@ def overall_table(overall: Sequence[OverallSummary]) -> Table:
 def worst_table(overall: Sequence[OverallSummary]) -> Table:
     """The cell in which each system does worst, by reference."""
     names = list(overall[0].worst) if overall else []
-    rows = [[system_label(each.system), *(each.worst[name] or _NONE for name in names)] for each in overall]
+    rows = [[system_label(each.system), *(_worst(each.worst[name]) for name in names)] for each in overall]
     return Table(["system", *(f"worst ÷ {name}" for name in names)], rows)
 
 
@@ -225,6 +225,14 @@ def _mean_ratio(overall: OverallSummary, name: str) -> str:
     ratio, compared = overall.ratios.get(name), overall.compared.get(name, 0)
     of = f" ({compared} of {overall.groups})" if ratio is not None and compared < overall.groups else ""
     return _ratio(ratio) + of
+
+
+def _worst(cell: WorstCell | None, common: str = "") -> str:
+    """Ratio and group, without what all groups have in common."""
+    if cell is None:
+        return _NONE
+    told = "did not finish:" if cell.ratio is None else _ratio(cell.ratio)
+    return f"{told} {str(cell.group).removeprefix(common)}"
 
 
 def _ratio_with_interval(ratio: Ratio | None) -> str:

@@ -10,7 +10,8 @@ from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.experiments.estimates import Ratio
 from mqgrad.experiments.reports.groups import SystemSummary, summarize, target_loss, verdict
 from mqgrad.experiments.reports.labels import kind_of, shown_systems
-from mqgrad.experiments.reports.overall import summarize_overall
+from mqgrad.experiments.reports.overall import WorstCell, summarize_overall
+from mqgrad.experiments.reports.tables import worst_table
 from mqgrad.experiments.sweep.result import CellResult
 
 
@@ -174,15 +175,19 @@ def test_a_missed_target_is_told_and_bounds_the_mean() -> None:
     assert (goodput.reached, goodput.seconds_to_target, goodput.final_loss) == (0, None, None)
     assert goodput.outcomes == {"diverged": 1, "crashed": 1}
     config = small_config(systems=SYSTEMS)
-    overall = {each.system: each for each in summarize_overall(config, summarize(config, ROWS))}
+    (group,) = groups = summarize(config, ROWS)
+    overall = {each.system: each for each in summarize_overall(config, groups)}
     as_if_at_the_end = math.sqrt((0.5 / 3.0) * (0.5 / 2.0))
     assert overall["fixed:2"].ratios["fp32"] == (pytest.approx(as_if_at_the_end), "≥", None, None)
     assert overall["fixed:2"].verdicts == {"missed": 1}
     assert overall["goodput"].verdicts == {"failed": 1}
     assert overall["goodput"].ratios["fp32"] is None
-    assert overall["goodput"].worst["fp32"] == "did not finish: digits-mlp @ emulated:100mbit"
+    assert overall["goodput"].worst["fp32"] == WorstCell(group, None)
     assert overall["fixed:4"].ratios["fp32"] == (pytest.approx(0.5), "=", None, None)
-    assert overall["fixed:4"].worst["fp32"] == "0.50 digits-mlp @ emulated:100mbit"
+    assert overall["fixed:4"].worst["fp32"] == WorstCell(group, summaries()["fixed:4"].ratios["fp32"])
+    told = {row[0]: row[1] for row in worst_table(list(overall.values())).rows}
+    assert told["goodput"] == "did not finish: digits-mlp @ emulated:100mbit"
+    assert told["fixed:4"] == "0.50 digits-mlp @ emulated:100mbit"
     assert "none" not in overall
     assert (overall["fixed:2"].compared["fp16"], overall["fixed:2"].ratios["fp16"]) == (0, None)
 
@@ -196,8 +201,10 @@ def test_the_worst_cell_is_one_that_was_missed() -> None:
     other = {"link": links[1]}
     fast = [result("fixed:32", 1, [1.0], **other), result("fixed:4", 1, [1.0], step=3.0, **other)]
     config = small_config(systems=("fixed:32", "fixed:4"), links=links)
-    _, four = summarize_overall(config, summarize(config, slow + fast))
-    assert four.worst["fp32"] == "≥ 1.00 digits-mlp @ emulated:100mbit"
+    groups = summarize(config, slow + fast)
+    _, four = summarize_overall(config, groups)
+    assert four.worst["fp32"] == WorstCell(groups[0], Ratio(1.0, "≥"))
+    assert [row[1] for row in worst_table([four]).rows] == ["≥ 1.00 digits-mlp @ emulated:100mbit"]
     assert four.ratios["fp32"] == (pytest.approx(math.sqrt(3.0)), "≥", None, None)
     assert four.verdicts == {"missed": 1, "undecided": 1}
 
