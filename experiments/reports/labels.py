@@ -67,11 +67,11 @@ def _without_formulas(label: str) -> str:
 
 
 def _shortened(label: str) -> str:
+    """Without its middle: lists of arguments differ at their end, too, and paths nowhere else."""
     if len(label) <= _LONGEST:
         return label
-    if label.startswith(_POLICY):  # paths differ at their end
-        return f"{_POLICY}…{label[len(_POLICY) + 1 - _LONGEST :]}"
-    return f"{label[: _LONGEST - 1]}…"
+    begin = len(_POLICY) if label.startswith(_POLICY) else _LONGEST // 2
+    return f"{label[:begin]}…{label[begin + 1 - _LONGEST :]}"
 
 
 def is_marked(system: str) -> bool:

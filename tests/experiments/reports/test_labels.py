@@ -23,4 +23,10 @@ def test_policies_of_one_file_name_are_told_apart() -> None:
     short = [short_label(system) for system in systems]
     assert len(set(short)) == 3
     assert max(map(len, short)) == 32
+    rules = [f"goodput:widths=1/4+1/2+1+2+3+4+6+8{end}" for end in ("", "+16+32", "+16+32 every 8")]
+    assert [short_label(rule) for rule in rules] == [
+        "goodput:widths=1…1/2+1+2+3+4+6+8",
+        "goodput:widths=1…2+3+4+6+8+16+32",
+        "goodput:widths=1…8+16+32 every 8",
+    ]
     assert system_label("default") == "policy default" != system_label("default.mqg")
