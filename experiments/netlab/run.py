@@ -9,11 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mqgrad.checks import check_positive
 from mqgrad.files import replace_file
 
 from ..signals import caught_signals
-from .job import HostResult, Job, find_program, log_path
+from .job import HostResult, Job, log_path
 from .lab import NetLab
 from .link import LinkShape, RateChange
 
@@ -48,12 +47,7 @@ def run_on_new_lab(lab: NetLab, command: Sequence[str], logs: Path, **options: A
     """Build a lab, run a command on it, and remove it, whatever happens; as ``run_lab`` otherwise.
 
     SIGINT, SIGTERM and SIGHUP stop the command and are reported in the result.
-
-    Raises:
-        ValueError: a time limit that is not a finite number above 0.
     """
-    if (limit := options.get("timeout_seconds")) is not None:
-        check_positive(timeout_seconds=limit)
     with caught_signals() as caught, lab:
         return run_lab(lab, command, logs, caught_signals=caught, **options)
 
@@ -76,17 +70,15 @@ def run_lab(
 
     Args:
         lab: an open lab.
-        command: program and arguments; no shell is involved.
+        command: program, as :func:`.find_program` finds it, and arguments; no shell is involved.
         logs: folder for logs, made if need be.
         schedule: rates and when they come into force; may have no end.
         timeout_seconds: stop the command after this time; None: never.
         caught_signals: filled by a signal handler with the numbers of signals that ask to stop.
 
     Raises:
-        ValueError: the program does not exist.
         NetLabError: the kernel refused a change of rate.
     """
-    command = [find_program(command[0]), *command[1:]]
     logs.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         before = lab.counters()
@@ -106,7 +98,7 @@ def run_lab(
         after = lab.counters()
     result = LabResult(  # 3
         lab=lab.name,
-        command=command,
+        command=list(command),
         link=lab.link,
         tcp=lab.congestion_control,
         outcome=stop.outcome,

@@ -66,10 +66,26 @@ time.sleep(300)
     assert not running(stubborn)
 
 
-@pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0.0])
-def test_a_time_limit_that_is_none_is_refused(limit: float, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="timeout_seconds must be a finite number above 0"):
-        run_on_new_lab(NetLab(2), ["true"], tmp_path, timeout_seconds=limit)
+@needs_lab
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        *(
+            (["--timeout", limit, "true"], "timeout must be a finite number above 0")
+            for limit in ("nan", "0")
+        ),
+        (["mqgrad-nonsense"], "no program 'mqgrad-nonsense'"),
+    ],
+)
+def test_a_mistake_is_told_before_there_is_a_lab_or_a_folder(
+    arguments: list[str], told: str, tmp_path: Path
+) -> None:
+    name, logs = f"mistaken-{os.getpid()}", tmp_path / "logs"
+    command = ["netlab", "--name", name, "--logs", str(logs), *arguments]
+    with pytest.raises(ValueError, match=told):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert name not in list_labs()
+    assert not logs.exists()
 
 
 @needs_lab
@@ -148,11 +164,3 @@ dist.destroy_process_group()
         assert (tmp_path / f"rank{rank}.stdout.log").read_text() == "[3.0] 1\n"
         assert result.hosts[rank].tx_bytes > 400_000
     assert (tmp_path / "netlab.json").exists()
-
-
-@needs_lab
-def test_an_unknown_program_is_named(tmp_path: Path) -> None:
-    lab = NetLab(1)
-    with pytest.raises(ValueError, match="no program 'mqgrad-nonsense'"):
-        run_on_new_lab(lab, ["mqgrad-nonsense"], tmp_path)
-    assert lab.name not in list_labs()
