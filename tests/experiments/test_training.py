@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,12 @@ def test_tensorboard_shows_what_an_iteration_takes_under_the_tags_of_training(tm
         assert found[f"mqgrad/{part}_seconds"] == [(5, 0.5), (15, 0.5)]
 
 
-def test_a_second_run_in_a_folder_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_a_second_run_in_a_folder_takes_the_place_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for first in (5, 7):
+        # Logs are read in the order of their names: the second, then a number, of which 10 would come before 9.
+        monkeypatch.setattr(time, "time", lambda second=first: 1e9 + second)
         log = TensorBoardLog(tmp_path)
         log.write(point(first, 10.0, 10.0))
         log.close()
