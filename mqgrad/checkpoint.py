@@ -86,6 +86,7 @@ class Checkpoint:
         self.parts.position.load_state_dict(state)
         self.parts.measured.load_state_dict(state)
         self.rounds.load_state_dict(state["rounds"])
+        self.parts.layouts.parted = self.rounds.iterations > 0
         self.iteration.load_state_dict(state)
         self.parts.compressor.load_state_dict(state["compressor"])
         self.parts.decisions.load_state_dict(state)

@@ -62,8 +62,8 @@ class Iteration:
         self.closed_period = parts.decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
         self._first_values = 0
-        """Of parameters that had come when the last iteration was complete: alike on all ranks, as DDP has made them.
-        0 in rounds, in which a checkpoint may be taken where they differ."""
+        """Of parameters that had come when the last iteration, or round, was complete: alike on all ranks, as DDP has
+        made them."""
         self._is_open = False  # from what precedes its first bucket to its last one
         self.is_direct = False
         """Whether :meth:`open_direct` has opened it."""
@@ -214,8 +214,7 @@ class Iteration:
         self.closed_period = period
         self._measured.close_iteration(self.closed_bits, period)
         self._position.close()
-        if not self._of_moves:
-            self._first_values = self._layouts.first_values
+        self._first_values = self._layouts.first_values
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""

@@ -124,10 +124,13 @@ class LayoutTable:
         self._order: Order = []
         self._saved_order: Order = []
         self._values = hashlib.sha256()
+        self.parted = False
+        """Whether parameters that come now may differ between ranks: a state from within a round has been loaded."""
 
     @property
     def first_values(self) -> int:
-        """48 bits that depend on the first elements of each parameter when it first came; 0 before any has."""
+        """48 bits that depend on the first elements of each parameter when it first came, if ranks then had to have
+        the same; 0 before any has come."""
         return int.from_bytes(self._values.digest()[:6], "little") if self.parameters else 0
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
@@ -186,7 +189,8 @@ class LayoutTable:
         for parameter in parameters:
             self._keys[id(parameter)] = len(self._keys)
             self.parameters.append(parameter)
-            self._values.update(_first_bytes(parameter))
+            if not self.parted:
+                self._values.update(_first_bytes(parameter))
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
 

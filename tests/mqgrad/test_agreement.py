@@ -249,9 +249,11 @@ def test_a_decision_does_not_print_the_controller() -> None:
     assert min(run_ranks(rank_main)) > 0
 
 
+@pytest.mark.parametrize("period", [1, 2])
 @pytest.mark.parametrize("bits", [1, 32])
-def test_ranks_of_another_model_each_are_detected(bits: float) -> None:
-    """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged."""
+def test_ranks_of_another_model_each_are_detected(bits: float, period: int) -> None:
+    """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged, or in rounds
+    their moves, from where each rank was."""
 
     def rank_main(rank: int) -> str:
         alone = [dist.new_group([0]), dist.new_group([1])][rank]
@@ -259,7 +261,7 @@ def test_ranks_of_another_model_each_are_detected(bits: float) -> None:
         with torch.no_grad():
             next(model.parameters()).add_(rank)
         ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
-        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period)
         ddp.register_comm_hook(state, mqgrad.compression_hook)
         with pytest.raises(RuntimeError) as raised:
             models.train(ddp, torch.optim.SGD(model.parameters(), lr=0.1), state, rank, range(4))
