@@ -115,7 +115,7 @@ class LayoutTable:
     def __init__(self, *, bucket_size: int, world_size: int, rank: int = 0) -> None:
         self._bucket_size = bucket_size
         self._world_size = world_size
-        self._rank = rank
+        self.rank = rank
         self.parameters: list[torch.Tensor] = []  # by key; kept alive, so that an id is never reused
         self._keys: dict[int, int] = {}  # by id: tensors compare element by element
         self._first_ids: list[int] = []
@@ -150,7 +150,7 @@ class LayoutTable:
         parameters = bucket.parameters()
         if bucket.buffer().is_sparse:
             raise TypeError(
-                f"rank {self._rank}: parameters of shapes {_shapes(parameters)} have sparse gradients, which are not "
+                f"rank {self.rank}: parameters of shapes {_shapes(parameters)} have sparse gradients, which are not "
                 "averaged here: construct their nn.Embedding with sparse=False"
             )
         ids = list(map(id, parameters))
@@ -163,7 +163,7 @@ class LayoutTable:
     def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
         if any(map(torch.is_complex, parameters)):  # torch hands their gradients over in part
             raise TypeError(
-                f"rank {self._rank}: some of the parameters of shapes {_shapes(parameters)} are complex, which are "
+                f"rank {self.rank}: some of the parameters of shapes {_shapes(parameters)} are complex, which are "
                 "not averaged here: keep them as real ones, and take torch.view_as_complex of them in forward"
             )
         self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
@@ -201,7 +201,7 @@ class LayoutTable:
             return
         number, (now, then) = differing
         raise ValueError(
-            f"rank {self._rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
+            f"rank {self.rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
             f"residuals, anchors and velocities are kept: its bucket {number} had {_told(then)}, and here has "
             f"{_told(now)}. Construct DistributedDataParallel with the find_unused_parameters and bucket_cap_mb (and "
             "static_graph) that it had, for the same model; where parameters were frozen, unfrozen or added in "

@@ -1,6 +1,7 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -26,6 +27,11 @@ _FROZEN = (
     "what is not averaged was frozen in each backward through the hook and whenever step() was called, or DDP was "
     "wrapped anew without it. Let what is frozen for a part of each iteration have its backward through the hook, "
     "not under no_sync(); wrap the model again after unfreezing; change parameters by hand on no rank"
+)
+
+_CHANGED = (
+    "changed between the end of a round and the next backward: call state.step() after optimizer.step(), or replicas "
+    "differ where replicas_are_equal says that they do not; and change parameters by hand on no rank"
 )
 
 
@@ -65,6 +71,11 @@ class LocalRounds:
         """Parameters that were not frozen in a backward or at an end of an iteration of the round under way."""
         self._is_averaging = False
         """Whether a mean is under way, or parameters are being moved to it: an interruption leaves some undone."""
+        self._is_at_rest = False
+        """Whether nothing is to have moved parameters since a round has ended; until a backward after that has ended,
+        as it may be the first of several in its iteration, with a step each."""
+        self._has_told = False
+        """Whether it has warned of parameters that moved though."""
 
     def pass_on(self, bucket: dist.GradBucket, layout: Layout) -> torch.futures.Future[torch.Tensor]:
         """The comm hook of a local iteration: the gradients as they are.
@@ -76,6 +87,7 @@ class LocalRounds:
             others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
             self._buckets = [*others, layout]
         self._know(layout)
+        self._is_at_rest = self._is_at_rest and not bucket.is_last()
         self._note_trained(layout.keys)
         buffer = bucket.buffer()
         devices: list[int | str | torch.device] | None = [buffer.device] if buffer.is_cuda else None
@@ -87,11 +99,16 @@ class LocalRounds:
         self._trained.update(key for key in keys if self._layouts.parameters[key].requires_grad)
 
     def _know(self, layout: Layout) -> None:
-        """Take the anchors where the run begins; those that were loaded go to where the parameters are."""
+        """Take the anchors where the run begins; those that were loaded go to where the parameters are.
+
+        Warns:
+            RuntimeWarning: once, if a round begins where parameters are not where the one before has left them.
+        """
         for key in layout.keys:
             self._check_loaded(key)
             if self._memory.knows(key):
                 self._memory.follow_to_device(key)
+                self._check_unmoved(key)
                 continue
             if self.iterations > 0:
                 raise RuntimeError(
@@ -99,6 +116,17 @@ class LocalRounds:
                     "parameters (leave skip_all_reduce_unused_params out)"
                 )
             self._memory.begin(key)
+
+    def _check_unmoved(self, key: int) -> None:
+        if self._has_told or not self._is_at_rest or not self._memory.seems_moved(key):
+            return
+        self._has_told = True
+        shape = tuple(self._layouts.parameters[key].shape)
+        warnings.warn(
+            f"rank {self._layouts.rank}: a parameter of shape {shape} {_CHANGED}",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
     def _check_loaded(self, key: int) -> None:
         expected = self._expected.pop(key, None)
@@ -120,6 +148,7 @@ class LocalRounds:
         if self.iterations == 0:
             self._memory.correct_only(self._brought & self._trained)
         self.iterations += 1
+        self._is_at_rest = False
         self._memory.correct_step()
 
     def _check_backward(self) -> None:
@@ -196,7 +225,7 @@ class LocalRounds:
         }
         means = {key: mean for key, mean in means.items() if key in averaged}
         self._memory.go_on(means, iterations=self.iterations, period=period)
-        self.iterations, self._is_averaging = 0, False
+        self.iterations, self._is_averaging, self._is_at_rest = 0, False, True
         self._trained.clear()
 
     @property
@@ -234,7 +263,7 @@ class LocalRounds:
         """Restore what ``state_dict`` returned on this rank."""
         check_keys(state, _SAVED, "rounds of local iterations")
         self.iterations, self._trained = state["iterations"], set(state["trained"])
-        self._buckets, self._expected = [], dict(state["digests"])
+        self._buckets, self._expected, self._is_at_rest = [], dict(state["digests"]), False
         self._memory.load_state_dict(state)
 
 

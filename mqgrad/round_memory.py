@@ -7,6 +7,9 @@ import torch
 
 from .layout import LayoutTable
 
+_SAMPLE = 256
+"""Elements of each parameter that are looked at to find whether it has moved."""
+
 
 class RoundMemory:
     """z, u and m of one rank, by parameter. With z the parameters that all ranks have when a round begins:
@@ -85,6 +88,12 @@ class RoundMemory:
         """Whether a parameter is not where its anchor is."""
         return not torch.equal(self._stored(key).nan_to_num(), self._value(key).nan_to_num())
 
+    def seems_moved(self, key: int) -> bool:
+        """:meth:`has_moved`, by a sample of the elements: to compare all takes up to 3 % of a round of eight."""
+        parameter = self._layouts.parameters[key].detach()
+        anchor, value = (_sample(tensor) for tensor in (self._anchors[key], parameter))
+        return not torch.equal(anchor.to(value.dtype).nan_to_num(), value.nan_to_num())
+
     def move(self, key: int, iterations: int) -> torch.Tensor:
         """d, by this rank's own steps in so many iterations."""
         moved = self._stored(key) - self._value(key)
@@ -139,6 +148,11 @@ class RoundMemory:
         self._last_period = state["last_period"]
         self._anchors, self._velocities = _copies(state["anchors"]), _copies(state["velocities"])
         self._corrections = _copies(state["corrections"])
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    flat = x.reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLE)]
 
 
 def _copies(tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -252,7 +252,7 @@ def test_a_decision_does_not_print_the_controller() -> None:
 @pytest.mark.parametrize("period", [1, 2])
 @pytest.mark.parametrize("bits", [1, 32])
 def test_ranks_of_another_model_each_are_detected(bits: float, period: int) -> None:
-    """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged, or in rounds
+    """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged, in rounds
     their moves, from where each rank was."""
 
     def rank_main(rank: int) -> str:
