@@ -12,6 +12,7 @@ from .controllers.base import trial_widths, wants_parameters
 from .costs import Costs
 from .gradient_figures import GradientFigures
 from .layout import Layout
+from .param_groups import HasParamGroups
 from .run_parts import RunParts
 from .statistics.interval import IntervalStatistics
 from .statistics.rank import RankStatistics
@@ -41,9 +42,12 @@ class Iteration:
         parts: of the run.
         seed: of the run, equal on all ranks.
         of_moves: whether what parameters have moved in a round is averaged, and not gradients.
+        optimizer: of the script, if it is known.
     """
 
-    def __init__(self, parts: RunParts, *, seed: int, of_moves: bool) -> None:
+    def __init__(
+        self, parts: RunParts, *, seed: int, of_moves: bool, optimizer: HasParamGroups | None = None
+    ) -> None:
         self._transport, self._compressor = parts.transport, parts.compressor
         self._decisions, self._layouts, self._position = parts.decisions, parts.layouts, parts.position
         self._measured, self._clock = parts.measured, parts.clock
@@ -54,7 +58,7 @@ class Iteration:
         self._agreement = Agreement(parts.transport, f"{parts.configuration}, {parts.decisions.terms}")
         by_parameter, tried = wants_parameters(controller), trial_widths(controller)
         self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
-        self._probe = UpdateProbe()
+        self._probe = UpdateProbe(optimizer)
         self.closed_bits = parts.decisions.first_bits
         """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
         self.bits: Widths = self.closed_bits

@@ -26,6 +26,7 @@ from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
 from .ownership import check_free, claim
+from .param_groups import HasParamGroups, check_optimizer
 from .run_parts import RunParts
 from .seeding import check_seed
 from .statistics.interval import IntervalStatistics
@@ -74,6 +75,10 @@ class CompressionState:
         period_rule: decides the period from then on, wherever the controller decides a width, and at least every ten
             rounds; ``period`` is that of the first ones. A period of 1 then is a round of one iteration. Learned
             policies know one period only.
+        optimizer: the script's, or an object with the ``param_groups`` of several. Whether its steps grow with the
+            gradient (:mod:`mqgrad.update_probe`), by which policies and the goodput rule expect what a width costs,
+            is found from outside, and found wrong where parameters have learning rates of their own, unless these
+            are read here. Nothing else is read, changed or saved.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -83,7 +88,7 @@ class CompressionState:
             the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
             controller; a compressor, controller or rule that remembers the run of another state, open or closed.
         TypeError: a name in the place of a controller or period rule, a class in that of an object; what is no
-            compressor.
+            compressor, or no optimizer.
         RuntimeError: torch.distributed has not been initialised.
     """
 
@@ -100,6 +105,7 @@ class CompressionState:
         slow_momentum: float = 0.0,
         variance_reduced: bool = False,
         period_rule: PeriodRule | None = None,
+        optimizer: HasParamGroups | None = None,
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
@@ -108,6 +114,7 @@ class CompressionState:
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         if not hasattr(self.compressor, "start_average_"):
             raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
+        check_optimizer(optimizer)
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
@@ -129,7 +136,7 @@ class CompressionState:
         )
         in_rounds = period > 1 or period_rule is not None
         rounds = LocalRounds(slow_momentum, self._parts.layouts, variance_reduced=variance_reduced)
-        self._iteration = Iteration(self._parts, seed=seed, of_moves=in_rounds)
+        self._iteration = Iteration(self._parts, seed=seed, of_moves=in_rounds, optimizer=optimizer)
         self._thread = CommThread(self._transport.device)
         self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._parts.clock)
         self._loop = TrainingLoop(

@@ -8,6 +8,9 @@ that direction is left out.) So the slope of ln u_p over ln r_p, over the parame
 Adam (0). Momentum holds gradients of other iterations, too, which leaves 0.6-1.0 of the one and 0.0-0.15 of the other
 (`digits-cnn`, `digits-mlp`, `bytes-gpt`, `bytes-lstm`; at 1 bit and in fp32, means over a run): what is beyond
 counts as 0 or 1. Derived for this project.
+
+That is so for one learning rate. Where parameters have their own, u_p is divided by it first, if the optimizer is
+known (:mod:`mqgrad.param_groups`): without that, smaller ones where gradients are smaller look like SGD.
 """
 
 import math
@@ -17,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from .compressors.base import BucketWork
+from .param_groups import HasParamGroups, learning_rates
 
 _SAMPLE = 256  # elements of each parameter that are watched, at least, if it has as many
 _UNKNOWN = 0.5
@@ -34,12 +38,20 @@ class _Watched(NamedTuple):
     """float32 [P]: before the step."""
     gradient_sq: torch.Tensor
     """float32 [K]: mean square of the gradient."""
+    rates: torch.Tensor
+    """float32 [K]: learning rates of the step; NaN where that is not known."""
 
 
 class UpdateProbe:
-    """Watches a sample of every parameter from its gradient to the end of the step that follows from it."""
+    """Watches a sample of every parameter from its gradient to the end of the step that follows from it.
 
-    def __init__(self) -> None:
+    Args:
+        optimizer: tells learning rates; None takes all as equal. What it does not step, or not at all for the moment
+            (0), is left out.
+    """
+
+    def __init__(self, optimizer: HasParamGroups | None = None) -> None:
+        self._optimizer = optimizer
         self._watched: list[_Watched] = []
 
     def begin(self, work: BucketWork, parameters: Sequence[torch.Tensor]) -> None:
@@ -50,11 +62,14 @@ class UpdateProbe:
             parameters: of the model, by key.
         """
         keys = work.layout.keys
-        before, lengths = _samples([parameters[key] for key in keys])
+        own = [parameters[key] for key in keys]
+        before, lengths = _samples(own)
+        # Now: a scheduler may change them as soon as the step is done.
+        rates = torch.tensor(learning_rates(self._optimizer, own), device=before.device, dtype=torch.float32)
         gradients, _ = _samples(work.gradients)
         # One that no step has followed is of the past.
         self._watched = [watched for watched in self._watched if not set(keys) & set(watched.keys)]
-        self._watched.append(_Watched(keys, lengths, before, _mean_squares(gradients, lengths)))
+        self._watched.append(_Watched(keys, lengths, before, _mean_squares(gradients, lengths), rates))
 
     def end(self, parameters: Sequence[torch.Tensor]) -> float:
         """After the step: the update exponent, from 0 to 1, and forget.
@@ -87,11 +102,12 @@ def _mean_squares(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _steps_sq(watched: _Watched, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Mean squares [K] of steps but for what is along the parameters themselves, where weight decay is."""
+    """Mean squares [K] of steps by learning rate, but for what is along the parameters themselves, where weight decay
+    is."""
     before, lengths = watched.before, watched.lengths
     step = _samples([parameters[key] for key in watched.keys])[0] - before
     along = _sums(step * before, lengths) / _sums(before.square(), lengths).clamp(min=1e-30)
-    return _mean_squares(step - along.repeat_interleave(lengths) * before, lengths)
+    return _mean_squares(step - along.repeat_interleave(lengths) * before, lengths) / watched.rates.square()
 
 
 def _exponent(slope: float) -> float:
