@@ -65,7 +65,7 @@ class Iteration:
         """Of the last iteration, or of the one that is open."""
         self.closed_period = parts.decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
-        self._first_values = 0
+        self._first_parameters = 0
         """Of parameters that had come when the last iteration, or round, was complete: alike on all ranks, as DDP has
         made them."""
         self._is_open = False  # from what precedes its first bucket to its last one
@@ -74,7 +74,7 @@ class Iteration:
 
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
         """Begin to average a bucket of an iteration, or a round of ``period``; the end of the last one closes it."""
-        self.open()
+        self.open(first_parameters=work.layout.first_parameters)
         measure = self._position.is_last
         if measure:
             self._measure(work, is_last)
@@ -121,21 +121,29 @@ class Iteration:
             of_moves=self._of_moves,
         )
 
-    def open(self, reported: int | None = None) -> None:
+    def open(self, reported: int | None = None, first_parameters: int = 0) -> None:
         """Check agreement if that is due and, where an interval has ended, decide; unless that has been done.
 
         Args:
             reported: losses when this was asked for, if it is not now: the training thread goes on.
+            first_parameters: those that have come, as of a layout, where no iteration is complete yet.
         """
         if self._is_open:
             return
         self._is_open = True
         stopwatch.settle()
         if self._position.is_check_due:
-            self._check_agreement(self._position.reported if reported is None else reported)
+            self._check_agreement(
+                self._position.reported if reported is None else reported,
+                self._first_parameters or first_parameters,
+            )
             if self._position.is_decision_due:
                 self._decide()
         self.bits = self._decisions.bits
+
+    def open_round(self) -> None:
+        """:meth:`open`, before ranks tell one another anything by parameter: all that the round has have come."""
+        self.open(first_parameters=self._layouts.first_parameters)
 
     def reopen(self, reported: int) -> None:
         """:meth:`open`, though that may have been done: another width has been asked for, and no bucket has come."""
@@ -156,14 +164,14 @@ class Iteration:
         self.bits = self._decisions.bits
         return True
 
-    def _check_agreement(self, reported: int) -> None:
+    def _check_agreement(self, reported: int, first_parameters: int) -> None:
         agreed = self._agreement.start_check(
             iteration=self._measured.totals.iterations,
             bits=self._decisions.bits,
             announced=self._position.announced,
             losses=reported,
             residuals=self._compressor.num_residuals,
-            parameters=self._first_values,
+            parameters=first_parameters,
         )
         if self._may_overlap_check():
             self._transport.await_first(agreed)
@@ -171,8 +179,9 @@ class Iteration:
             agreed.wait()
 
     def _may_overlap_check(self) -> bool:
-        """Whether a plain bucket follows at once; where the width is settled, the check overlaps forward instead."""
-        is_plain = self._compressor.is_plain(self._decisions.bits)
+        """Whether a plain bucket follows at once, of a length that ranks have agreed on; where the width is settled,
+        the check overlaps forward instead."""
+        is_plain = self._first_parameters != 0 and self._compressor.is_plain(self._decisions.bits)
         return is_plain and not self._position.is_settled and self._transport.world_size > 1
 
     def _decide(self) -> None:
@@ -218,7 +227,7 @@ class Iteration:
         self.closed_period = period
         self._measured.close_iteration(self.closed_bits, period)
         self._position.close()
-        self._first_values = self._layouts.first_values
+        self._first_parameters = self._layouts.first_parameters
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""

@@ -40,6 +40,8 @@ class Layout:
     """int64 [numel / bucket_size]: identity of each scale bucket, for the random numbers."""
     padding: torch.Tensor
     """int64 [K]: elements of no parameter in scale buckets of one."""
+    first_parameters: int = 0
+    """:attr:`LayoutTable.first_parameters` when it was built, its own among them."""
     plans: dict[Any, Any] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """What coders work out for it once, by what that depends on."""
 
@@ -123,15 +125,15 @@ class LayoutTable:
         self._buckets: dict[int, _Bucket] = {}  # by index
         self._order: Order = []
         self._saved_order: Order = []
-        self._values = hashlib.sha256()
+        self._first = hashlib.sha256()
         self.parted = False
         """Whether parameters that come now may differ between ranks: a state from within a round has been loaded."""
 
     @property
-    def first_values(self) -> int:
-        """48 bits that depend on the first elements of each parameter when it first came, if ranks then had to have
-        the same; 0 before any has come."""
-        return int.from_bytes(self._values.digest()[:6], "little") if self.parameters else 0
+    def first_parameters(self) -> int:
+        """48 bits that depend on shape and type of each parameter, and on its first elements when it first came, if
+        ranks then had to have the same; 0 before any has come."""
+        return int.from_bytes(self._first.digest()[:6], "little") if self.parameters else 0
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
         """Mean of one value per parameter, in the order of the keys, weighted by their elements."""
@@ -189,8 +191,9 @@ class LayoutTable:
         for parameter in parameters:
             self._keys[id(parameter)] = len(self._keys)
             self.parameters.append(parameter)
+            self._first.update(f"{tuple(parameter.shape)} {parameter.dtype}".encode())
             if not self.parted:
-                self._values.update(_first_bytes(parameter))
+                self._first.update(_first_bytes(parameter))
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
 
@@ -239,6 +242,7 @@ class LayoutTable:
             shard_numel=shard * self._bucket_size,
             bucket_ids=ids.to(device),
             padding=self._padding(starts, numels).to(device),
+            first_parameters=self.first_parameters,
         )
 
     def _padding(self, starts: list[int], numels: tuple[int, ...]) -> torch.Tensor:

@@ -160,7 +160,7 @@ class LocalRounds:
         """Parameters of the buckets."""
         return {key for layout in self._buckets for key in layout.keys}
 
-    def finish(self, period: int, average: Average, any_rank: AnyRank) -> None:
+    def finish(self, period: int, begin: Callable[[], None], average: Average, any_rank: AnyRank) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
 
         Averaged is what any rank has trained. The others stay as they are, as error feedback would move them by what
@@ -170,6 +170,7 @@ class LocalRounds:
         receives corrupt is applied by the others, who are then told by what they wait for next.)
 
         Args:
+            begin: called before ranks tell one another anything: has them agree on what they have.
             average: starts to average a bucket, told whether it is the last one, how many iterations it is of, and
                 perhaps a vector that other ranks wait for in ``any_rank``, and this one need not.
             any_rank: starts to find the largest of each element of a vector over ranks.
@@ -179,6 +180,7 @@ class LocalRounds:
                 all the time, or is not DDP's any more; the average failed.
         """
         self._check_backward()
+        begin()
         averaged, mask = self._brought, self._trained_mask()
         untold: torch.Tensor | None = mask
         if not averaged <= self._trained:

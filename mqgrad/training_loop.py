@@ -120,7 +120,12 @@ class TrainingLoop:
     def _average_round(self) -> None:
         # Scripts that evaluate may finish a round there; what is remembered of it must not be inference tensors.
         with self._clock.blocked(), torch.inference_mode(False):
-            self._rounds.finish(self._decisions.period, self._average, self._of_any_rank)
+            self._rounds.finish(
+                self._decisions.period,
+                lambda: self._thread.post(self._iteration.open_round),
+                self._average,
+                self._of_any_rank,
+            )
 
     def _of_any_rank(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         return self._thread.submit(lambda: self._start_telling(own), own)

@@ -250,6 +250,40 @@ def test_a_decision_does_not_print_the_controller() -> None:
 
 
 @pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("size", [{"width": 32}, {"layers": 1}])
+def test_ranks_with_models_of_other_sizes_are_told_and_nobody_aborts(
+    size: dict[str, int], decides: bool, bits: float, period: int
+) -> None:
+    """A bucket of another length than a rank waits for would make Gloo end its process."""
+
+    def train(ddp: torch.nn.Module, state: mqgrad.CompressionState, rank: int, width: int) -> None:
+        for iteration in range(period):
+            x, y = models.batch(rank, iteration, width)
+            loss = torch.nn.functional.cross_entropy(ddp(x), y)
+            loss.backward()
+            state.step(loss)
+
+    def rank_main(rank: int) -> str:
+        alone = [dist.new_group([0]), dist.new_group([1])][rank]
+        model = models.small_model(**size) if rank else models.small_model()
+        ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
+        controller = mqgrad.FixedBits(bits) if decides else None
+        state = mqgrad.CompressionState(controller, period=period, timeout_seconds=10)
+        if not decides:
+            state.set_width(bits)
+        ddp.register_comm_hook(state, mqgrad.compression_hook)
+        with pytest.raises(RuntimeError) as raised:
+            train(ddp, state, rank, model[0][0].in_features)
+        state.close()
+        return str(raised.value)
+
+    for told in run_ranks(rank_main):
+        assert "ranks disagree about the first parameters (rank 0: digest" in told
+
+
+@pytest.mark.parametrize("period", [1, 2])
 @pytest.mark.parametrize("bits", [1, 32])
 def test_ranks_of_another_model_each_are_detected(bits: float, period: int) -> None:
     """As where DDP has a group of some ranks, and the state was given none: their gradients were averaged, in rounds
