@@ -2,8 +2,8 @@
 
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from .agreement import Decision
 from .compatibility import check_compatible
@@ -11,8 +11,11 @@ from .compressors.base import Compressor
 from .controllers.base import Controller, least_seconds, opening_of, trial_widths, wants_parameters
 from .controllers.fixed import FixedBits
 from .controllers.period_rules import PeriodRule
+from .failures import described
 from .statistics.interval import IntervalStatistics
 from .widths import Width, Widths, check_parameter_widths, check_width
+
+_T = TypeVar("_T")
 
 _TOO_LONG = 2**31
 _MOST_STRETCHED = 10
@@ -38,6 +41,14 @@ def whole_iterations(what: str, number: Any) -> int:
 def _named(decider: object) -> str:
     """By its class: a policy's own ``repr`` shows all its weights, and takes longer than to decide."""
     return type(decider).__name__
+
+
+def _made(decider: object, decide: Callable[[], _T], rank: int) -> _T:
+    """The training thread sees no more of what is raised here than its text."""
+    try:
+        return decide()
+    except Exception as error:
+        raise RuntimeError(f"rank {rank}: {_named(decider)} could not decide: {described(error)}") from error
 
 
 class Decisions:
@@ -113,12 +124,21 @@ class Decisions:
         compressor = self._compressor
         return check_parameter_widths(bits, compressor.widths, compressor.parameter_widths, num_parameters)
 
-    def make(self, statistics: IntervalStatistics, num_parameters: int) -> Decision:
-        """What this rank decides at the end of an interval. There is a controller."""
-        assert self.controller is not None
-        bits = self._checked(self.controller.decide(statistics), num_parameters)
-        period = self.period if self.period_rule is None else self.period_rule.decide(statistics)
-        return Decision(bits, self._next_interval(self.controller, statistics), period)
+    def make(self, statistics: IntervalStatistics, num_parameters: int, rank: int) -> Decision:
+        """What this rank decides at the end of an interval. There is a controller.
+
+        Raises:
+            RuntimeError: whatever the controller or the rule raises, or that it chose no width there is; naming it.
+        """
+        controller, rule = self.controller, self.period_rule
+        assert controller is not None
+
+        def decide() -> Widths:
+            return self._checked(controller.decide(statistics), num_parameters)
+
+        bits = _made(controller, decide, rank)
+        period = self.period if rule is None else _made(rule, lambda: rule.decide(statistics), rank)
+        return Decision(bits, self._next_interval(controller, statistics), period)
 
     def _next_interval(self, controller: Controller, statistics: IntervalStatistics) -> int:
         """As long as the controller says, or longer where iterations are short: to measure and decide takes some

@@ -19,6 +19,7 @@ from .controllers.period_rules import PeriodRule
 from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
+from .failures import told
 from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .iteration_clock import IterationClock
@@ -354,7 +355,7 @@ class CompressionState:
     def _warn_of_loose_ends(self) -> None:
         rank = self._transport.rank
         if self._thread.failure is not None:
-            text = f"rank {rank}: communication had failed before close(): {self._thread.failure}"
+            text = f"rank {rank}: communication had failed before close(): {told(self._thread.failure)}"
         elif not self.replicas_are_equal:
             text = (
                 f"rank {rank}: closed within a round, after {self._loop.iterations_alone} iterations of its own: the "

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import stopwatch
+from ..failures import told
 from ..trace import trace_range
 from .wire_meter import DONE, Pending
 
@@ -190,7 +191,7 @@ class CommThread:
         """Do a part of a job. It leaves something pending, which is returned, or else the future is resolved."""
         try:
             if self.failure is not None:
-                raise RuntimeError(_stopped_by(self.failure))
+                raise RuntimeError(_stopped_by(self.failure)) from self.failure
             pending = part()
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
             traceback.clear_frames(error.__traceback__)  # they hold what is under way, and with it the group
@@ -213,7 +214,7 @@ class CommThread:
 
 
 def _stopped_by(failure: BaseException) -> str:
-    return f"communication stopped after an earlier failure: {failure}"
+    return f"communication stopped after an earlier failure: {told(failure)}"
 
 
 def value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import models
 import pytest
@@ -61,6 +62,41 @@ def test_a_failure_after_the_last_step_is_told() -> None:
     run_ranks(rank_main)
 
 
+class Wrong(Scripted):
+    def decide(self, statistics: object) -> Any:
+        answer = super().decide(statistics)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (AssertionError(), "AssertionError (in decide, "),
+        (KeyError(3), "KeyError: 3 (in decide, "),
+        (StopIteration(), "StopIteration (in decide, "),
+        (RuntimeError("late"), "RuntimeError: late (in decide, "),
+        (5.5, "ValueError: bit width 5.5 is not supported"),
+    ],
+)
+def test_what_a_controller_raises_is_told_with_its_type_and_place(answer: object, told: str) -> None:
+    def rank_main(rank: int) -> tuple[str, str, object]:
+        model, optimizer, state = models.new_run(Wrong([4, answer], interval=2))
+        with pytest.raises(RuntimeError) as raised:
+            models.train(model, optimizer, state, rank, range(4))
+        with pytest.warns(RuntimeWarning) as warned:
+            state.close()
+        with pytest.raises(RuntimeError) as chained:
+            state._thread.check()
+        return str(raised.value), str(warned[0].message), type(chained.value.__cause__.__cause__)
+
+    for rank, (text, warning, cause) in enumerate(run_ranks(rank_main)):
+        assert f"rank {rank}: Wrong could not decide: {told}" in text
+        assert f"rank {rank}: Wrong could not decide: {told}" in warning
+        assert cause is (type(answer) if isinstance(answer, Exception) else ValueError)
+
+
 ENDING = """
 import atexit
 import torch
@@ -88,5 +124,8 @@ def test_a_failed_state_may_be_closed_where_the_interpreter_ends(tmp_path: Path)
         [sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert "communication had failed before close(): no idea" in ended.stderr
+    assert (
+        "before close(): rank 0: Failing could not decide: ArithmeticError: no idea (in decide, "
+        in ended.stderr
+    )
     assert "atexit" not in ended.stderr
