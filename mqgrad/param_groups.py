@@ -13,11 +13,24 @@ class HasParamGroups(Protocol):
     param_groups: list[dict[str, Any]]
 
 
-def check_optimizer(optimizer: object) -> None:
-    """Raise ``TypeError`` unless None or :class:`HasParamGroups`, whose groups have parameters, and learning rates
-    that are numbers, if any."""
+_SHARED = "ZeroRedundancyOptimizer"
+
+
+def check_optimizer(optimizer: object, *, in_rounds: bool) -> None:
+    """Check what a script gives as its optimizer, or as none.
+
+    Raises:
+        TypeError: it is no :class:`HasParamGroups`, whose groups have parameters, and rates that are numbers, if any.
+        ValueError: ranks step alone, and it has each step a share of the parameters for all.
+    """
     if optimizer is None:
         return
+    # By name: torch has it only where it was built with distributed.
+    if in_rounds and any(kind.__name__ == _SHARED for kind in type(optimizer).__mro__):
+        raise ValueError(
+            f"optimizer is a {type(optimizer).__name__}, with which each parameter follows the gradient of one rank "
+            "alone in rounds: take an optimizer of its own on every rank, or no rounds (period=1, no period_rule)"
+        )
     groups = getattr(optimizer, "param_groups", None)
     if not isinstance(groups, Sequence) or not all(map(_is_group, groups)):
         raise TypeError(

@@ -79,14 +79,14 @@ class CompressionState:
         optimizer: the script's, or an object with the ``param_groups`` of several. Whether its steps grow with the
             gradient (:mod:`mqgrad.update_probe`), by which policies and the goodput rule expect what a width costs,
             is found from outside, and found wrong where parameters have learning rates of their own, unless these
-            are read here. Nothing else is read, changed or saved.
+            are read here. Nothing else is read, changed or saved. In rounds a ``ZeroRedundancyOptimizer`` is refused.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
 
     Raises:
-        ValueError: for an unknown compressor, or a controller that may choose a width, or wants trials at one, which
-            the compressor lacks; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
+        ValueError: for an unknown compressor; a controller that may choose a width, or wants trials at one, which the
+            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
             controller; a compressor, controller or rule that remembers the run of another state, open or closed.
         TypeError: a name in the place of a controller or period rule, a class in that of an object; what is no
             compressor, or no optimizer.
@@ -115,7 +115,8 @@ class CompressionState:
         self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
         if not hasattr(self.compressor, "start_average_"):
             raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
-        check_optimizer(optimizer)
+        in_rounds = period > 1 or period_rule is not None
+        check_optimizer(optimizer, in_rounds=in_rounds)
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
@@ -135,7 +136,6 @@ class CompressionState:
             measured=Measurements(),
             clock=IterationClock(),
         )
-        in_rounds = period > 1 or period_rule is not None
         rounds = LocalRounds(slow_momentum, self._parts.layouts, variance_reduced=variance_reduced)
         self._iteration = Iteration(self._parts, seed=seed, of_moves=in_rounds, optimizer=optimizer)
         self._thread = CommThread(self._transport.device)

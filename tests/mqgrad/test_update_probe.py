@@ -127,16 +127,32 @@ def test_what_is_no_optimizer_is_named(wrong: object) -> None:
     with pytest.raises(
         TypeError, match=f"optimizer is of type {type(wrong).__name__}, and has no param_groups"
     ):
-        check_optimizer(wrong)
+        check_optimizer(wrong, in_rounds=False)
 
 
 def test_a_rate_that_is_no_number_is_named_and_none_at_all_is_right() -> None:
     """There are optimizers that find their own."""
     for rate in ("fast", torch.ones(2)):
         with pytest.raises(TypeError, match="a number as 'lr'"):
-            check_optimizer(SimpleNamespace(param_groups=[{"params": [], "lr": rate}]))
-    check_optimizer(SimpleNamespace(param_groups=[{"params": []}, {"params": [], "lr": None}]))
-    check_optimizer(None)
+            check_optimizer(SimpleNamespace(param_groups=[{"params": [], "lr": rate}]), in_rounds=False)
+    check_optimizer(
+        SimpleNamespace(param_groups=[{"params": []}, {"params": [], "lr": None}]), in_rounds=False
+    )
+    check_optimizer(None, in_rounds=True)
+
+
+def test_an_optimizer_that_ranks_share_is_refused_in_rounds() -> None:
+    def rank_main(rank: int) -> None:
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what torch itself uses
+
+        model = models.small_model()
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        for rounds in ({"period": 2}, {"period_rule": mqgrad.DelayRatio()}):
+            with pytest.raises(ValueError, match=r"optimizer is a ZeroRedundancyOptimizer, .* or no rounds"):
+                mqgrad.CompressionState(mqgrad.FixedBits(4), optimizer=optimizer, **rounds)
+        mqgrad.CompressionState(mqgrad.FixedBits(4), optimizer=optimizer).close()
+
+    run_ranks(rank_main)
 
 
 def test_a_run_reads_its_optimizer() -> None:
