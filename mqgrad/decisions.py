@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from .agreement import Decision
@@ -18,6 +18,9 @@ from .widths import Width, Widths, check_parameter_widths, check_width
 _T = TypeVar("_T")
 
 _TOO_LONG = 2**31
+_INTERVAL = 10
+"""Iterations, where neither a controller nor the caller says."""
+_METHODS = ("decide", "state_dict", "load_state_dict")
 _MOST_STRETCHED = 10
 """Times as long as a controller says, at most, an interval is."""
 _RULE_INTERVAL = 10
@@ -43,6 +46,15 @@ def _named(decider: object) -> str:
     return type(decider).__name__
 
 
+def _check_whole(argument: str, part: object, needs: Iterable[str], such_as: str) -> None:
+    """By what it has: whoever writes a controller need not inherit anything."""
+    lacks = [name for name in needs if not hasattr(part, name)]
+    if part is not None and lacks:
+        raise TypeError(
+            f"{argument} {part!r} lacks {', '.join(lacks)}: give an object that has them, as {such_as}"
+        )
+
+
 def _made(decider: object, decide: Callable[[], _T], rank: int) -> _T:
     """The training thread sees no more of what is raised here than its text."""
     try:
@@ -58,13 +70,13 @@ class Decisions:
         controller: decides the width and the interval; None leaves them to the caller.
         period_rule: decides the period beside it; None leaves it as it is.
         compressor: has the widths to choose from.
-        interval: iterations of an interval where there is no controller.
+        interval: iterations of an interval where there is no controller; None for 10.
         period: iterations of a round, at first.
 
     Raises:
         ValueError: a controller and a compressor that do not go together; a period rule without a controller; an
-            interval or opening that is no positive integer.
-        TypeError: a name in the place of a controller.
+            interval or opening that is no positive integer; an interval beside a controller.
+        TypeError: what is no controller, or no rule, such as a name.
     """
 
     def __init__(
@@ -73,7 +85,7 @@ class Decisions:
         period_rule: PeriodRule | None,
         compressor: Compressor,
         *,
-        interval: int,
+        interval: int | None,
         period: int,
     ) -> None:
         if period_rule is not None and controller is None:
@@ -85,6 +97,13 @@ class Decisions:
             )
         if isinstance(period_rule, str):
             raise TypeError(f"period_rule {period_rule!r} is a name: give an object, as mqgrad.DelayRatio()")
+        _check_whole("controller", controller, ("initial_bits", "interval", *_METHODS), "mqgrad.FixedBits(4)")
+        _check_whole("period_rule", period_rule, _METHODS, "mqgrad.DelayRatio()")
+        if controller is not None and interval is not None:
+            raise ValueError(
+                f"interval={interval!r} beside a controller, whose own, {controller.interval!r}, counts: leave this "
+                f"out, or give it to {_named(controller)}"
+            )
         check_compatible(controller, compressor)
         self.controller, self.period_rule, self._compressor = controller, period_rule, compressor
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
@@ -92,8 +111,12 @@ class Decisions:
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
         own = "" if controller is None else f" of {_named(controller)}"
-        interval = interval if controller is None else self._interval_of(controller)
-        interval = whole_iterations(f"interval{own}", interval)
+        wanted = (
+            (_INTERVAL if interval is None else interval)
+            if controller is None
+            else self._interval_of(controller)
+        )
+        interval = whole_iterations(f"interval{own}", wanted)
         opening = interval if controller is None else opening_of(controller)
         if period_rule is not None:
             opening = min(opening, interval)

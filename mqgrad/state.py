@@ -10,7 +10,7 @@ import torch.distributed as dist
 from .checkpoint import Checkpoint
 from .codecs.quantization_noise import Coding
 from .collectives.comm_thread import CommThread
-from .collectives.paced_link import Link
+from .collectives.paced_link import Link, check_link
 from .collectives.process_group import ProcessGroupTransport, own_group
 from .collectives.transport import Transport
 from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
@@ -62,7 +62,7 @@ class CompressionState:
             The default quantizes with error feedback, which costs an fp32 copy of the model, and with more than two
             ranks a W-th of one for the shard that a rank owns.
         seed: of stochastic rounding, equal on all ranks.
-        interval: iterations per interval when there is no controller.
+        interval: iterations per interval when there is no controller; 10 by default.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
             parameters have moved is averaged where the round ends (:class:`mqgrad.round_memory.RoundMemory`). There
             is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
@@ -86,10 +86,11 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor; a controller that may choose a width, or wants trials at one, which the
-            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, interval, period, slow momentum or timeout; a period rule without a
-            controller; a compressor, controller or rule that remembers the run of another state, open or closed.
-        TypeError: a name in the place of a controller or period rule, a class in that of an object; what is no
-            compressor, or no optimizer.
+            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, interval, period, momentum or
+            timeout; an interval beside a controller; a period rule without one; a group without this rank; a
+            compressor, controller or rule that remembers the run of another state, open or closed.
+        TypeError: what is no compressor, controller, period rule, optimizer, link or process group, such as a name of
+            a controller or rule, or the class of an object.
         RuntimeError: torch.distributed has not been initialised.
     """
 
@@ -101,7 +102,7 @@ class CompressionState:
         transport: Transport | None = None,
         compressor: Compressor | str = DEFAULT_COMPRESSOR,
         seed: int = 0,
-        interval: int = 10,
+        interval: int | None = None,
         period: int = 1,
         slow_momentum: float = 0.0,
         variance_reduced: bool = False,
@@ -120,6 +121,7 @@ class CompressionState:
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
+        check_link(link)
         decisions = Decisions(controller, period_rule, self.compressor, interval=interval, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         rank, world_size = self._transport.rank, self._transport.world_size

@@ -14,12 +14,17 @@ class Link(Protocol):
         ...
 
 
+def check_link(link: object) -> None:
+    """Raise ``TypeError`` unless None or a :class:`Link`."""
+    if link is not None and not callable(getattr(link, "seconds", None)):
+        raise TypeError(f"link {link!r} cannot pace anything: give an object with seconds(wire_bytes)")
+
+
 class PacedLink:
     """A full-duplex link of this rank; each direction carries one collective after another."""
 
     def __init__(self, link: Link) -> None:
-        if not callable(getattr(link, "seconds", None)):
-            raise TypeError(f"link {link!r} cannot pace anything: give an object with seconds(wire_bytes)")
+        check_link(link)
         self._link = link
         self._free: dict[Direction, float] = dict.fromkeys(BOTH_WAYS, 0.0)
 

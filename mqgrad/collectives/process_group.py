@@ -242,13 +242,16 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
-        ValueError: the timeout is not above 0 and at most 1e8 seconds.
+        ValueError: the timeout is not above 0 and at most 1e8 seconds; this rank is not in the group.
+        TypeError: it is no group.
     """
     check_positive(timeout_seconds=timeout_seconds)
     if timeout_seconds > _LONGEST_TIMEOUT:
         raise ValueError(f"timeout_seconds must be at most {_LONGEST_TIMEOUT:g}, not {timeout_seconds!r}")
     if not dist.is_initialized():
         raise RuntimeError("call torch.distributed.init_process_group first")
+    if group is not None:
+        _check_group(group)
     of = group or dist.group.WORLD
     assert of is not None  # as torch.distributed is initialized
     ranks = dist.get_process_group_ranks(of)
@@ -261,6 +264,19 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         ),
     )
+
+
+def _check_group(group: object) -> None:
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to ranks that it leaves out
+        raise ValueError(
+            f"process_group {group!r} is a group without rank {dist.get_rank()}: construct a CompressionState on the "
+            "ranks of DDP's group alone, with that group"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f"rank {dist.get_rank()}: process_group {group!r} is of type {type(group).__name__}: give a group as "
+            "torch.distributed.new_group returns it (of a device mesh mesh.get_group()), or leave it out"
+        )
 
 
 def own_backend(backend: str, config: str) -> str:

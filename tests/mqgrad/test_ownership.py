@@ -6,7 +6,10 @@ from typing import Any
 
 import models
 import pytest
+import torch.distributed
+import torch.distributed.distributed_c10d as c10d
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.compressors import make_compressor
@@ -92,6 +95,75 @@ def test_a_compressor_that_averages_nothing_says_so() -> None:
         state.close()
 
     run_ranks(rank_main)
+
+
+class Link:
+    def seconds(self, wire_bytes: int) -> float:
+        return 0.0
+
+
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "controller": (
+        {"controller": 4},
+        TypeError,
+        "controller 4 lacks initial_bits, interval, decide, .*FixedBits",
+    ),
+    "half a controller": ({"controller": Link()}, TypeError, "controller .*Link object.* lacks initial_bits"),
+    "period_rule": ({"period_rule": 8}, TypeError, "period_rule 8 lacks decide, state_dict, load_state_dict"),
+    "link": ({"link": 5}, TypeError, "link 5 cannot pace"),
+    "interval": (
+        {"interval": 5},
+        ValueError,
+        "interval=5 beside a controller, whose own, 100, counts.*FixedBits",
+    ),
+    "process_group": ({"process_group": 3}, TypeError, r"process_group 3 is of type int: .*mesh\.get_group"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_refused_leaves_no_group_behind(what: str) -> None:
+    arguments, kind, message = WRONG[what]
+
+    def rank_main(rank: int) -> None:
+        before = len(c10d._world.pg_map)
+        with pytest.raises(kind, match=message):
+            mqgrad.CompressionState(**{"controller": mqgrad.FixedBits(4), **arguments})
+        assert len(c10d._world.pg_map) == before
+
+    run_ranks(rank_main, 1)
+
+
+def test_a_group_without_this_rank_is_named() -> None:
+    def rank_main(rank: int) -> None:
+        group = torch.distributed.new_group([0])
+        if rank == 1:
+            with pytest.raises(
+                ValueError, match="is a group without rank 1: construct a CompressionState on the"
+            ):
+                mqgrad.CompressionState(mqgrad.FixedBits(4), process_group=group)
+        else:
+            mqgrad.CompressionState(mqgrad.FixedBits(4), process_group=group).close()
+
+    run_ranks(rank_main)
+
+
+def test_a_controller_may_have_its_methods_from_anywhere() -> None:
+    """As one that passes on what another has: protocols looked at statically would not see it."""
+
+    class Passing:
+        def __init__(self) -> None:
+            self._inner = Scripted([4])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+    def rank_main(rank: int) -> int:
+        model, optimizer, state = models.new_run(Passing())
+        models.train(model, optimizer, state, rank, range(3))
+        state.close()
+        return state.controller.made
+
+    assert run_ranks(rank_main, 1) == [1]
 
 
 def test_wrong_arguments_and_calls_are_named() -> None:
