@@ -26,7 +26,8 @@ UNREGISTERED = (
 _FROZEN = (
     "what is not averaged was frozen in each backward through the hook and whenever step() was called, or DDP was "
     "wrapped anew without it. Let what is frozen for a part of each iteration have its backward through the hook, "
-    "not under no_sync(); wrap the model again after unfreezing; change parameters by hand on no rank"
+    "not under no_sync(); after unfreezing wrap the model anew where a round has ended, after finish_round(); change "
+    "parameters by hand on no rank"
 )
 
 _CHANGED = (
@@ -60,7 +61,7 @@ class LocalRounds:
     def __init__(self, momentum: float, layouts: LayoutTable, *, variance_reduced: bool) -> None:
         self.iterations = 0
         """Complete iterations of the round under way."""
-        self._layouts = layouts
+        self._layouts, self._rank = layouts, f"rank {layouts.rank}"
         self._memory = RoundMemory(momentum, layouts, variance_reduced=variance_reduced)
         self._buckets: list[Layout] = []
         """As they last came through the hook. Not all come in every backward: there is ``no_sync()``, and DDP may be
@@ -112,8 +113,9 @@ class LocalRounds:
                 continue
             if self.iterations > 0:
                 raise RuntimeError(
-                    f"no gradient before step {self.iterations} of a round: {UNREGISTERED}, and bring all "
-                    "parameters (leave skip_all_reduce_unused_params out)"
+                    f"{self._rank}: no gradient before step {self.iterations} of a round: {UNREGISTERED}, and bring "
+                    "all parameters (leave skip_all_reduce_unused_params out); with others than before, wrap the "
+                    "model anew where a round has ended, after finish_round()"
                 )
             self._memory.begin(key)
 
@@ -123,7 +125,7 @@ class LocalRounds:
         self._has_told = True
         shape = tuple(self._layouts.parameters[key].shape)
         warnings.warn(
-            f"rank {self._layouts.rank}: a parameter of shape {shape} {_CHANGED}",
+            f"{self._rank}: a parameter of shape {shape} {_CHANGED}",
             RuntimeWarning,
             stacklevel=6,
         )
@@ -132,9 +134,9 @@ class LocalRounds:
         expected = self._expected.pop(key, None)
         if expected is not None and expected != _digest(self._layouts.parameters[key]):
             raise RuntimeError(
-                "this rank's parameters are not those that it had when the loaded state was saved: load each rank's "
-                "own model after DDP has wrapped it, which gives all ranks the parameters of rank 0; another model "
-                "begins with a new state"
+                f"{self._rank}: its parameters are not those that it had when the loaded state was saved: load each "
+                "rank's own model after DDP has wrapped it, which gives all ranks the parameters of rank 0; another "
+                "model begins with a new state"
             )
 
     def end_iteration(self) -> None:
@@ -153,7 +155,7 @@ class LocalRounds:
 
     def _check_backward(self) -> None:
         if not self._buckets:
-            raise RuntimeError(f"step() without a backward through the hook: {UNREGISTERED}")
+            raise RuntimeError(f"{self._rank}: step() without a backward through the hook: {UNREGISTERED}")
 
     @property
     def _brought(self) -> set[int]:
@@ -205,12 +207,14 @@ class LocalRounds:
     def _check_others(self, averaged: set[int]) -> None:
         """What moves and is not averaged would part the replicas."""
         if not averaged:
-            raise RuntimeError(f"a round of {self.iterations} iterations trained nothing: {_FROZEN}")
+            raise RuntimeError(
+                f"{self._rank}: a round of {self.iterations} iterations trained nothing: {_FROZEN}"
+            )
         moved = [key for key in self._memory.keys if key not in averaged and self._memory.has_moved(key)]
         if moved:
             shapes = ", ".join(str(tuple(self._layouts.parameters[key].shape)) for key in moved)
             raise RuntimeError(
-                f"parameters of shapes {shapes} moved in a round that does not train them: {_FROZEN}"
+                f"{self._rank}: parameters of shapes {shapes} moved in a round that does not train them: {_FROZEN}"
             )
 
     def _moved(self, layout: Layout) -> BucketWork:
@@ -247,7 +251,7 @@ class LocalRounds:
         """
         if self._is_averaging:
             raise RuntimeError(
-                "interrupted while a round was averaged: go back to a checkpoint, with a new state"
+                f"{self._rank}: interrupted while a round was averaged: go back to a checkpoint, with a new state"
             )
         return {
             "iterations": self.iterations,

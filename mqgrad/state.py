@@ -296,6 +296,7 @@ class CompressionState:
         """
         self._refuse_with_controller("begin_interval()")
         interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
+        self._loop.check_open("begin_interval()")
         self._thread.drain()  # what an interval before it has posted
         self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
         self._parts.decisions.interval = interval
@@ -383,6 +384,7 @@ class CompressionState:
             RuntimeError: communication has failed, or a backward has no step yet: either leaves residuals that are
                 ahead of the model.
         """
+        self._loop.check_open("state_dict()")
         return self._checkpoint.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -397,4 +399,5 @@ class CompressionState:
                 states look otherwise; or DDP has already brought parameters in another order.
             RuntimeError: communication has failed, which takes a new state.
         """
+        self._loop.check_open("load_state_dict()")
         self._checkpoint.load_state_dict(state)

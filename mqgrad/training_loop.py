@@ -58,11 +58,15 @@ class TrainingLoop:
         """Whether the last step ended a round."""
         return self.iterations_alone == 0
 
+    def check_open(self, call: str) -> None:
+        """Raise ``RuntimeError`` after the state has been closed, naming what was called."""
+        self._thread.check_open(f"{call} on rank {self._transport.rank}")
+
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is."""
         self._forgotten.on_bucket(is_last=bucket.is_last())
+        self.check_open("backward()")  # in rounds replicas would part without a word
         if self._in_rounds:
-            self._thread.check_open()  # or its replicas would part without a word
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
         self._is_last_due, self.is_unapplied = not bucket.is_last(), True
         if self._direct.takes(bucket):
@@ -86,7 +90,7 @@ class TrainingLoop:
 
     def step(self, loss: torch.Tensor | float) -> None:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
-        self._thread.check_open()
+        self.check_open("step()")
         check_loss(loss)  # before anything is counted
         self._forgotten.on_step()
         if self._in_rounds:
@@ -149,12 +153,14 @@ class TrainingLoop:
         """End the round under way, if there is one; see :meth:`mqgrad.CompressionState.finish_round`."""
         if self.replicas_are_equal:
             return
+        self.check_open("finish_round()")
         self._average_round()
         self._measured.extend(self._clock.lap(communicated=True))
         self._begin_round()
 
     def drain(self) -> None:
         """Wait until what was handed over is done, a decision included."""
+        self.check_open("drain()")
         self._direct.drain()
         self._thread.drain()
 

@@ -101,12 +101,13 @@ class CommThread:
         if self.failure is not None:
             raise RuntimeError(_stopped_by(self.failure)) from self.failure
 
-    def check_open(self) -> None:
-        """Raise ``RuntimeError`` after :meth:`close`."""
+    def check_open(self, call: str = "") -> None:
+        """Raise ``RuntimeError`` after :meth:`close`, naming what was called then, and on which rank."""
         if self._is_closed:
             raise RuntimeError(
-                "this CompressionState is closed, and DDP cannot drop a hook: to train on, wrap the model in a new "
-                "DistributedDataParallel, and register a new state if gradients are to be compressed"
+                f"{call and call + ': '}this CompressionState is closed: call it before close(). To train on, wrap "
+                "the model in a new DistributedDataParallel, as DDP cannot drop a hook, and register a new state if "
+                "gradients are to be compressed"
             )
 
     @property

@@ -21,13 +21,17 @@ def test_nobody_trains_on_alone_with_a_closed_state(period: int) -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=period)
         models.train(model, optimizer, state, rank, range(3))
         state.close()
-        calls: list[Callable[[], object]] = [
-            lambda: models.backward(model, rank, 3),
-            lambda: state.step(1.0),
-            state.state_dict,
-        ]
-        for call in calls:
-            with pytest.raises(RuntimeError, match="this CompressionState is closed"):
+        calls: dict[str, Callable[[], object]] = {
+            "backward": lambda: models.backward(model, rank, 3),
+            "step": lambda: state.step(1.0),
+            "state_dict": state.state_dict,
+            "load_state_dict": lambda: state.load_state_dict({}),
+            "drain": state.drain,
+        }
+        for name, call in calls.items():
+            with pytest.raises(
+                RuntimeError, match=rf"{name}\(\) on rank {rank}: this CompressionState is closed"
+            ):
                 call()
 
     run_ranks(rank_main)

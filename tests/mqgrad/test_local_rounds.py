@@ -181,7 +181,7 @@ def test_local_iterations_may_run_without_the_hook() -> None:
 def test_without_the_hook_it_says_what_to_do() -> None:
     def rank_main(rank: int) -> None:
         state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=3)
-        with pytest.raises(RuntimeError, match=r"without a backward.*register_comm_hook"):
+        with pytest.raises(RuntimeError, match=r"rank 0: step\(\) without a backward.*register_comm_hook"):
             state.step(1.0)
         state.close()
         model, _, state = models.new_run(mqgrad.FixedBits(4), period=3)
@@ -192,6 +192,40 @@ def test_without_the_hook_it_says_what_to_do() -> None:
         state.close()
 
     run_ranks(rank_main, 1)
+
+
+def test_a_model_that_is_wrapped_anew_within_a_round_is_told_when_to() -> None:
+    def rank_main(rank: int) -> None:
+        model = models.small_model()
+        model[0].requires_grad_(False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5))
+        model[0].requires_grad_(True)
+        wrapped = models.compressed_ddp(model, state)
+        with pytest.raises(
+            RuntimeError,
+            match=f"rank {rank}: no gradient before step 1 .*wrap the model anew .* after finish_round",
+        ):
+            models.backward(wrapped, rank, 5)
+
+    run_ranks(rank_main)
+
+
+def test_a_model_may_be_wrapped_anew_where_a_round_has_ended() -> None:
+    def rank_main(rank: int) -> bytes:
+        model = models.small_model()
+        model[0].requires_grad_(False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5))
+        state.finish_round()
+        model[0].requires_grad_(True)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5, 13))
+        state.close()
+        return models.parameters_of(model).numpy().tobytes()
+
+    assert len(set(run_ranks(rank_main))) == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -128,7 +128,8 @@ def test_what_moves_though_it_is_frozen_whenever_it_is_looked_at_is_named() -> N
 
     def rank_main(rank: int) -> None:
         with pytest.raises(
-            RuntimeError, match=r"parameters of shapes .* moved in a round that does not train them"
+            RuntimeError,
+            match=rf"rank {rank}: parameters of shapes .* moved in a round that does not train them",
         ):
             in_rounds(models.small_model(), rank, toggled, local=True, find_unused_parameters=True)
 

@@ -45,7 +45,10 @@ def test_another_model_is_noticed_where_a_round_has_ended() -> None:
         state.close()
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
         state.load_state_dict(saved)
-        with pytest.raises(RuntimeError, match="not those that it had when the loaded state was saved"):
+        with pytest.raises(
+            RuntimeError,
+            match=f"rank {rank}: its parameters are not those that it had when the loaded state was saved",
+        ):
             models.train(model, optimizer, state, rank, range(4, 5))
         state.close()
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=2)
