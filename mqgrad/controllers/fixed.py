@@ -32,6 +32,11 @@ class FixedBits:
         return min(self.interval, _OPENING)
 
     @property
+    def widths(self) -> tuple[Width, ...]:
+        """The one: so that a compressor without it is named, with those that have it."""
+        return (self.bits,)
+
+    @property
     def initial_bits(self) -> Width:
         return self.bits
 

@@ -116,6 +116,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "interval=5 beside a controller, whose own, 100, counts.*FixedBits",
     ),
+    "width": (
+        {"controller": mqgrad.FixedBits(3), "compressor": "powersgd"},
+        ValueError,
+        "FixedBits chooses among 3 bits, and PowerSGD has 32; compressors that have these widths: .*quantized",
+    ),
     "process_group": ({"process_group": 3}, TypeError, r"process_group 3 is of type int: .*mesh\.get_group"),
 }
 
