@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib.metadata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,8 +25,18 @@ _CALLS = {
     "reported losses": "step(), take_statistics() and mark()",
 }
 """What a script may not have called alike, by field."""
+_WITH = {"configuration": ", by the same versions of mqgrad and torch"}
 _DIGESTS_FROM = 2.0**48
 """No width is as large: what stands in for several of them is."""
+
+
+def versions() -> str:
+    """Of what all ranks must have alike, since codes may change between them: mqgrad, and torch without its build."""
+    try:
+        own = importlib.metadata.version("mqgrad")
+    except importlib.metadata.PackageNotFoundError:  # run from where it lies
+        own = None
+    return f"mqgrad={own}, torch={torch.__version__.partition('+')[0]}"
 
 
 class Decision(NamedTuple):
@@ -138,8 +149,9 @@ def _remedy(field: str) -> str:
         )
     calls = _CALLS.get(field, "step() and set_width()")
     return (
-        f"Construct CompressionState with equal arguments, call {calls} alike, and load the state of the same "
-        "iteration, on every rank. Give all ranks the same number of batches: DDP.join() does not call step()."
+        f"Construct CompressionState with equal arguments{_WITH.get(field, '')}, call {calls} alike, and load the "
+        "state of the same iteration, on every rank. Give all ranks the same number of batches: DDP.join() does not "
+        "call step()."
     )
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from . import stopwatch
-from .agreement import Agreement
+from .agreement import Agreement, versions
 from .collectives.wire_meter import DONE, Pending
 from .compressors.base import BucketWork, Step
 from .controllers.base import trial_widths, wants_parameters
@@ -55,7 +55,8 @@ class Iteration:
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         controller = parts.decisions.controller
-        self._agreement = Agreement(parts.transport, f"{parts.configuration}, {parts.decisions.terms}")
+        terms = f"{parts.configuration}, {parts.decisions.terms}, {versions()}"
+        self._agreement = Agreement(parts.transport, terms)
         by_parameter, tried = wants_parameters(controller), trial_widths(controller)
         self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
         self._probe = UpdateProbe(optimizer)

@@ -99,6 +99,21 @@ def test_ranks_with_different_configuration_are_detected() -> None:
         assert "disagree about the configuration" in message
 
 
+def test_ranks_with_another_torch_are_detected_and_it_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its build may differ."""
+
+    def make_state(rank: int):
+        monkeypatch.setattr(torch, "__version__", f"2.{77 + rank}.0+build{rank}")
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4))
+        assert "torch" not in state.state_dict()["config"]
+        return state
+
+    for rank, message in enumerate(disagreement(make_state)):
+        assert "disagree about the configuration" in message
+        assert f"torch=2.{77 + rank}.0]" in message
+        assert "by the same versions of mqgrad and torch" in message
+
+
 def test_ranks_in_different_iterations_are_detected() -> None:
     def make_state(rank: int):
         state = mqgrad.CompressionState()
