@@ -1,5 +1,6 @@
 """The state of a compressed DDP run: what ``register_comm_hook`` and the training loop hold."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -348,11 +349,10 @@ class CompressionState:
         if self._is_closed:
             return
         self._is_closed = True
-        self._direct.drain()
-        try:
-            self._thread.close()
-        finally:
-            self._transport.close()
+        with contextlib.ExitStack() as closing:  # all of it, after Ctrl-C as well
+            closing.callback(self._transport.close)
+            closing.callback(self._thread.close)
+            self._direct.drain()
         self._warn_of_loose_ends()
 
     def _warn_of_loose_ends(self) -> None:

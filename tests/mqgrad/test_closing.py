@@ -9,10 +9,12 @@ from typing import Any
 
 import models
 import pytest
+import torch.distributed.distributed_c10d as c10d
 from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
+from mqgrad.direct import DirectAverages
 
 
 @pytest.mark.parametrize("period", [1, 3])
@@ -99,6 +101,23 @@ def test_what_a_controller_raises_is_told_with_its_type_and_place(answer: object
         assert f"rank {rank}: Wrong could not decide: {told}" in text
         assert f"rank {rank}: Wrong could not decide: {told}" in warning
         assert cause is (type(answer) if isinstance(answer, Exception) else ValueError)
+
+
+def test_an_interrupted_close_gives_its_group_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: DirectAverages) -> None:
+        raise KeyboardInterrupt
+
+    def rank_main(rank: int) -> None:
+        before = len(c10d._world.pg_map)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32))
+        monkeypatch.setattr(DirectAverages, "drain", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.close()
+        assert len(c10d._world.pg_map) == before
+        with pytest.raises(RuntimeError, match="is closed"):
+            state.step(1.0)
+
+    run_ranks(rank_main)
 
 
 ENDING = """
