@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,10 +15,6 @@ from .statistics.interval import IntervalStatistics, ParameterStatistics
 from .statistics.rank import RankStatistics
 from .widths import Width, Widths, as_width, format_width
 
-_FIELDS = (
-    *("configuration", "iteration", "bit width", "announced iterations", "reported losses", "residuals"),
-    "first parameters",
-)
 _DIGESTS = ("configuration", "first parameters")
 _CALLS = {
     "announced iterations": "step(), set_width() and begin_interval()",
@@ -72,12 +68,20 @@ class Agreement:
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
         """
-        mine = [self._digest, iteration, _as_number(bits), announced, losses, residuals, parameters]
-        row = torch.tensor(mine, dtype=torch.float64, device=self._transport.device)
-        return self._transport.start_all_gather(row).then(self._compare)
+        mine = {
+            "configuration": self._digest,
+            "iteration": iteration,
+            "bit width": _as_number(bits),
+            "announced iterations": announced,
+            "reported losses": losses,
+            "residuals": residuals,
+            "first parameters": parameters,
+        }
+        row = torch.tensor([*mine.values()], dtype=torch.float64, device=self._transport.device)
+        return self._transport.start_all_gather(row).then(lambda rows: self._compare(mine, rows))
 
-    def _compare(self, rows: torch.Tensor) -> None:
-        for field, values in zip(_FIELDS, zip(*rows.tolist(), strict=True), strict=True):
+    def _compare(self, fields: Iterable[str], rows: torch.Tensor) -> None:
+        for field, values in zip(fields, zip(*rows.tolist(), strict=True), strict=True):
             if len(set(values)) > 1:
                 raise RankDisagreement(self._message(field, values))
 

@@ -73,7 +73,7 @@ class DirectAverages:
                 self._end(bucket)
             # Ctrl-C, too: where the sum was done at once, this is the training thread.
             except BaseException as error:
-                self._forget(bucket, error)
+                self._fail(bucket, error)
                 raise
             return buffer
 
@@ -81,7 +81,7 @@ class DirectAverages:
             self._begin(bucket, buffer.nbytes, is_last)
             return self._start_mean(buffer, end)
         except BaseException as failure:  # Ctrl-C as well: nobody is to wait for what may not have started
-            self._forget(bucket, failure)
+            self._fail(bucket, failure)
             raise
 
     def _start_mean(
@@ -127,7 +127,7 @@ class DirectAverages:
                 if self._has_last and not self._thread.has_failed:
                     self._close()
 
-    def _forget(self, bucket: object, failure: BaseException) -> None:
+    def _fail(self, bucket: object, failure: BaseException) -> None:
         with self._changed:
             self._under_way.discard(bucket)
             self._has_last = False  # what is incomplete does not end

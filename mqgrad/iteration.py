@@ -76,8 +76,7 @@ class Iteration:
     def start_average(self, work: BucketWork, is_last: bool, period: int) -> Pending[None]:
         """Begin to average a bucket of an iteration, or a round of ``period``; the end of the last one closes it."""
         self.open(first_parameters=work.layout.first_parameters)
-        measure = self._position.is_last
-        if measure:
+        if self._position.is_last:
             self._measure(work, is_last)
         averaged: Pending[None] = DONE  # the mean of one gradient is that gradient
         if work.buffer.numel() == 0:
@@ -87,17 +86,16 @@ class Iteration:
         if not is_last:
             return averaged
         if averaged is DONE:
-            self.close(period, is_measured=measure)
+            self.close(period)
             return DONE
-        return averaged.then(lambda _: self.close(period, is_measured=measure))
+        return averaged.then(lambda _: self.close(period))
 
     def finish(self) -> None:
         """End an iteration that is open though all its buckets have their means: DDP called none the last."""
         if self._is_open:
-            measure = self._position.is_last
-            if measure:
+            if self._position.is_last:
                 self._figures.finish(self._measured.statistics, self._layouts.parameters)
-            self.close(is_measured=measure)
+            self.close()
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
         self._figures.add(work)
@@ -216,11 +214,11 @@ class Iteration:
         self._position.restart()
         return self._measured.take()
 
-    def close(self, period: int = 1, *, is_measured: bool = False) -> None:
+    def close(self, period: int = 1) -> None:
         """End the iteration, or the round of ``period``, that is open: all its buckets have their means."""
         self._is_open = self.is_direct = False
         self._clock.end_wait()
-        if is_measured or self._measured.totals.iterations == 0:
+        if self._position.is_last or self._measured.totals.iterations == 0:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
         bits = self.bits
         self.closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits

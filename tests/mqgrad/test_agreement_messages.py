@@ -80,7 +80,7 @@ def test_calls_that_may_have_made_the_difference_are_named() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 32, 1 / 64, MIXED])
-def test_ranks_that_agree_send_48_bytes_to_each_other(bits: Any) -> None:
+def test_ranks_that_agree_send_56_bytes_to_each_other(bits: Any) -> None:
     assert answers(*[{"bits": bits}] * 3) == [("", 56 * 2)] * 3
 
 
