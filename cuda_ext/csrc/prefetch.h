@@ -40,12 +40,9 @@ inline void prefetch_output(const void* piece, int64_t bytes) {
   if (at % kPage < static_cast<uintptr_t>(bytes)) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead), 1);
 }
 
-// The same for pieces of any length.
-inline void prefetch_long_after(const void* piece, int64_t bytes) {
+// The pages only, for a piece of any length.
+inline void prefetch_pages_after(const void* piece, int64_t bytes) {
   const uintptr_t at = reinterpret_cast<uintptr_t>(piece);
-  for (int64_t i = 0; i < bytes; i += kCacheLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(at + kLinesAhead + i), 0, 2);
-  }
   for (int64_t i = 0; i < bytes; i += kPage) __builtin_prefetch(reinterpret_cast<const void*>(at + kPagesAhead + i));
 }
 
