@@ -31,7 +31,7 @@ void decode_range(const uint8_t* payload, const Layout& layout, int64_t begin, i
   for (int64_t at = begin; at < end; at += kChunk) {
     const int64_t chunk_end = std::min(at + kChunk, end);
     const uint8_t* codes = payload + layout.scale_bytes() + at / 8 * layout.bits;
-    // To ask for all lines gains a fifth where memory is far away, and costs a tenth where a cache has it, as in training.
+    // To ask for all lines gains a fifth where memory is far away, and costs a tenth where a cache has it.
     prefetch_pages_after(out + (at - begin), 4 * (chunk_end - at));
     if (layout.bits < 8) {
       unpack(layout.bits, codes, chunk_end - at, unpacked);
