@@ -194,13 +194,21 @@ def test_without_the_hook_it_says_what_to_do() -> None:
     run_ranks(rank_main, 1)
 
 
+def within_second_round(
+    rank: int,
+) -> tuple[torch.nn.Sequential, torch.optim.Optimizer, mqgrad.CompressionState]:
+    """A model whose first layer is frozen, after five iterations in rounds of four."""
+    model = models.small_model()
+    model[0].requires_grad_(False)
+    state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5))
+    return model, optimizer, state
+
+
 def test_a_model_that_is_wrapped_anew_within_a_round_is_told_when_to() -> None:
     def rank_main(rank: int) -> None:
-        model = models.small_model()
-        model[0].requires_grad_(False)
-        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5))
+        model, _, state = within_second_round(rank)
         model[0].requires_grad_(True)
         wrapped = models.compressed_ddp(model, state)
         with pytest.raises(
@@ -214,11 +222,7 @@ def test_a_model_that_is_wrapped_anew_within_a_round_is_told_when_to() -> None:
 
 def test_a_model_may_be_wrapped_anew_where_a_round_has_ended() -> None:
     def rank_main(rank: int) -> bytes:
-        model = models.small_model()
-        model[0].requires_grad_(False)
-        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=4)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5))
+        model, optimizer, state = within_second_round(rank)
         state.finish_round()
         model[0].requires_grad_(True)
         models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(5, 13))
