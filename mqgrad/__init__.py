@@ -6,7 +6,6 @@ import pkgutil
 # folder holds no `envs`, `trainers`, ...: let those come from the installed package.
 __path__ = pkgutil.extend_path(__path__, __name__)
 
-from .agreement import RankDisagreement
 from .codecs.quantization import QuantizedTensor, quantize
 from .compressors import (
     QSGD,
@@ -18,9 +17,10 @@ from .compressors import (
 )
 from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
 from .controllers.period_rules import AdaComm, DelayRatio, PeriodRule
-from .hook import compression_hook
+from .hook.agreement import RankDisagreement
+from .hook.comm_hook import compression_hook
+from .hook.state import CompressionState
 from .policies.policy import FrozenPolicy, PolicyFileError, load_policy
-from .state import CompressionState
 from .statistics.interval import IntervalStatistics
 from .widths import WIDTHS
 

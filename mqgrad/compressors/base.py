@@ -89,7 +89,7 @@ class Compressor(Protocol):
         size, and nothing else.
 
         Then no length depends on what the ranks agree on, and it may be started before they have done so, or by
-        :class:`mqgrad.direct.DirectAverages`.
+        :class:`mqgrad.hook.direct.DirectAverages`.
         """
         ...
 

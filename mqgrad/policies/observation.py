@@ -57,7 +57,7 @@ class ObservationSchema:
     | 1 | log10(fixed seconds), those of an iteration beside its bytes, of coding if it is coded | −6 to 3 |
     | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |
     | 1 | gradient noise / squared norm of the mean gradient, (V/W)/‖ḡ‖² | 0 to 2 |
-    | 1 | update exponent: how the optimizer's steps grow with gradients (:mod:`mqgrad.update_probe`) | 0 to 1 |
+    | 1 | update exponent: how the optimizer's steps grow with gradients (:mod:`mqgrad.hook.update_probe`) | 0 to 1 |
     | one per width | ln of the efficiency to expect of that width (:mod:`mqgrad.statistics.efficiency`) | −8 to 0 |
     | 1 | log2(width of the interval) / 5 | 0 (or that of the narrowest width, if below) to 1 |
     | 1 | elapsed seconds / budget seconds, 0 without a budget | 0 to 1 |

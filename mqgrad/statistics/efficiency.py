@@ -15,7 +15,7 @@ Noise that feedback repays adds up to nothing over iterations, so what it costs 
 def log_efficiency(noise: FloatArray, update_exponent: FloatArray, unpaid: FloatArray) -> FloatArray:
     """ln of the progress of an iteration with quantization noise, relative to one without; arrays that broadcast.
 
-    With ν = noise / ‖ḡ‖², between two optimizers by their update exponent x (:mod:`mqgrad.update_probe`):
+    With ν = noise / ‖ḡ‖², between two optimizers by their update exponent x (:mod:`mqgrad.hook.update_probe`):
 
     - x = 1, steps that are linear in the gradient (SGD with momentum): 1/(1 + ν), the efficiency of McCandlish et al.
       2018, whose S/(S + V/W + q) this is but for a factor that no width changes. Of noise that feedback repays, a

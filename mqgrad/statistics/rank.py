@@ -27,7 +27,7 @@ class RankStatistics(Costs):
     peak_energy: float = 0.0
     """Σ over scale buckets of n_k · max|g_k|², the quantity that the noise of a uniform quantizer scales with."""
     update_exponent: float = 1.0
-    """How the optimizer's steps grow with gradients; see :mod:`mqgrad.update_probe`."""
+    """How the optimizer's steps grow with gradients; see :mod:`mqgrad.hook.update_probe`."""
     sketch: torch.Tensor = dataclasses.field(
         default_factory=lambda: torch.zeros(SKETCH_SIZE, dtype=torch.float32)
     )

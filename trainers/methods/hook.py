@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
 from mqgrad.controllers.period_rules import PeriodRule, make_period_rule
-from mqgrad.local_rounds import check_rounds
+from mqgrad.hook.local_rounds import check_rounds
 from mqgrad.widths import Width
 
 from .base import RankInterval, Setup

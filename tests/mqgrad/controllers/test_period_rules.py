@@ -17,7 +17,7 @@ from scripted import Scripted
 import mqgrad
 from mqgrad.controllers.base import Controller
 from mqgrad.controllers.period_rules import DelayRatio, PeriodRule, make_period_rule
-from mqgrad.decisions import Decisions
+from mqgrad.hook.decisions import Decisions
 from mqgrad.statistics.interval import IntervalStatistics
 
 

@@ -13,7 +13,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.checkpoint import FORMAT_VERSION
+from mqgrad.hook.checkpoint import FORMAT_VERSION
 from mqgrad.layout import LayoutTable
 from mqgrad.statistics.interval import IntervalStatistics
 

@@ -3,13 +3,13 @@
 import dataclasses
 from typing import Any
 
-from . import stopwatch
-from .collectives.comm_thread import CommThread
+from .. import stopwatch
+from ..collectives.comm_thread import CommThread
+from ..saved_state import check_run
 from .direct import DirectAverages
 from .iteration import Iteration
 from .local_rounds import LocalRounds
 from .run_parts import RunParts
-from .saved_state import check_run
 from .training_loop import TrainingLoop
 
 FORMAT_VERSION = 10

@@ -8,33 +8,33 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from ..codecs.quantization_noise import Coding
+from ..collectives.comm_thread import CommThread
+from ..collectives.paced_link import Link, check_link
+from ..collectives.process_group import ProcessGroupTransport, own_group
+from ..collectives.transport import Transport
+from ..compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
+from ..controllers.base import Controller
+from ..controllers.period_rules import PeriodRule
+from ..costs import Totals
+from ..failures import told
+from ..layout import LayoutTable
+from ..seeding import check_seed
+from ..statistics.interval import IntervalStatistics
+from ..statistics.rank import RankStatistics
+from ..widths import Width
 from .checkpoint import Checkpoint
-from .codecs.quantization_noise import Coding
-from .collectives.comm_thread import CommThread
-from .collectives.paced_link import Link, check_link
-from .collectives.process_group import ProcessGroupTransport, own_group
-from .collectives.transport import Transport
-from .compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
-from .controllers.base import Controller
-from .controllers.period_rules import PeriodRule
-from .costs import Totals
 from .decisions import Decisions, whole_iterations
 from .direct import DirectAverages
-from .failures import told
 from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .iteration_clock import IterationClock
-from .layout import LayoutTable
 from .local_rounds import LocalRounds, check_rounds
 from .measurements import Measurements
 from .ownership import check_free, claim
 from .param_groups import HasParamGroups, check_optimizer
 from .run_parts import RunParts
-from .seeding import check_seed
-from .statistics.interval import IntervalStatistics
-from .statistics.rank import RankStatistics
 from .training_loop import TrainingLoop
-from .widths import Width
 
 _NOT_AVERAGED = (
     "compressor 'none' sends nothing, not even as it is, so that replicas part: to average gradients without "
@@ -49,8 +49,8 @@ class CompressionState:
     :func:`mqgrad.compression_hook`, and call :meth:`step` after each ``optimizer.step()``.
 
     Communication runs on one thread while backward goes on, or at 32 bits mostly on the backend's own
-    (:class:`mqgrad.direct.DirectAverages`), and the width of an iteration is decided during its forward
-    (:class:`mqgrad.iteration.Iteration`): the training loop never waits for that.
+    (:class:`mqgrad.hook.direct.DirectAverages`), and the width of an iteration is decided during its forward
+    (:class:`mqgrad.hook.iteration.Iteration`): the training loop never waits for that.
 
     Args:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
@@ -65,9 +65,9 @@ class CompressionState:
         seed: of stochastic rounding, equal on all ranks.
         interval: iterations per interval when there is no controller; 10 by default.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
-            parameters have moved is averaged where the round ends (:class:`mqgrad.round_memory.RoundMemory`). There
-            is less to wait for, but it is not training with one large batch any more. "Iteration" then means a round
-            above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
+            parameters have moved is averaged where the round ends (:class:`mqgrad.hook.round_memory.RoundMemory`).
+            There is less to wait for, but it is not training with one large batch any more. "Iteration" then means a
+            round above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
             object's: change them by hand only before the first iteration, and go back to an earlier model with the
             state that was saved beside it.
         slow_momentum: β of those averages.
@@ -78,9 +78,10 @@ class CompressionState:
             rounds; ``period`` is that of the first ones. A period of 1 then is a round of one iteration. Learned
             policies know one period only.
         optimizer: the script's, or an object with the ``param_groups`` of several. Whether its steps grow with the
-            gradient (:mod:`mqgrad.update_probe`), by which policies and the goodput rule expect what a width costs,
-            is found from outside, and found wrong where parameters have learning rates of their own, unless these
-            are read here. Nothing else is read, changed or saved. In rounds a ``ZeroRedundancyOptimizer`` is refused.
+            gradient (:mod:`mqgrad.hook.update_probe`), by which policies and the goodput rule expect what a width
+            costs, is found from outside, and found wrong where parameters have learning rates of their own, unless
+            these are read here. Nothing else is read, changed or saved. In rounds a ``ZeroRedundancyOptimizer`` is
+            refused.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.

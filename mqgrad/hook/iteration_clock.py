@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-from . import stopwatch
-from .costs import Costs
+from .. import stopwatch
+from ..costs import Costs
 
 
 class IterationClock:

@@ -10,7 +10,7 @@ Adam (0). Momentum holds gradients of other iterations, too, which leaves 0.6-1.
 counts as 0 or 1. Derived for this project.
 
 That is so for one learning rate. Where parameters have their own, u_p is divided by it first, if the optimizer is
-known (:mod:`mqgrad.param_groups`): without that, smaller ones where gradients are smaller look like SGD.
+known (:mod:`mqgrad.hook.param_groups`): without that, smaller ones where gradients are smaller look like SGD.
 """
 
 import math
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from .compressors.base import BucketWork
+from ..compressors.base import BucketWork
 from .param_groups import HasParamGroups, learning_rates
 
 _SAMPLE = 256  # elements of each parameter that are watched, at least, if it has as many

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from .collectives.comm_thread import CommThread
-from .collectives.transport import Transport
+from ..collectives.comm_thread import CommThread
+from ..collectives.transport import Transport
 from .iteration import Iteration
 from .iteration_clock import IterationClock
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .checks import check_count, check_keep
-from .compressors.base import BucketWork
-from .controllers.period_rules import PeriodRule
-from .layout import Layout, LayoutTable
+from ..checks import check_count, check_keep
+from ..compressors.base import BucketWork
+from ..controllers.period_rules import PeriodRule
+from ..layout import Layout, LayoutTable
+from ..saved_state import check_keys
 from .round_memory import RoundMemory
-from .saved_state import check_keys
 
 Average = Callable[[BucketWork, bool, int, torch.Tensor | None], torch.futures.Future[torch.Tensor]]
 AnyRank = Callable[[torch.Tensor], torch.futures.Future[torch.Tensor]]
@@ -50,7 +50,7 @@ def check_rounds(period: object, momentum: float, *, variance_reduced: bool, rul
 
 class LocalRounds:
     """Which parameters this rank's rounds average, and when; what that does to them is
-    :class:`mqgrad.round_memory.RoundMemory`'s.
+    :class:`mqgrad.hook.round_memory.RoundMemory`'s.
 
     Args:
         momentum: β of the averages.

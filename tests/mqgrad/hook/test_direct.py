@@ -13,7 +13,7 @@ from scripted import Scripted
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
-from mqgrad.direct import DirectAverages
+from mqgrad.hook.direct import DirectAverages
 from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.trainers.link import LinkEmulation
 

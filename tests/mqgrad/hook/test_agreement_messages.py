@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from ranks import run_ranks
 
-from mqgrad.agreement import Agreement, Decision, RankDisagreement
 from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.hook.agreement import Agreement, Decision, RankDisagreement
 from mqgrad.statistics.interval import Trial
 from mqgrad.statistics.rank import RankStatistics
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mqgrad import stopwatch
-from mqgrad.iteration_clock import IterationClock
+from mqgrad.hook.iteration_clock import IterationClock
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[1] / "support" / "hook_on_cuda.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "hook_on_cuda.py"
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

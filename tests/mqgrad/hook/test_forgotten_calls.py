@@ -9,7 +9,7 @@ import pytest
 from ranks import run_ranks
 
 import mqgrad
-from mqgrad.forgotten_calls import BACKWARDS, STEPS
+from mqgrad.hook.forgotten_calls import BACKWARDS, STEPS
 
 
 @pytest.mark.parametrize("period", [1, 4])

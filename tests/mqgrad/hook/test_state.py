@@ -14,7 +14,7 @@ from ranks import run_cases, run_ranks
 from scripted import Scripted
 
 import mqgrad
-import mqgrad.iteration_clock
+import mqgrad.hook.iteration_clock
 from mqgrad import stopwatch
 
 
@@ -126,7 +126,7 @@ def test_the_first_decision_sees_the_same_iterations_whether_or_not_the_clock_wa
 def test_a_first_iteration_that_was_not_timed_counts_as_long_as_the_second() -> None:
     def rank_main(rank: int):
         ticks = itertools.count(100.0, 1.0)  # a second passes between any two looks at this clock
-        mqgrad.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+        mqgrad.hook.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
         controller = Scripted([4, 8])
         model, optimizer, state = models.new_run(controller)
         models.train(model, optimizer, state, rank, range(2))
@@ -275,7 +275,7 @@ def test_seconds_that_are_known_late_count_in_their_interval_and_never_for_start
     def rank_main(rank: int) -> list[tuple[float, float]]:
         late: list[Callable[[], None]] = []
         ticks = itertools.count(100.0, 1.0)  # an iteration takes a second
-        mqgrad.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
+        mqgrad.hook.iteration_clock.time = types.SimpleNamespace(perf_counter=lambda: next(ticks))
         model, optimizer, state = models.new_run(Scripted([4, 4]))
 
         def since(start: stopwatch.Mark, add: Callable[[float], None]) -> None:

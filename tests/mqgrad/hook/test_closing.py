@@ -14,7 +14,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.direct import DirectAverages
+from mqgrad.hook.direct import DirectAverages
 
 
 @pytest.mark.parametrize("period", [1, 3])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mqgrad.costs import Costs
-from mqgrad.measurements import KEPT_LOSSES, Measurements, check_loss
+from mqgrad.hook.measurements import KEPT_LOSSES, Measurements, check_loss
 
 
 def test_a_loss_is_what_it_was_when_it_was_reported() -> None:

@@ -2,8 +2,8 @@
 
 from mqgrad.compressors import make_compressor
 from mqgrad.controllers import FixedBits
-from mqgrad.decisions import Decisions
-from mqgrad.interval_position import IntervalPosition
+from mqgrad.hook.decisions import Decisions
+from mqgrad.hook.interval_position import IntervalPosition
 
 
 def position(controller: FixedBits | None) -> IntervalPosition:

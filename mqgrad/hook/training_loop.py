@@ -3,9 +3,9 @@
 import torch
 import torch.distributed as dist
 
-from .collectives.comm_thread import CommThread
-from .collectives.wire_meter import Pending
-from .compressors.base import BucketWork
+from ..collectives.comm_thread import CommThread
+from ..collectives.wire_meter import Pending
+from ..compressors.base import BucketWork
 from .direct import DirectAverages
 from .forgotten_calls import ForgottenCalls
 from .iteration import Iteration

@@ -9,7 +9,7 @@ from scripted import Scripted
 import mqgrad
 from mqgrad.compressors import make_compressor
 from mqgrad.controllers.period_rules import make_period_rule
-from mqgrad.decisions import Decisions
+from mqgrad.hook.decisions import Decisions
 
 
 @pytest.mark.parametrize(

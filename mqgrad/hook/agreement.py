@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-from .codecs.quantization_noise import Coding
-from .collectives.transport import Transport
-from .collectives.wire_meter import Pending
-from .statistics.interval import IntervalStatistics, ParameterStatistics
-from .statistics.rank import RankStatistics
-from .widths import Width, Widths, as_width, format_width
+from ..codecs.quantization_noise import Coding
+from ..collectives.transport import Transport
+from ..collectives.wire_meter import Pending
+from ..statistics.interval import IntervalStatistics, ParameterStatistics
+from ..statistics.rank import RankStatistics
+from ..widths import Width, Widths, as_width, format_width
 
 _DIGESTS = ("configuration", "first parameters")
 _CALLS = {

@@ -7,10 +7,10 @@ import torch
 
 from mqgrad.cuda_ext import gradient_figures
 
-from .codecs.quantization_noise import squared_norm
-from .compressors.base import BucketWork, Compressor
-from .statistics.rank import RankStatistics
-from .widths import Width
+from ..codecs.quantization_noise import squared_norm
+from ..compressors.base import BucketWork, Compressor
+from ..statistics.rank import RankStatistics
+from ..widths import Width
 
 
 class GradientFigures:

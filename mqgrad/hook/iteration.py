@@ -4,20 +4,20 @@ it is closed; and between two intervals, a width is decided."""
 import time
 from typing import Any
 
-from . import stopwatch
+from .. import stopwatch
+from ..collectives.wire_meter import DONE, Pending
+from ..compressors.base import BucketWork, Step
+from ..controllers.base import trial_widths, wants_parameters
+from ..costs import Costs
+from ..layout import Layout
+from ..statistics.interval import IntervalStatistics
+from ..statistics.rank import RankStatistics
+from ..widths import Widths
 from .agreement import Agreement, versions
-from .collectives.wire_meter import DONE, Pending
-from .compressors.base import BucketWork, Step
-from .controllers.base import trial_widths, wants_parameters
-from .costs import Costs
 from .gradient_figures import GradientFigures
-from .layout import Layout
 from .param_groups import HasParamGroups
 from .run_parts import RunParts
-from .statistics.interval import IntervalStatistics
-from .statistics.rank import RankStatistics
 from .update_probe import UpdateProbe
-from .widths import Widths
 
 _CODES_LEARN_EVERY = 10
 """Iterations, in intervals that are longer."""

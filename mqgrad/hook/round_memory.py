@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .layout import LayoutTable
+from ..layout import LayoutTable
 
 _SAMPLE = 256
 """Elements of each parameter that are looked at to find whether it has moved."""

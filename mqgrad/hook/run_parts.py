@@ -2,12 +2,12 @@
 
 import dataclasses
 
-from .collectives.transport import Transport
-from .compressors.base import Compressor
+from ..collectives.transport import Transport
+from ..compressors.base import Compressor
+from ..layout import LayoutTable
 from .decisions import Decisions
 from .interval_position import IntervalPosition
 from .iteration_clock import IterationClock
-from .layout import LayoutTable
 from .measurements import Measurements
 
 

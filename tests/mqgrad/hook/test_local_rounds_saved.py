@@ -9,8 +9,8 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
-from mqgrad.local_rounds import LocalRounds
-from mqgrad.round_memory import RoundMemory
+from mqgrad.hook.local_rounds import LocalRounds
+from mqgrad.hook.round_memory import RoundMemory
 
 
 def test_the_model_of_another_rank_is_noticed_within_a_round() -> None:

@@ -5,15 +5,15 @@ import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from ..compatibility import check_compatible
+from ..compressors.base import Compressor
+from ..controllers.base import Controller, least_seconds, opening_of, trial_widths, wants_parameters
+from ..controllers.fixed import FixedBits
+from ..controllers.period_rules import PeriodRule
+from ..failures import described
+from ..statistics.interval import IntervalStatistics
+from ..widths import Width, Widths, check_parameter_widths, check_width
 from .agreement import Decision
-from .compatibility import check_compatible
-from .compressors.base import Compressor
-from .controllers.base import Controller, least_seconds, opening_of, trial_widths, wants_parameters
-from .controllers.fixed import FixedBits
-from .controllers.period_rules import PeriodRule
-from .failures import described
-from .statistics.interval import IntervalStatistics
-from .widths import Width, Widths, check_parameter_widths, check_width
 
 _T = TypeVar("_T")
 

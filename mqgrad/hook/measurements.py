@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from .costs import Costs, Totals
-from .saved_state import restored
-from .statistics.rank import RankStatistics
-from .widths import Width
+from ..costs import Costs, Totals
+from ..saved_state import restored
+from ..statistics.rank import RankStatistics
+from ..widths import Width
 
 KEPT_LOSSES = 10_000
 """At least as many are kept, and those of an interval, where nobody takes them."""

@@ -14,10 +14,10 @@ from torch import nn
 
 import mqgrad
 from mqgrad.compressors.base import BucketWork
+from mqgrad.hook.param_groups import check_optimizer
+from mqgrad.hook.update_probe import UpdateProbe
 from mqgrad.layout import LayoutTable
-from mqgrad.param_groups import check_optimizer
 from mqgrad.trainers import ModelClock, Simulated
-from mqgrad.update_probe import UpdateProbe
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01),

@@ -1,0 +1,1 @@
+"""One compressed run: the state and the hook of DDP, iterations, rounds, decisions, checkpoints."""
