@@ -10,7 +10,7 @@ def described(failure: BaseException) -> str:
     return f"{_named(failure)}{place}"
 
 
-def told(failure: BaseException) -> str:
+def short_description(failure: BaseException) -> str:
     """The same, or no more than the text where that tells all, as of the package's own, which are RuntimeErrors."""
     if type(failure) is RuntimeError and str(failure):
         return str(failure)

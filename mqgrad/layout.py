@@ -205,10 +205,10 @@ class LayoutTable:
         number, (now, then) = differing
         raise ValueError(
             f"rank {self.rank}: the saved state is of a run whose DDP brought parameters in another order, by which "
-            f"residuals, anchors and velocities are kept: its bucket {number} had {_told(then)}, and here has "
-            f"{_told(now)}. Construct DistributedDataParallel with the find_unused_parameters and bucket_cap_mb (and "
-            "static_graph) that it had, for the same model; where parameters were frozen, unfrozen or added in "
-            "mid-run, start with a new state, which loses what error feedback still owes"
+            f"residuals, anchors and velocities are kept: its bucket {number} had {_shapes_text(then)}, and here has "
+            f"{_shapes_text(now)}. Construct DistributedDataParallel with the find_unused_parameters and "
+            "bucket_cap_mb (and static_graph) that it had, for the same model; where parameters were frozen, "
+            "unfrozen or added in mid-run, start with a new state, which loses what error feedback still owes"
         )
 
     def state_dict(self) -> Order:
@@ -263,5 +263,5 @@ def _shapes(parameters: list[torch.Tensor]) -> list[tuple[int, ...]]:
     return [tuple(parameter.shape) for parameter in parameters]
 
 
-def _told(shapes: list[tuple[int, ...]]) -> str:
+def _shapes_text(shapes: list[tuple[int, ...]]) -> str:
     return f"{len(shapes)} parameters of shapes {', '.join(map(str, shapes[:3]))}{', …' * (len(shapes) > 3)}"

@@ -38,7 +38,7 @@ def check_run(saved: Mapping[str, Any], own: Mapping[str, Any], owner: str) -> N
             f"{owner}: the state is rank {saved['rank']}'s, and each rank's residuals are its own: save the state of "
             "every rank, to a file each, and load its own on each"
         )
-    then, now = (_told(state["controller_class"]) for state in (saved, own))
+    then, now = (_controller_text(state["controller_class"]) for state in (saved, own))
     if then != now:
         raise ValueError(
             f"{owner}: the state was saved with {then} and cannot be loaded with {now}; construct CompressionState "
@@ -52,7 +52,7 @@ def _but_for(config: str, other: str) -> str:
     return ", ".join(part for part in config.split(", ") if part not in common)
 
 
-def _told(controller_class: str | None) -> str:
+def _controller_text(controller_class: str | None) -> str:
     return "no controller" if controller_class is None else f"a controller {controller_class}"
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import stopwatch
-from ..failures import told
+from ..failures import short_description
 from ..trace import trace_range
 from .wire_meter import DONE, Pending
 
@@ -215,7 +215,7 @@ class CommThread:
 
 
 def _stopped_by(failure: BaseException) -> str:
-    return f"communication stopped after an earlier failure: {told(failure)}"
+    return f"communication stopped after an earlier failure: {short_description(failure)}"
 
 
 def value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:

@@ -29,7 +29,7 @@ class NamedWork:
 
     def __init__(self, start: Callable[[], Work | None], waits: str) -> None:
         self._waits = waits
-        self._work = told(waits, start)
+        self._work = call_naming(waits, start)
 
     def wait(self) -> None:
         """Return when it is done.
@@ -38,10 +38,10 @@ class NamedWork:
             RuntimeError: a rank failed or did not come in time: names the ranks and the remedy.
         """
         if self._work is not None:
-            told(self._waits, self._work.wait)
+            call_naming(self._waits, self._work.wait)
 
 
-def told(waits: str, call: Callable[[], Result]) -> Result:
+def call_naming(waits: str, call: Callable[[], Result]) -> Result:
     """What a call of torch returns; what it raises says who waits for whom, and the remedy."""
     try:
         return call()
@@ -52,9 +52,9 @@ def told(waits: str, call: Callable[[], Result]) -> Result:
 
 
 def failure_of(waits: str, done: torch.futures.Future[Any]) -> BaseException | None:
-    """What went wrong in something that is done, if anything did, as :func:`told` raises it; or Ctrl-C meanwhile."""
+    """What went wrong in something that is done, if anything did, as :func:`call_naming` raises it; or a Ctrl-C."""
     try:
-        told(waits, done.value)
+        call_naming(waits, done.value)
     except BaseException as failure:
         return failure.with_traceback(None)
     return None

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..checks import check_positive
-from .named_work import NamedWork, failure_of, told
+from .named_work import NamedWork, call_naming, failure_of
 from .paced_link import Link, PacedLink
 from .point_to_point import PointToPoint, Send
 from .transport import Start, Transport
@@ -136,7 +136,7 @@ class ProcessGroupTransport(Transport):
         self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]
     ) -> torch.futures.Future[Result]:
         waits = _waits(self.group, "an all-reduce")
-        work = told(
+        work = call_naming(
             waits, lambda: self.group.allreduce([tensor])
         )  # without what `dist.all_reduce` does in Python
         return work.get_future().then(lambda done: end(failure_of(waits, done)))
@@ -255,7 +255,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     of = group or dist.group.WORLD
     assert of is not None  # as torch.distributed is initialized
     ranks = dist.get_process_group_ranks(of)
-    return told(
+    return call_naming(
         _waits(of, "the construction of a CompressionState"),
         lambda: dist.new_group(
             ranks,

@@ -184,17 +184,17 @@ class LocalRounds:
         self._check_backward()
         begin()
         averaged, mask = self._brought, self._trained_mask()
-        untold: torch.Tensor | None = mask
+        unsent_mask: torch.Tensor | None = mask
         if not averaged <= self._trained:
             averaged &= set(any_rank(mask).wait().nonzero().flatten().tolist())
-            untold = None
+            unsent_mask = None
         self._check_others(averaged)
         self._is_averaging = True
         works = [self._moved(layout) for layout in self._buckets if averaged.intersection(layout.keys)]
         averages = []
         for work in works:
-            averages.append(average(work, work is works[-1], self.iterations, untold))
-            untold = None
+            averages.append(average(work, work is works[-1], self.iterations, unsent_mask))
+            unsent_mask = None
         for mean in averages:
             mean.wait()
         self._apply(works, averaged, period)

@@ -17,7 +17,7 @@ from ..compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from ..controllers.base import Controller
 from ..controllers.period_rules import PeriodRule
 from ..costs import Totals
-from ..failures import told
+from ..failures import short_description
 from ..layout import LayoutTable
 from ..seeding import check_seed
 from ..statistics.interval import IntervalStatistics
@@ -359,7 +359,7 @@ class CompressionState:
     def _warn_of_loose_ends(self) -> None:
         rank = self._transport.rank
         if self._thread.failure is not None:
-            text = f"rank {rank}: communication had failed before close(): {told(self._thread.failure)}"
+            text = f"rank {rank}: communication had failed before close(): {short_description(self._thread.failure)}"
         elif not self.replicas_are_equal:
             text = (
                 f"rank {rank}: closed within a round, after {self._loop.iterations_alone} iterations of its own: the "

@@ -75,16 +75,16 @@ class TrainingLoop:
         return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
 
     def _average(
-        self, work: BucketWork, is_last: bool, period: int = 1, told: torch.Tensor | None = None
+        self, work: BucketWork, is_last: bool, period: int = 1, trained_mask: torch.Tensor | None = None
     ) -> torch.futures.Future[torch.Tensor]:
         if is_last:
             self._clock.begin_wait(work.buffer.device)
 
         def start() -> Pending[None]:
-            if told is None:
+            if trained_mask is None:
                 return self._iteration.start_average(work, is_last, period)
-            telling = self._start_telling(told)
-            return self._iteration.start_average(work, is_last, period).then(lambda _: telling.wait())
+            maximum = self._start_maximum(trained_mask)
+            return self._iteration.start_average(work, is_last, period).then(lambda _: maximum.wait())
 
         return self._thread.submit(start, work.buffer)
 
@@ -128,13 +128,13 @@ class TrainingLoop:
                 self._decisions.period,
                 lambda: self._thread.post(self._iteration.open_round),
                 self._average,
-                self._of_any_rank,
+                self._maximum_over_ranks,
             )
 
-    def _of_any_rank(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        return self._thread.submit(lambda: self._start_telling(own), own)
+    def _maximum_over_ranks(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        return self._thread.submit(lambda: self._start_maximum(own), own)
 
-    def _start_telling(self, own: torch.Tensor) -> Pending[None]:
+    def _start_maximum(self, own: torch.Tensor) -> Pending[None]:
         """Replace a vector by its largest elements over ranks."""
 
         def take(rows: torch.Tensor) -> None:
