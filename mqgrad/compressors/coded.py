@@ -24,7 +24,7 @@ from .feedback import ErrorFeedback, FeedbackGain, Residual
 from .gathered import Gathered
 from .gradient_vector import GradientVector
 from .push_pull import PushPull
-from .runs import Run, shard_runs
+from .segments import Segment, shard_segments
 from .shard_feedback import ShardFeedback
 from .topology import CodedTopologyName, Topology, gathers, make_topology
 
@@ -166,9 +166,9 @@ class CodedMean(abc.ABC):
         codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
         decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
         in_shards = not gathers(self.topology, layout.numel // layout.shard_numel)
-        for (run,) in shard_runs(layout, bits, None, in_shards=in_shards):
-            payload = codec.encode(self._coded_from(vector.part(run.part), bits), bits)
-            codec.decode_into_(decoded[run.part], payload, bits)
+        for (segment,) in shard_segments(layout, bits, None, in_shards=in_shards):
+            payload = codec.encode(self._coded_from(vector.part(segment.part), bits), bits)
+            codec.decode_into_(decoded[segment.part], payload, bits)
         return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:
@@ -187,39 +187,42 @@ class CodedMean(abc.ABC):
             getattr(self, name).load_state_dict(state[name])
         self.observed = state["observed"]
 
-    def encode(self, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
-        """Encode a run of the vector, through the same run of the residual where there is feedback."""
-        self._encode(self._coded_from(exchange.vector.part(run.part), run.bits), exchange, way, run, out)
+    def encode(self, exchange: Exchange, way: Way, segment: Segment, out: torch.Tensor) -> None:
+        """Encode a segment of the vector, through the same segment of the residual where there is feedback."""
+        x = self._coded_from(exchange.vector.part(segment.part), segment.bits)
+        self._encode(x, exchange, way, segment, out)
 
     def encode_mean(
-        self, exchange: Exchange, way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
+        self, exchange: Exchange, way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
     ) -> None:
-        """Encode the mean of the ranks' payloads [W, P] of a run, through its residual where there is feedback."""
-        if way.residual is not None and exchange.step.measure and self.learns_gain(run.bits):
+        """Encode the mean of the ranks' payloads [W, P] of a segment, through its residual if there is feedback."""
+        if way.residual is not None and exchange.step.measure and self.learns_gain(segment.bits):
             # the code's error is seen on the mean
-            self._encode(self.codec.decode_mean(payloads, run.numel, run.bits), exchange, way, run, out)
+            mean = self.codec.decode_mean(payloads, segment.numel, segment.bits)
+            self._encode(mean, exchange, way, segment, out)
             return
-        feedback, ids = self._feedback(exchange, way, run), exchange.bucket_ids(run)
-        self.codec.encode_mean(payloads, run.numel, run.bits, way.seed, ids, feedback=feedback, out=out)
+        numel, bits = segment.numel, segment.bits
+        feedback, ids = self._feedback(exchange, way, segment), exchange.bucket_ids(segment)
+        self.codec.encode_mean(payloads, numel, bits, way.seed, ids, feedback=feedback, out=out)
 
-    def _feedback(self, exchange: Exchange, way: Way, run: Run) -> Feedback | None:
+    def _feedback(self, exchange: Exchange, way: Way, segment: Segment) -> Feedback | None:
         if way.residual is None:
             return None
-        gains = self.coefficients(way.gain, run.bits, of_moves=exchange.step.of_moves)
-        return Feedback(way.residual.part(run.part), *gains)
+        gains = self.coefficients(way.gain, segment.bits, of_moves=exchange.step.of_moves)
+        return Feedback(way.residual.part(segment.part), *gains)
 
     def _coded_from(self, vector: Scattered, bits: Width) -> Vector:
         """A part of the gradients, with the padding that the code wants."""
         return vector.continued(self.bucket_size) if self.codec.repeats_padding(bits) else vector
 
-    def _encode(self, x: Vector, exchange: Exchange, way: Way, run: Run, out: torch.Tensor) -> None:
-        feedback = self._feedback(exchange, way, run)
-        learns = feedback is not None and exchange.step.measure and self.learns_gain(run.bits)
+    def _encode(self, x: Vector, exchange: Exchange, way: Way, segment: Segment, out: torch.Tensor) -> None:
+        feedback = self._feedback(exchange, way, segment)
+        learns = feedback is not None and exchange.step.measure and self.learns_gain(segment.bits)
         value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
-        self.codec.encode(x, run.bits, way.seed, exchange.bucket_ids(run), feedback=feedback, out=out)
+        self.codec.encode(x, segment.bits, way.seed, exchange.bucket_ids(segment), feedback=feedback, out=out)
         if value is not None:
             self.observed = exchange.step.iteration
-            self._observe(way.gain, run.bits, out, value)
+            self._observe(way.gain, segment.bits, out, value)
 
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor

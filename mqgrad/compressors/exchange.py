@@ -15,7 +15,7 @@ from .feedback import FeedbackGain, Residual
 from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk
-from .runs import Run
+from .segments import Segment
 
 
 class Way(NamedTuple):
@@ -33,7 +33,7 @@ class Way(NamedTuple):
 
 
 class Coder(Protocol):
-    """Codes runs of the vector of an exchange."""
+    """Codes segments of the vector of an exchange."""
 
     @property
     def codec(self) -> VectorCodec: ...
@@ -41,14 +41,14 @@ class Coder(Protocol):
     @property
     def bucket_size(self) -> int: ...
 
-    def encode(self, exchange: "Exchange", way: Way, run: Run, out: torch.Tensor) -> None:
-        """Encode a run of ``exchange.vector`` to ``out`` [P], through its residual where there is feedback."""
+    def encode(self, exchange: "Exchange", way: Way, segment: Segment, out: torch.Tensor) -> None:
+        """Encode a segment of ``exchange.vector`` to ``out`` [P], through its residual where there is feedback."""
         ...
 
     def encode_mean(
-        self, exchange: "Exchange", way: Way, run: Run, payloads: torch.Tensor, out: torch.Tensor
+        self, exchange: "Exchange", way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
     ) -> None:
-        """The same of the mean of the ranks' payloads [W, P] of the run."""
+        """The same of the mean of the ranks' payloads [W, P] of the segment."""
         ...
 
 
@@ -93,10 +93,10 @@ class Exchange(abc.ABC):
             self.vector.finish()
         self.checks.raise_problem()
 
-    def bucket_ids(self, run: Run) -> torch.Tensor:
-        """int64 [buckets of the run]: the identity of each scale bucket."""
+    def bucket_ids(self, segment: Segment) -> torch.Tensor:
+        """int64 [buckets of the segment]: the identity of each scale bucket."""
         size = self.coder.bucket_size
-        return self.layout.bucket_ids[run.part.start // size : run.part.stop // size]
+        return self.layout.bucket_ids[segment.part.start // size : segment.part.stop // size]
 
     def new_messages(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.layout.bucket_ids.device)
@@ -106,7 +106,7 @@ class Exchange(abc.ABC):
         with add_seconds(self.step.costs, "encode_seconds"):
             messages = self.new_messages(sum(chunk.lengths))
             for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
-                for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
-                    self.coder.encode(self, self.push, run, payload)
+                for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
+                    self.coder.encode(self, self.push, segment, payload)
             self.checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
         return messages

@@ -57,5 +57,5 @@ class Gathered(Exchange):
             if self.checks.is_spoilt:
                 return
             payloads = chunk.payloads(0, gathered.view(ranks, -1))
-            for run, versions in zip(chunk.runs[0], payloads, strict=True):
-                self.codec.decode_mean_into_(self.vector.part(run.part), versions, run.bits)
+            for segment, versions in zip(chunk.segments[0], payloads, strict=True):
+                self.codec.decode_mean_into_(self.vector.part(segment.part), versions, segment.bits)

@@ -9,7 +9,7 @@ from mqgrad import cuda_ext
 from ..codecs.vector_codec import VectorCodec
 from ..layout import Layout
 from ..widths import Width
-from .runs import Run, chunked, shard_runs
+from .segments import Segment, chunked, shard_segments
 
 _PLANS = 16
 """That a layout keeps: with a width for every parameter, each decision may bring a new one."""
@@ -18,10 +18,10 @@ _PLANS = 16
 class Chunk(NamedTuple):
     """A part of every shard, a message each, sent at a time."""
 
-    runs: list[list[Run]]
+    segments: list[list[Segment]]
     """By shard."""
     pieces: list[list[int]]
-    """Bytes by shard: of the runs' payloads, and of the checksum behind them, 0 on a GPU."""
+    """Bytes by shard: of the segments' payloads, and of the checksum behind them, 0 on a GPU."""
     lengths: list[int]
     """Bytes of the messages."""
     covered: list[int]
@@ -35,7 +35,7 @@ class Chunk(NamedTuple):
         return self.pieces[0][-1] > 0
 
     def payloads(self, shard: int, message: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Those of the runs of a shard, in its message [P] or in several versions of it [W, P]."""
+        """Those of the segments of a shard, in its message [P] or in several versions of it [W, P]."""
         return message.split_with_sizes(self.pieces[shard], dim=-1)[:-1]
 
 
@@ -57,15 +57,15 @@ def planned(
         if len(layout.plans) == _PLANS:
             layout.plans.clear()
         device = layout.bucket_ids.device
-        shards = chunked(shard_runs(layout, bits, parameter_bits, in_shards=in_shards), bucket_size)
-        layout.plans[key] = [_chunk(codec, runs, device) for runs in shards]
+        shards = chunked(shard_segments(layout, bits, parameter_bits, in_shards=in_shards), bucket_size)
+        layout.plans[key] = [_chunk(codec, segments, device) for segments in shards]
     chunks: list[Chunk] = layout.plans[key]
     return chunks
 
 
-def _chunk(codec: VectorCodec, shards: list[list[Run]], device: torch.device) -> Chunk:
-    payloads = [[codec.payload_bytes(run.numel, run.bits) for run in runs] for runs in shards]
-    covered = [_covered(runs, sizes) for runs, sizes in zip(shards, payloads, strict=True)]
+def _chunk(codec: VectorCodec, shards: list[list[Segment]], device: torch.device) -> Chunk:
+    payloads = [[codec.payload_bytes(each.numel, each.bits) for each in segments] for segments in shards]
+    covered = [_covered(segments, sizes) for segments, sizes in zip(shards, payloads, strict=True)]
     room = _checksum_bytes(device)
     pieces = [[*sizes, room] for sizes in payloads]
     return Chunk(shards, pieces, list(map(sum, pieces)), covered, 2 * shards[0][0].part.start)
@@ -76,13 +76,13 @@ def _checksum_bytes(device: torch.device) -> int:
     return cuda_ext.CHECKSUM_BYTES if device.type == "cpu" else 0
 
 
-def _covered(runs: list[Run], sizes: list[int]) -> int:
+def _covered(segments: list[Segment], sizes: list[int]) -> int:
     """What precedes the codes: scales and header, to read which costs nothing beside the codes.
 
-    A changed code is off by twice its scale at most. All of a sparse payload, and of several runs. None at 16 bits:
-    there a checksum tells what it depends on alone.
+    A changed code is off by twice its scale at most. All of a sparse payload, and of several segments. None at 16
+    bits: there a checksum tells what it depends on alone.
     """
-    if len(runs) > 1 or runs[0].bits < 1:
+    if len(segments) > 1 or segments[0].bits < 1:
         return sum(sizes)
-    code_bytes = -(-runs[0].numel * int(runs[0].bits) // 8)
+    code_bytes = -(-segments[0].numel * int(segments[0].bits) // 8)
     return max(0, sizes[0] - code_bytes)

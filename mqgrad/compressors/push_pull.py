@@ -11,7 +11,7 @@ from ..collectives.wire_meter import Pending
 from ..stopwatch import add_seconds
 from .exchange import Exchange, Way
 from .plans import Chunk, planned
-from .runs import CHUNKS_AHEAD
+from .segments import CHUNKS_AHEAD
 from .topology import Received, StartPush, Topology
 
 
@@ -92,8 +92,8 @@ class PushPull(Exchange):
                 same = [r] * len(versions)
                 self.checks.compare(chunk, versions.reshape(-1), same, chunk.place, lambda rank: rank)
                 payloads = zip(chunk.payloads(r, versions), chunk.payloads(r, mean), strict=True)
-                for run, (pushed, payload) in zip(chunk.runs[r], payloads, strict=True):
-                    self.coder.encode_mean(self, self.pull, run, pushed, payload)
+                for segment, (pushed, payload) in zip(chunk.segments[r], payloads, strict=True):
+                    self.coder.encode_mean(self, self.pull, segment, pushed, payload)
             self.checks.sign(chunk, means, owned, chunk.place + 1)
         return means
 
@@ -105,5 +105,5 @@ class PushPull(Exchange):
             if self.checks.is_spoilt:
                 return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
-                for run, payload in zip(chunk.runs[r], chunk.payloads(r, message), strict=True):
-                    self.codec.decode_into_(self.vector.part(run.part), payload, run.bits)
+                for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
+                    self.codec.decode_into_(self.vector.part(segment.part), payload, segment.bits)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
 from mqgrad.collectives.wire_meter import Pending
-from mqgrad.compressors import runs
+from mqgrad.compressors import segments
 from mqgrad.compressors.base import BucketWork, Step
 
 SPECS = [
@@ -101,7 +101,7 @@ def test_overlapping_buckets_give_the_same_bytes_as_one_after_another(spec: str,
     """On rank 0 the next bucket is always there, rank 1 ends each before it: nothing depends on that."""
 
     def rank_main(rank: int) -> tuple[list[bytes], list[bytes], list[str], int]:
-        runs.CHUNK_BYTES = 64
+        segments.CHUNK_BYTES = 64
         alone, _, _ = _run(spec, bits, are_queued=False)
         means, transport, buckets = _run(spec, bits, are_queued=rank == 0)
         return alone, means, transport.starts(), buckets

@@ -14,7 +14,7 @@ from mqgrad.codecs.rotation import FewBitsRotated, RotationCodec
 from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.collectives.transport import Start
 from mqgrad.collectives.wire_meter import Pending
-from mqgrad.compressors import make_compressor, runs
+from mqgrad.compressors import make_compressor, segments
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
 from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
@@ -65,7 +65,7 @@ def test_payloads_stay_as_they_are_while_they_are_on_their_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A buffer that is used again while an earlier chunk is still being sent from it changes the mean."""
-    monkeypatch.setattr(runs, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(segments, "CHUNK_BYTES", 64)
     spec = f"{compressor}:topology={topology}"
     at_once, late = (_means(kind, spec, bits, parameter_bits) for kind in (InProcessTransport, LateTransport))
     assert all(torch.equal(mean, at_once[0]) for mean in [*at_once, *late])
@@ -140,7 +140,7 @@ def test_a_payload_can_be_a_piece_of_a_message(codec: VectorCodec, bits: Width, 
     ("codec", "bits"), [(codec, bits) for codec, widths in CODECS for bits in widths], ids=str
 )
 def test_the_mean_of_pieces_is_that_of_payloads(codec: VectorCodec, bits: Width) -> None:
-    """The payloads of a run are columns of the messages that ranks have sent."""
+    """The payloads of a segment are columns of the messages that ranks have sent."""
     xs = torch.randn(3, 6 * 64, generator=torch.Generator().manual_seed(6))
     payloads = torch.stack([codec.encode(x, bits, seed) for seed, x in enumerate(xs)])
     messages = torch.nn.functional.pad(payloads, (1, 2))

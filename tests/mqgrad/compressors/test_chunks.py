@@ -9,8 +9,8 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 from mqgrad.collectives.process_group import ProcessGroupTransport
-from mqgrad.compressors import plans, runs
-from mqgrad.compressors.runs import Run, chunked
+from mqgrad.compressors import plans, segments
+from mqgrad.compressors.segments import Segment, chunked
 from mqgrad.trainers.link import LinkEmulation
 
 
@@ -19,28 +19,28 @@ from mqgrad.trainers.link import LinkEmulation
 def test_chunks_hold_every_scale_bucket_of_every_shard_once_and_in_order(
     bucket_size: int, widths: tuple[int, ...]
 ) -> None:
-    run_numel, numel = 299 * 4096, 299 * 4096 * len(widths)
+    each, numel = 299 * 4096, 299 * 4096 * len(widths)
     shards = [
-        [Run(slice(at + i * run_numel, at + (i + 1) * run_numel), bits) for i, bits in enumerate(widths)]
+        [Segment(slice(at + i * each, at + (i + 1) * each), bits) for i, bits in enumerate(widths)]
         for at in (0, numel)
     ]
     chunks = chunked(shards, bucket_size)
     assert len(chunks) > 2
     for r, expected in enumerate(shards):
-        cut = [run for chunk in chunks for run in chunk[r]]
+        cut = [segment for chunk in chunks for segment in chunk[r]]
         assert _scale_buckets(cut, bucket_size) == _scale_buckets(expected, bucket_size)
 
 
-def _scale_buckets(runs_of_shard: list[Run], bucket_size: int) -> list[tuple[int, float]]:
+def _scale_buckets(segments_of_shard: list[Segment], bucket_size: int) -> list[tuple[int, float]]:
     return [
-        (start, run.bits)
-        for run in runs_of_shard
-        for start in range(run.part.start, run.part.stop, bucket_size)
+        (start, segment.bits)
+        for segment in segments_of_shard
+        for start in range(segment.part.start, segment.part.stop, bucket_size)
     ]
 
 
 def test_a_sparse_code_chooses_among_the_whole_shard() -> None:
-    shards = [[Run(slice(0, 2**24), 1 / 4)], [Run(slice(2**24, 2**25), 1 / 4)]]
+    shards = [[Segment(slice(0, 2**24), 1 / 4)], [Segment(slice(2**24, 2**25), 1 / 4)]]
     assert chunked(shards, 512) == [shards]
 
 
@@ -61,8 +61,8 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
         means, cuts = [], []
         chunked = plans.chunked
         plans.chunked = lambda *args: cuts.append(chunked(*args)) or cuts[-1]
-        for chunk_bytes in (runs.CHUNK_BYTES, 64):
-            runs.CHUNK_BYTES = chunk_bytes
+        for chunk_bytes in (segments.CHUNK_BYTES, 64):
+            segments.CHUNK_BYTES = chunk_bytes
             means.append([got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=4)[0]])
         assert len(cuts[0]) == 1 < len(cuts[-1])
         return means
@@ -142,7 +142,7 @@ def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
 
 
 def test_a_large_bucket_has_larger_chunks_not_more() -> None:
-    shards = [[Run(slice(r * 2**26, (r + 1) * 2**26), 8)] for r in range(2)]
+    shards = [[Segment(slice(r * 2**26, (r + 1) * 2**26), 8)] for r in range(2)]
     chunks = chunked(shards, 512)
-    assert len(chunks) == runs.MOST_CHUNKS
-    assert {run.numel for chunk in chunks for (run,) in chunk} == {2**26 // runs.MOST_CHUNKS}
+    assert len(chunks) == segments.MOST_CHUNKS
+    assert {segment.numel for chunk in chunks for (segment,) in chunk} == {2**26 // segments.MOST_CHUNKS}

@@ -10,7 +10,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.collectives.transport import Start
-from mqgrad.compressors import runs
+from mqgrad.compressors import segments
 
 SENDER = 2
 # Topology and way, to the rank where a message arrives changed, the collective that brings it, and who sent it.
@@ -50,7 +50,7 @@ def errors_of(way: tuple[str, str], bits: float) -> list[str]:
     victim, collective, _ = WAYS[way]
 
     def rank_main(rank: int) -> str:
-        runs.CHUNK_BYTES = 256
+        segments.CHUNK_BYTES = 256
         state = mqgrad.CompressionState(
             mqgrad.FixedBits(bits), compressor=f"quantized:topology={way[0]}", timeout_seconds=30
         )

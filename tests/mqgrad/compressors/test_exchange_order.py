@@ -13,7 +13,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.collectives.transport import Start
-from mqgrad.compressors import make_compressor, runs
+from mqgrad.compressors import make_compressor, segments
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
 from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
@@ -47,7 +47,7 @@ def test_all_is_posted_first_and_three_chunks_are_pushed_before_the_first_mean(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The same order on both ranks, as NCCL demands; and two round trips, however many chunks there are."""
-    monkeypatch.setattr(runs, "CHUNK_BYTES", 256)  # 512 elements at 4 bits
+    monkeypatch.setattr(segments, "CHUNK_BYTES", 256)  # 512 elements at 4 bits
     meeting_point = MeetingPoint(2, timeout_seconds=60)
 
     def rank_main(rank: int) -> tuple[list[str], int]:
@@ -71,7 +71,7 @@ def test_a_rank_that_fails_between_chunks_ends_the_run_of_all_and_leaves_nothing
     """Also what it has posted holds the process group, whose threads would outlive the state."""
 
     def rank_main(rank: int) -> tuple[str, float, int]:
-        runs.CHUNK_BYTES = 256
+        segments.CHUNK_BYTES = 256
         first = mqgrad.CompressionState(mqgrad.FixedBits(4))
         models.backward(models.compressed_ddp(models.small_model(), first), rank, 0)
         first.close()

@@ -9,13 +9,13 @@ import torch
 from ranks import run_cases, run_ranks
 
 import mqgrad
-from mqgrad.compressors import runs
+from mqgrad.compressors import segments
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 
 ALL_GATHER = "quantized:topology=all-gather"
 
 
-BITS_AND_CHUNK_BYTES = list(itertools.product([1 / 4, 1, 4, 8, 16], [runs.CHUNK_BYTES, 256]))
+BITS_AND_CHUNK_BYTES = list(itertools.product([1 / 4, 1, 4, 8, 16], [segments.CHUNK_BYTES, 256]))
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids="world_size={}".format)
@@ -26,7 +26,7 @@ def applied_and_sent(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
     """
 
     def rank_main(rank: int, bits: float, chunk_bytes: int) -> tuple[bytes, torch.Tensor]:
-        runs.CHUNK_BYTES = chunk_bytes
+        segments.CHUNK_BYTES = chunk_bytes
         spec = ALL_GATHER + ",feedback_gain=1"
         model = torch.nn.Linear(100, 70, bias=False)
         state = mqgrad.CompressionState(mqgrad.FixedBits(bits), compressor=spec)

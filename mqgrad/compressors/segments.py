@@ -17,7 +17,7 @@ CHUNKS_AHEAD = 2
 """So many are pushed behind a chunk before that one's mean is coded and sent back."""
 
 
-class Run(NamedTuple):
+class Segment(NamedTuple):
     """Consecutive scale buckets of one shard that are coded together."""
 
     part: slice
@@ -30,10 +30,10 @@ class Run(NamedTuple):
         return int(self.part.stop - self.part.start)
 
 
-def shard_runs(
+def shard_segments(
     layout: Layout, bits: Width, parameter_bits: tuple[Width, ...] | None, *, in_shards: bool = True
-) -> list[list[Run]]:
-    """The runs of each shard, as few as possible; one each where all parameters have the width ``bits``.
+) -> list[list[Segment]]:
+    """The segments of each shard, as few as possible; one each where all parameters have the width ``bits``.
 
     Without shards the whole vector is one.
 
@@ -42,27 +42,28 @@ def shard_runs(
     shard_numel = layout.shard_numel if in_shards else layout.numel
     shards = [slice(start, start + shard_numel) for start in range(0, layout.numel, shard_numel)]
     if parameter_bits is None:
-        return [[Run(part, bits)] for part in shards]
+        return [[Segment(part, bits)] for part in shards]
     starts, widths = [*layout.offsets, layout.end], [*parameter_bits, min(parameter_bits)]
     stops = [*starts[1:], layout.numel]
-    parameters = [Run(slice(*ends), bits) for *ends, bits in zip(starts, stops, widths, strict=True)]
+    parameters = [Segment(slice(*ends), bits) for *ends, bits in zip(starts, stops, widths, strict=True)]
     return [_merged(_cut_all(parameters, part.start, shard_numel)) for part in shards]
 
 
-def chunked(shards: list[list[Run]], bucket_size: int) -> list[list[list[Run]]]:
+def chunked(shards: list[list[Segment]], bucket_size: int) -> list[list[list[Segment]]]:
     """Cut shards of one length into chunks, each with its part of every shard, to be sent one after another.
 
     While some are on their way others are coded. And the flows of an all-to-all between many ranks stay abreast:
     in one piece they end unevenly, and leave links idle. A sparse code chooses among a whole shard and is not cut.
     """
-    if any(run.bits < 1 for runs in shards for run in runs):
+    if any(each.bits < 1 for segments in shards for each in segments):
         return [shards]
-    numel = sum(run.numel for run in shards[0])
-    shard_bytes = max(sum(run.numel * run.bits for run in runs) / 8 for runs in shards)
+    numel = sum(each.numel for each in shards[0])
+    shard_bytes = max(sum(each.numel * each.bits for each in segments) / 8 for segments in shards)
     count = min(MOST_CHUNKS, max(1, round(shard_bytes / CHUNK_BYTES)))
     step = -(-numel // (count * bucket_size)) * bucket_size
     return [
-        [_cut_all(runs, runs[0].part.start + at, step) for runs in shards] for at in range(0, numel, step)
+        [_cut_all(segments, segments[0].part.start + at, step) for segments in shards]
+        for at in range(0, numel, step)
     ]
 
 
@@ -70,21 +71,22 @@ def _overlap(first: slice, second: slice) -> bool:
     return bool(max(first.start, second.start) < min(first.stop, second.stop))
 
 
-def _cut_all(runs: list[Run], start: int, numel: int) -> list[Run]:
+def _cut_all(segments: list[Segment], start: int, numel: int) -> list[Segment]:
     """What lies in a part of the coded vector."""
     part = slice(start, start + numel)
-    return [_cut(run, part) for run in runs if _overlap(run.part, part)]
+    return [_cut(each, part) for each in segments if _overlap(each.part, part)]
 
 
-def _cut(run: Run, part: slice) -> Run:
-    return Run(slice(max(run.part.start, part.start), min(run.part.stop, part.stop)), run.bits)
+def _cut(segment: Segment, part: slice) -> Segment:
+    start, stop = max(segment.part.start, part.start), min(segment.part.stop, part.stop)
+    return Segment(slice(start, stop), segment.bits)
 
 
-def _merged(runs: list[Run]) -> list[Run]:
-    merged = runs[:1]
-    for run in runs[1:]:
-        if run.bits == merged[-1].bits:
-            merged[-1] = Run(slice(merged[-1].part.start, run.part.stop), run.bits)
+def _merged(segments: list[Segment]) -> list[Segment]:
+    merged = segments[:1]
+    for segment in segments[1:]:
+        if segment.bits == merged[-1].bits:
+            merged[-1] = Segment(slice(merged[-1].part.start, segment.part.stop), segment.bits)
         else:
-            merged.append(run)
+            merged.append(segment)
     return merged

@@ -1,4 +1,4 @@
-"""Runs of coded buckets: how shards are cut where parameters have widths of their own."""
+"""Segments of coded buckets: how shards are cut where parameters have widths of their own."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import torch
 from mqgrad.compressors import QSGD, OneBit, plans
 from mqgrad.compressors.coded import CodedMean
 from mqgrad.compressors.plans import planned
-from mqgrad.compressors.runs import Run, shard_runs
+from mqgrad.compressors.segments import Segment, shard_segments
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 from mqgrad.layout import Layout
 from mqgrad.widths import Width
@@ -28,23 +28,25 @@ def layout(counts: list[int], world_size: int) -> Layout:
     )
 
 
-def test_runs_are_cut_at_shards_and_joined_where_widths_are_equal() -> None:
-    runs = shard_runs(layout([1, 3, 1, 2], world_size=2), 0, (2, 4, 4, 8))
-    assert runs == [
-        [Run(slice(0, 8), 2), Run(slice(8, 32), 4)],
-        [Run(slice(32, 40), 4), Run(slice(40, 56), 8), Run(slice(56, 64), 2)],  # the last holds no parameter
+def test_segments_are_cut_at_shards_and_joined_where_widths_are_equal() -> None:
+    segments = shard_segments(layout([1, 3, 1, 2], world_size=2), 0, (2, 4, 4, 8))
+    assert segments == [
+        [Segment(slice(0, 8), 2), Segment(slice(8, 32), 4)],
+        # the last holds no parameter
+        [Segment(slice(32, 40), 4), Segment(slice(40, 56), 8), Segment(slice(56, 64), 2)],
     ]
-    assert shard_runs(layout([1, 3], world_size=2), 4, None) == [
-        [Run(slice(0, 16), 4)],
-        [Run(slice(16, 32), 4)],
+    assert shard_segments(layout([1, 3], world_size=2), 4, None) == [
+        [Segment(slice(0, 16), 4)],
+        [Segment(slice(16, 32), 4)],
     ]
 
 
-def test_runs_cover_every_element_once() -> None:
+def test_segments_cover_every_element_once() -> None:
     for counts in itertools.product([1, 2, 5], repeat=3):
         for world_size in (1, 2, 4):
-            shards = shard_runs(layout(list(counts), world_size), 0, (1, 32, 1))
-            elements = [i for runs in shards for run in runs for i in range(run.part.start, run.part.stop)]
+            shards = shard_segments(layout(list(counts), world_size), 0, (1, 32, 1))
+            parts = [segment.part for segments in shards for segment in segments]
+            elements = [i for part in parts for i in range(part.start, part.stop)]
             assert elements == list(range(layout(list(counts), world_size).numel))
 
 
