@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 _TOO_LONG = 2**31
 _INTERVAL = 10
-"""Iterations, where neither a controller nor the caller says."""
+"""Iterations, where no controller says, until the caller does."""
 _METHODS = ("decide", "state_dict", "load_state_dict")
 _MOST_STRETCHED = 10
 """Times as long as a controller says, at most, an interval is."""
@@ -70,12 +70,11 @@ class Decisions:
         controller: decides the width and the interval; None leaves them to the caller.
         period_rule: decides the period beside it; None leaves it as it is.
         compressor: has the widths to choose from.
-        interval: iterations of an interval where there is no controller; None for 10.
         period: iterations of a round, at first.
 
     Raises:
         ValueError: a controller and a compressor that do not go together; a period rule without a controller; an
-            interval or opening that is no positive integer; an interval beside a controller.
+            interval or opening that is no positive integer.
         TypeError: what is no controller, or no rule, such as a name.
     """
 
@@ -85,7 +84,6 @@ class Decisions:
         period_rule: PeriodRule | None,
         compressor: Compressor,
         *,
-        interval: int | None,
         period: int,
     ) -> None:
         if period_rule is not None and controller is None:
@@ -99,11 +97,6 @@ class Decisions:
             raise TypeError(f"period_rule {period_rule!r} is a name: give an object, as mqgrad.DelayRatio()")
         _check_whole("controller", controller, ("initial_bits", "interval", *_METHODS), "mqgrad.FixedBits(4)")
         _check_whole("period_rule", period_rule, _METHODS, "mqgrad.DelayRatio()")
-        if controller is not None and interval is not None:
-            raise ValueError(
-                f"interval={interval!r} beside a controller, whose own, {controller.interval!r}, counts: leave this "
-                f"out, or give it to {_named(controller)}"
-            )
         check_compatible(controller, compressor)
         self.controller, self.period_rule, self._compressor = controller, period_rule, compressor
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
@@ -111,11 +104,7 @@ class Decisions:
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
         own = "" if controller is None else f" of {_named(controller)}"
-        wanted = (
-            (_INTERVAL if interval is None else interval)
-            if controller is None
-            else self._interval_of(controller)
-        )
+        wanted = _INTERVAL if controller is None else self._interval_of(controller)
         interval = whole_iterations(f"interval{own}", wanted)
         opening = interval if controller is None else opening_of(controller)
         if period_rule is not None:

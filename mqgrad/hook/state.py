@@ -63,13 +63,11 @@ class CompressionState:
             The default quantizes with error feedback, which costs an fp32 copy of the model, and with more than two
             ranks a W-th of one for the shard that a rank owns.
         seed: of stochastic rounding, equal on all ranks.
-        interval: iterations per interval when there is no controller; 10 by default.
         period: iterations of a round. 1 averages gradients. With more every rank steps with its own, and what its
             parameters have moved is averaged where the round ends (:class:`mqgrad.hook.round_memory.RoundMemory`).
             There is less to wait for, but it is not training with one large batch any more. "Iteration" then means a
-            round above, in a controller's interval and statistics, and in ``interval``. The parameters are then this
-            object's: change them by hand only before the first iteration, and go back to an earlier model with the
-            state that was saved beside it.
+            round above, in intervals and in statistics. The parameters are then this object's: change them by hand
+            only before the first iteration, and go back to an earlier model with the state that was saved beside it.
         slow_momentum: β of those averages.
         variance_reduced: whether ranks correct their steps by how far they drifted from the mean in the round before,
             for data that is not equally distributed over the ranks (VRL-SGD, Liang et al. 2019). It costs another
@@ -88,9 +86,9 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor; a controller that may choose a width, or wants trials at one, which the
-            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, interval, period, momentum or
-            timeout; an interval beside a controller; a period rule without one; a group without this rank; a
-            compressor, controller or rule that remembers the run of another state, open or closed.
+            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, period, momentum or timeout; a
+            controller's wrong interval; a period rule without a controller; a group without this rank; a compressor,
+            controller or rule that remembers the run of another state, open or closed.
         TypeError: what is no compressor, controller, period rule, optimizer, link or process group, such as a name of
             a controller or rule, or the class of an object.
         RuntimeError: torch.distributed has not been initialised.
@@ -104,7 +102,6 @@ class CompressionState:
         transport: Transport | None = None,
         compressor: Compressor | str = DEFAULT_COMPRESSOR,
         seed: int = 0,
-        interval: int | None = None,
         period: int = 1,
         slow_momentum: float = 0.0,
         variance_reduced: bool = False,
@@ -124,7 +121,7 @@ class CompressionState:
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
         check_link(link)
-        decisions = Decisions(controller, period_rule, self.compressor, interval=interval, period=period)
+        decisions = Decisions(controller, period_rule, self.compressor, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         rank, world_size = self._transport.rank, self._transport.world_size
         self._parts = RunParts(
@@ -190,7 +187,7 @@ class CompressionState:
 
     @property
     def interval(self) -> int:
-        """Iterations of the current interval."""
+        """Iterations of the current interval. Where no controller decides 10, until :meth:`begin_interval` says."""
         return self._parts.decisions.interval
 
     @property

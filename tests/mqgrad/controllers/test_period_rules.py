@@ -184,9 +184,7 @@ def test_beside_a_fixed_width_a_rule_decides_every_ten_rounds() -> None:
 
 
 def test_a_rules_first_decision_comes_within_ten_rounds_whatever_the_controllers_interval() -> None:
-    decisions = Decisions(
-        mqgrad.DQSGD(interval=100), DelayRatio(), mqgrad.Quantized(), interval=None, period=4
-    )
+    decisions = Decisions(mqgrad.DQSGD(interval=100), DelayRatio(), mqgrad.Quantized(), period=4)
     assert decisions.interval == 10
 
 

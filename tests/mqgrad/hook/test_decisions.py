@@ -22,7 +22,7 @@ def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, inte
     seen = statistics(step_seconds=step_seconds)
 
     def decided(**of_run: object) -> float:
-        own = Decisions(controller, of_run.get("rule"), make_compressor("quantized"), interval=None, period=1)
+        own = Decisions(controller, of_run.get("rule"), make_compressor("quantized"), period=1)
         return own.make(seen, 1, rank=0).interval
 
     assert decided() == 10

@@ -8,8 +8,8 @@ from mqgrad.hook.interval_position import IntervalPosition
 
 def position(controller: FixedBits | None) -> IntervalPosition:
     """Past the first iterations, in which all is checked, at the beginning of an interval of three."""
-    interval = 3 if controller is None else None
-    decisions = Decisions(controller, None, make_compressor("quantized"), interval=interval, period=1)
+    decisions = Decisions(controller, None, make_compressor("quantized"), period=1)
+    decisions.interval = 3
     begun = IntervalPosition(decisions)
     for _ in range(3):
         assert begun.is_check_due

@@ -111,11 +111,6 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "half a controller": ({"controller": Link()}, TypeError, "controller .*Link object.* lacks initial_bits"),
     "period_rule": ({"period_rule": 8}, TypeError, "period_rule 8 lacks decide, state_dict, load_state_dict"),
     "link": ({"link": 5}, TypeError, "link 5 cannot pace"),
-    "interval": (
-        {"interval": 5},
-        ValueError,
-        "interval=5 beside a controller, whose own, 100, counts.*FixedBits",
-    ),
     "width": (
         {"controller": mqgrad.FixedBits(3), "compressor": "powersgd"},
         ValueError,

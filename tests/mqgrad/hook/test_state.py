@@ -204,11 +204,11 @@ def test_an_interval_that_is_no_number_of_iterations_is_refused() -> None:
         with pytest.raises(ValueError, match=wrong):
             mqgrad.CompressionState(Scripted([4], interval=interval))
         if interval is not None:
-            with pytest.raises(ValueError, match=wrong):
-                mqgrad.CompressionState(interval=interval)
             with pytest.raises(ValueError, match="opening of"):
                 mqgrad.CompressionState(Scripted([4], opening=interval))
-        state = mqgrad.CompressionState(interval=3)
+        state = mqgrad.CompressionState()
+        assert state.interval == 10
+        state.begin_interval(3, 4)
         with pytest.raises(ValueError, match=f"on rank 0 {interval!r}: it must"):
             state.begin_interval(interval, 4)
         assert state.interval == 3
@@ -252,7 +252,8 @@ def test_without_a_process_group_the_remedy_is_named() -> None:
 def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() -> None:
     def rank_main(rank: int):
         model = models.small_model()
-        state = mqgrad.CompressionState(None, interval=2)
+        state = mqgrad.CompressionState()
+        state.begin_interval(2, 32)
         ddp = models.compressed_ddp(model, state)
         norms = []
         state.mark()

@@ -78,10 +78,8 @@ def test_signal_does_not_depend_on_the_width(error_feedback: bool) -> None:
         found = []
         for bits in (1, 2, 32):
             model = models.small_model()
-            state = mqgrad.CompressionState(
-                None, interval=1, compressor=mqgrad.Quantized(error_feedback=error_feedback)
-            )
-            state.set_width(bits)
+            state = mqgrad.CompressionState(compressor=mqgrad.Quantized(error_feedback=error_feedback))
+            state.begin_interval(1, bits)
             ddp = models.compressed_ddp(model, state)
             state.mark()
             rows = []
