@@ -1,7 +1,7 @@
 """Whether a compressor has the widths that a controller may choose."""
 
 from .compressors import Compressor, compressor_names, make_compressor
-from .controllers.base import Controller, choices, parameter_widths
+from .controllers.base import Controller, ControllerTraits, traits_of
 from .widths import Width, format_width
 
 
@@ -12,13 +12,14 @@ def check_compatible(controller: Controller | None, compressor: Compressor) -> N
         ValueError: if the controller may choose, or wants trials at, a width that the compressor lacks, or widths by
             parameter where the compressor takes one for all; lists the compressors that have them.
     """
-    if controller is None or not _lacking(controller, compressor):
+    traits = traits_of(controller)
+    if controller is None or not _lacking(traits, compressor):
         return
     own, other = type(controller).__name__, type(compressor).__name__
-    by_parameter = parameter_widths(controller)
-    wants = by_parameter or choices(controller)
+    by_parameter = traits.parameter_widths
+    wants = by_parameter or traits.choices
     has = compressor.parameter_widths if by_parameter else compressor.widths
-    working = [name for name in compressor_names() if not _lacking(controller, make_compressor(name))]
+    working = [name for name in compressor_names() if not _lacking(traits, make_compressor(name))]
     raise ValueError(
         f"{own} chooses {'for each parameter ' if by_parameter else ''}among {_list(wants)} bits,"
         f" and {other} {f'has {_list(has)}' if has else 'takes one width for all parameters'}; "
@@ -27,9 +28,9 @@ def check_compatible(controller: Controller | None, compressor: Compressor) -> N
     )
 
 
-def _lacking(controller: Controller, compressor: Compressor) -> set[Width]:
-    side_by_side = set(parameter_widths(controller)) - set(compressor.parameter_widths)
-    return side_by_side | (set(choices(controller)) - set(compressor.widths))
+def _lacking(traits: ControllerTraits, compressor: Compressor) -> set[Width]:
+    side_by_side = set(traits.parameter_widths) - set(compressor.parameter_widths)
+    return side_by_side | (set(traits.choices) - set(compressor.widths))
 
 
 def _list(widths: tuple[Width, ...]) -> str:

@@ -1,5 +1,6 @@
 """The protocol of everything that chooses a bit width."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,7 +20,7 @@ class Controller(Protocol):
     ``opening`` decides for the first time after so many iterations, however long its intervals are. Of one with an
     attribute ``least_seconds`` intervals that would take less are made longer, up to ten times. ``widths`` are those
     it may choose, ``parameter_widths`` those it may give to parameters side by side: a run with a compressor
-    that lacks some of them is refused.
+    that lacks some of them is refused. All of these are read once, when a run begins.
     """
 
     interval: int
@@ -43,32 +44,36 @@ class Controller(Protocol):
         ...
 
 
-def wants_parameters(controller: Controller | None) -> bool:
-    """Whether the controller asks for ``IntervalStatistics.parameters``."""
-    return bool(getattr(controller, "wants_parameters", False))
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerTraits:
+    """What a controller asks for by attributes that it may have; see :class:`Controller`."""
+
+    opening: int | None = None
+    """Iterations until its first decision; None for a whole interval."""
+    least_seconds: float = 0.0
+    """That an interval should take."""
+    widths: tuple[Width, ...] = ()
+    """That it may choose, as far as it tells."""
+    parameter_widths: tuple[Width, ...] = ()
+    """That it may give to parameters side by side; empty where it decides one for all."""
+    trial_widths: tuple[Width, ...] = ()
+    """At which it wants the gradient to be tried."""
+    wants_parameters: bool = False
+    """Whether it asks for ``IntervalStatistics.parameters``."""
+
+    @property
+    def choices(self) -> tuple[Width, ...]:
+        """Widths that it may choose or wants to be tried."""
+        return tuple(dict.fromkeys((*self.widths, *self.trial_widths)))
 
 
-def trial_widths(controller: Controller | None) -> tuple[Width, ...]:
-    """Widths at which the controller wants the gradient to be tried."""
-    return tuple(getattr(controller, "trial_widths", ()))
-
-
-def choices(controller: Controller | None) -> tuple[Width, ...]:
-    """Widths that the controller may choose or wants to be tried, as far as it tells."""
-    return tuple(dict.fromkeys((*getattr(controller, "widths", ()), *trial_widths(controller))))
-
-
-def parameter_widths(controller: Controller | None) -> tuple[Width, ...]:
-    """Widths that the controller may give to parameters side by side; empty where it decides one for all."""
-    return tuple(getattr(controller, "parameter_widths", ()))
-
-
-def least_seconds(controller: Controller) -> float:
-    """Seconds that an interval of the controller should take."""
-    return float(getattr(controller, "least_seconds", 0.0))
-
-
-def opening_of(controller: Controller) -> int:
-    """Iterations until the controller's first decision: its ``opening``, else a whole interval."""
-    opening: int | None = getattr(controller, "opening", None)
-    return controller.interval if opening is None else opening
+def traits_of(controller: Controller | None) -> ControllerTraits:
+    """The defaults where it lacks an attribute, and without a controller."""
+    return ControllerTraits(
+        opening=getattr(controller, "opening", None),
+        least_seconds=float(getattr(controller, "least_seconds", 0.0)),
+        widths=tuple(getattr(controller, "widths", ())),
+        parameter_widths=tuple(getattr(controller, "parameter_widths", ())),
+        trial_widths=tuple(getattr(controller, "trial_widths", ())),
+        wants_parameters=bool(getattr(controller, "wants_parameters", False)),
+    )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ..compatibility import check_compatible
 from ..compressors.base import Compressor
-from ..controllers.base import Controller, least_seconds, opening_of, trial_widths, wants_parameters
+from ..controllers.base import Controller, traits_of
 from ..controllers.fixed import FixedBits
 from ..controllers.period_rules import PeriodRule
 from ..failures import described
@@ -44,6 +44,21 @@ def whole_iterations(what: str, number: Any) -> int:
 def _named(decider: object) -> str:
     """By its class: a policy's own ``repr`` shows all its weights, and takes longer than to decide."""
     return type(decider).__name__
+
+
+def _check_deciders(controller: object, period_rule: object) -> None:
+    """Raise ``ValueError`` for a rule alone, and ``TypeError`` for what is no controller or no rule."""
+    if period_rule is not None and controller is None:
+        raise ValueError(f"{period_rule} decides where a controller does: give one, such as FixedBits(4)")
+    if isinstance(controller, str):
+        raise TypeError(
+            f"controller {controller!r} is a name: give mqgrad.make_controller({controller!r}), or of a policy "
+            f"mqgrad.load_policy({controller!r}, budget_seconds=…)"
+        )
+    if isinstance(period_rule, str):
+        raise TypeError(f"period_rule {period_rule!r} is a name: give an object, as mqgrad.DelayRatio()")
+    _check_whole("controller", controller, ("initial_bits", "interval", *_METHODS), "mqgrad.FixedBits(4)")
+    _check_whole("period_rule", period_rule, _METHODS, "mqgrad.DelayRatio()")
 
 
 def _check_whole(argument: str, part: object, needs: Iterable[str], such_as: str) -> None:
@@ -86,43 +101,45 @@ class Decisions:
         *,
         period: int,
     ) -> None:
-        if period_rule is not None and controller is None:
-            raise ValueError(f"{period_rule} decides where a controller does: give one, such as FixedBits(4)")
-        if isinstance(controller, str):
-            raise TypeError(
-                f"controller {controller!r} is a name: give mqgrad.make_controller({controller!r}), or of a policy "
-                f"mqgrad.load_policy({controller!r}, budget_seconds=…)"
-            )
-        if isinstance(period_rule, str):
-            raise TypeError(f"period_rule {period_rule!r} is a name: give an object, as mqgrad.DelayRatio()")
-        _check_whole("controller", controller, ("initial_bits", "interval", *_METHODS), "mqgrad.FixedBits(4)")
-        _check_whole("period_rule", period_rule, _METHODS, "mqgrad.DelayRatio()")
+        _check_deciders(controller, period_rule)
         check_compatible(controller, compressor)
         self.controller, self.period_rule, self._compressor = controller, period_rule, compressor
+        self.traits = traits_of(controller)
+        """What the controller asks for."""
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
         self.first_bits: Width = check_width(first_bits, compressor.widths)
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
-        own = "" if controller is None else f" of {_named(controller)}"
-        wanted = _INTERVAL if controller is None else self._interval_of(controller)
-        interval = whole_iterations(f"interval{own}", wanted)
-        opening = interval if controller is None else opening_of(controller)
-        if period_rule is not None:
-            opening = min(opening, interval)
-        self.interval = whole_iterations(f"opening{own}", opening)
+        interval = self._whole_interval()
+        self.interval = self._opening(interval)
         """Iterations of the current interval."""
         self.period = period
         """Iterations of the round that is open, or of the next one."""
         self.terms = self._terms(interval)
         """What all ranks must have alike."""
 
+    def _whole_interval(self) -> int:
+        """Iterations of an interval, as the run begins."""
+        if self.controller is None:
+            return _INTERVAL
+        return whole_iterations(f"interval of {_named(self.controller)}", self._interval_of(self.controller))
+
+    def _opening(self, interval: int) -> int:
+        """Iterations of the first interval, where others have as many as given."""
+        opening = self.traits.opening
+        if opening is None:
+            return interval
+        if self.period_rule is not None:
+            opening = min(opening, interval)
+        return whole_iterations(f"opening of {_named(self.controller)}", opening)
+
     def _interval_of(self, controller: Controller) -> int:
         return controller.interval if self.period_rule is None else min(controller.interval, _RULE_INTERVAL)
 
     def _terms(self, interval: int) -> str:
-        controller, opening = self.controller, self.interval
-        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
-        return f"a controller decides={controller is not None}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
+        decides, opening = self.controller is not None, self.interval
+        by_parameter, tried = self.traits.wants_parameters, self.traits.trial_widths
+        return f"a controller {decides=}, {opening=}, {interval=}, {by_parameter=}, {tried=}"
 
     def request(self, bits: Width | Sequence[Width], num_parameters: int) -> None:
         """Use a width from the next iteration on.
@@ -158,7 +175,7 @@ class Decisions:
         interval, step = self._interval_of(controller), statistics.step_seconds
         if self.period_rule is not None or not 0 < step < math.inf:
             return interval
-        return max(interval, min(math.ceil(least_seconds(controller) / step), _MOST_STRETCHED * interval))
+        return max(interval, min(math.ceil(self.traits.least_seconds / step), _MOST_STRETCHED * interval))
 
     def adopt(self, decision: Decision) -> None:
         """Do what rank 0 has decided.

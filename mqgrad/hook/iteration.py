@@ -7,7 +7,6 @@ from typing import Any
 from .. import stopwatch
 from ..collectives.wire_meter import DONE, Pending
 from ..compressors.base import BucketWork, Step
-from ..controllers.base import trial_widths, wants_parameters
 from ..costs import Costs
 from ..layout import Layout
 from ..statistics.interval import IntervalStatistics
@@ -54,10 +53,10 @@ class Iteration:
         self._seed, self._of_moves = seed, of_moves
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
-        controller = parts.decisions.controller
         terms = f"{parts.configuration}, {parts.decisions.terms}, {versions()}"
         self._agreement = Agreement(parts.transport, terms)
-        by_parameter, tried = wants_parameters(controller), trial_widths(controller)
+        traits = parts.decisions.traits
+        by_parameter, tried = traits.wants_parameters, traits.trial_widths
         self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
         self._probe = UpdateProbe(optimizer)
         self.closed_bits = parts.decisions.first_bits

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mqgrad.checks import check_not_negative, check_positive
-from mqgrad.controllers.base import Controller, opening_of, trial_widths, wants_parameters
+from mqgrad.controllers.base import Controller, traits_of
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -65,9 +65,10 @@ class ModelledTime:
         self._controller = controller
         self._clock = clock
         self.interval = controller.interval
-        self.opening = opening_of(controller)
-        self.wants_parameters = wants_parameters(controller)
-        self.trial_widths = trial_widths(controller)
+        traits = traits_of(controller)
+        self.opening = traits.opening
+        self.wants_parameters = traits.wants_parameters
+        self.trial_widths = traits.trial_widths
 
     @property
     def initial_bits(self) -> Width:

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervals import BASE, statistics
 from ranks import run_ranks
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.controllers import make_controller
+from mqgrad.controllers.base import ControllerTraits, traits_of
 from mqgrad.controllers.rule import nearest
 from mqgrad.statistics.interval import IntervalStatistics
 
@@ -199,6 +201,14 @@ def test_wrong_specs_are_refused_by_name(spec: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         make_controller(spec)
     assert repr(spec) in str(error.value)
+
+
+def test_what_a_controller_asks_for_is_read_where_it_says_so() -> None:
+    seen = traits_of(Scripted([4], opening=3, wants_parameters=True, trial_widths=[2, 8]))
+    assert seen == ControllerTraits(opening=3, wants_parameters=True, trial_widths=(2, 8))
+    assert traits_of(None) == ControllerTraits()
+    layers = traits_of(make_controller("l-greco:widths=2+4"))
+    assert layers.parameter_widths == layers.choices == (2, 4)  # each of them once, though it is tried, too
 
 
 # On real ranks.

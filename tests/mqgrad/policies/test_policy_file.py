@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from policies import decisions, make_policy, rewrite
 
-from mqgrad.controllers.base import opening_of
+from mqgrad.controllers.base import traits_of
 from mqgrad.policies import policy_file
 from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import load_policy
@@ -101,7 +101,7 @@ def test_provenance_must_be_json(tmp_path: pathlib.Path) -> None:
 
 def test_a_file_without_an_opening_opens_with_a_whole_interval(tmp_path: pathlib.Path) -> None:
     make_policy().save(path := tmp_path / "p.mqg")
-    assert opening_of(load_policy(path)) == 3
+    assert traits_of(load_policy(path)).opening == 3
 
     def forget(entries: dict[str, bytes]) -> None:
         document = json.loads(entries["policy.json"])
@@ -110,4 +110,5 @@ def test_a_file_without_an_opening_opens_with_a_whole_interval(tmp_path: pathlib
 
     rewrite(path, forget)
     policy = load_policy(path)
-    assert opening_of(policy) == policy.interval == 5
+    assert traits_of(policy).opening is None  # a whole interval
+    assert policy.interval == 5
