@@ -122,14 +122,14 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `simulated`           | **bool**                       | `False`            | virtual workers in this process instead of real ones; needs a `clock` |
     | `timeout_seconds`     | **float**                      | `60.0`             | how long a silent worker is waited for |
     | `preset`              | **str**                        | `None`             | `"authors"`: MQGrad's own setting; arguments given beside it win |
-    | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers, link and clock hold |
+    | `cluster`             | **Cluster**                    | `None`             | an existing cluster to train on; it stays yours to close, and its own workload, workers and clock hold |
     | `render_mode`         | **str**                        | `None`             | `"ansi"`: `render()` returns a line on the last interval |
 
-    `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link, or that of
-    an existing cluster). `info` holds the figures of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`,
-    `encode_seconds`, `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`,
-    `link_mbit_per_s`, `emulated` (the link is emulated), `modelled` (the seconds come from a ModelClock) and
-    `diverged` (the episode ends for that).
+    `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link). `info` holds the figures
+    of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`, `encode_seconds`,
+    `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`, `link_mbit_per_s`,
+    `emulated` (the link is emulated), `modelled` (the seconds come from a ModelClock) and `diverged` (the episode ends
+    for that).
 
     If a worker dies or hangs, `WorkerError` is raised, and the next `reset` starts new workers.
 
@@ -273,6 +273,6 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     def _info(self, statistics: IntervalStatistics, *, diverged: bool = False) -> dict[str, Any]:
         elapsed = self._observer.elapsed_seconds
         self._line = describe(statistics, elapsed)
-        link, is_modelled = self._link or self._cluster.link, self.settings.clock is not None
-        figures = interval_info(statistics, elapsed, link, is_modelled=is_modelled)
+        is_modelled = self.settings.clock is not None
+        figures = interval_info(statistics, elapsed, self._link, is_modelled=is_modelled)
         return {**figures, "diverged": diverged}

@@ -41,11 +41,6 @@ class RecoveringCluster:
         self.cluster = cluster
         """None before it is needed."""
 
-    @property
-    def link(self) -> LinkEmulation | None:
-        """The link that a cluster of the caller's brings."""
-        return getattr(self.cluster, "link", None)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> "RecoveringCluster":
         """Of a copied environment: it starts workers of its own, unless they are the caller's."""
         return RecoveringCluster(self._settings, None if self._owned else self.cluster)
@@ -115,7 +110,7 @@ class RecoveringCluster:
 def settings_of_cluster(
     cluster: Cluster, settings: BitWidthSettings, given: dict[str, Any]
 ) -> BitWidthSettings:
-    """The settings that hold where the cluster is the caller's: its own workload, workers, link and clock.
+    """The settings that hold where the cluster is the caller's: its own workload, workers and clock.
 
     Args:
         given: arguments that the caller has given.
@@ -133,9 +128,6 @@ def settings_of_cluster(
     clock = getattr(cluster, "clock", settings.clock)
     if settings.clock not in (None, clock):
         raise ValueError(f"clock {settings.clock} is not that of the cluster, {clock}: leave it out")
-    link = getattr(cluster, "link", None)
-    if type(link) is LinkEmulation and settings.link_mbit_per_s is None:  # one that switches has no one rate
-        own |= {"link_mbit_per_s": link.mbit_per_s, "link_latency_ms": link.latency_ms}
     return dataclasses.replace(settings, clock=clock, **own)
 
 

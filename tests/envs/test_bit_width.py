@@ -208,15 +208,11 @@ def test_modelled_seconds_are_labelled(toy: ToyCluster) -> None:
 
 def test_settings_are_those_of_a_cluster_that_is_given() -> None:
     """They are what a policy tells of where it was trained, and what a run that is resumed is compared with."""
-    link = LinkEmulation(mbit_per_s=50.0, latency_ms=2.0)
-    with contextlib.closing(
-        Simulated("logreg", {"batch_size": 8}, num_workers=3, clock=CLOCK, link=link)
-    ) as cluster:
+    with contextlib.closing(Simulated("logreg", {"batch_size": 8}, num_workers=3, clock=CLOCK)) as cluster:
         settings = BitWidthEnv(cluster=cluster).settings
         assert (settings.workload, settings.num_workers, settings.simulated) == ("logreg", 3, True)
         assert settings.workload_settings is not None
         assert settings.workload_settings["batch_size"] == 8
-        assert (settings.link_mbit_per_s, settings.link_latency_ms) == (50.0, 2.0)
         assert settings.clock == cluster.clock
         assert BitWidthEnv(cluster=cluster, workload="logreg").settings.workload == "logreg"
         with pytest.raises(ValueError, match=r"workload 'digits-mlp' is not that of the cluster, 'logreg'"):

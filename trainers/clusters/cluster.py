@@ -66,7 +66,7 @@ class Cluster(Protocol):
 
         Args:
             seed: of initial weights, data order and stochastic rounding.
-            link: emulated network of this run; the cluster's own if None.
+            link: *emulated* slow network of this run; None for the real one, or the clock's.
             controller: decides the width; if None, the caller of :meth:`run` does.
             compressor: how gradients travel, as ``mqgrad.make_compressor`` takes it.
             method: how the replicas train together, as :func:`mqgrad.trainers.methods.make_method` takes it; all but

@@ -61,8 +61,7 @@ class Distributed:
         workload: name of a registered workload, or ``"package.module:factory"`` of your own.
         workload_settings: its settings, see the workload's class.
         num_workers: ranks, one process with one compute thread each.
-        link: *emulated* slow network that paces the transport; None leaves loopback as it is.
-        clock: None, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and the
+        clock: None, or a :class:`ModelClock`: then seconds are computed, nothing is paced, and a run's
             link only supplies the clock's rate, and its latency if it has one.
         timeout_seconds: longest that an iteration, a reset or an evaluation may take before its rank counts as hung.
 
@@ -77,14 +76,13 @@ class Distributed:
         workload_settings: dict[str, Any] | None = None,
         *,
         num_workers: int = 2,
-        link: LinkEmulation | None = None,
         clock: ModelClock | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         check_count(num_workers=num_workers)
         settings = workload_settings or {}
         reference = workload_reference(workload)
-        self._configure(make_workload(workload, **settings), link, clock, timeout_seconds)
+        self._configure(make_workload(workload, **settings), clock, timeout_seconds)
         self._start: Callable[[], Ranks] | None = lambda: LocalRanks(
             reference, settings, num_workers, timeout_seconds
         )
@@ -96,7 +94,6 @@ class Distributed:
         workload: str | Workload = "digits-cnn",
         workload_settings: dict[str, Any] | None = None,
         *,
-        link: LinkEmulation | None = None,
         clock: ModelClock | None = None,
         timeout_seconds: float = 60.0,
     ) -> "Distributed":
@@ -110,25 +107,17 @@ class Distributed:
         if isinstance(workload, str):
             workload = make_workload(workload, **(workload_settings or {}))
         cluster = cls.__new__(cls)
-        cluster._configure(workload, link, clock, timeout_seconds)
+        cluster._configure(workload, clock, timeout_seconds)
         cluster._start = None
         cluster._ranks = TorchrunRanks(workload, timeout_seconds)
         return cluster
 
-    def _configure(
-        self,
-        workload: Workload,
-        link: LinkEmulation | None,
-        clock: ModelClock | None,
-        timeout_seconds: float,
-    ) -> None:
+    def _configure(self, workload: Workload, clock: ModelClock | None, timeout_seconds: float) -> None:
         check_positive(timeout_seconds=timeout_seconds)
         if clock is not None and not isinstance(clock, ModelClock):
             raise ValueError(f"clock must be a ModelClock or None, not {clock!r}")
         self.workload = workload
         """Its name and settings are what the workers train."""
-        self.link = link
-        """Emulated, of runs that do not bring their own."""
         self.clock = clock
         """Models the seconds; None where they are measured."""
         self._run: _Run | None = None
@@ -162,7 +151,6 @@ class Distributed:
         """
         # Mistakes are found here, where they cost no worker, and the run before goes on.
         check_run_seed(seed)
-        link = link or self.link
         run = self._planned(link, controller, compressor, method)
         self._ranks.call(
             "reset",

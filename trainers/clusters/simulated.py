@@ -34,7 +34,6 @@ class Simulated:
         workload_settings: its settings, see the workload's class.
         num_workers: virtual ranks; each costs a gradient and what its compressor remembers.
         clock: seconds of an iteration; see :func:`calibrate`.
-        link: supplies the clock's rate and latency in runs that do not bring their own.
         timeout_seconds: longest that a virtual rank waits for the others' part of a collective.
 
     Raises:
@@ -48,7 +47,6 @@ class Simulated:
         *,
         num_workers: int = 2,
         clock: ModelClock,
-        link: LinkEmulation | None = None,
         timeout_seconds: float = 60.0,
     ) -> None:
         check_count(num_workers=num_workers)
@@ -58,7 +56,6 @@ class Simulated:
         self.world_size = num_workers
         self.workload: Workload = make_workload(workload, **(workload_settings or {}))
         self.clock = clock
-        self.link = link
         self._timeout_seconds = timeout_seconds
         self._run: SimulatedRun | None = None
 
@@ -88,7 +85,6 @@ class Simulated:
             raise ValueError(
                 f"compressor {compressor!r} is not simulated: its replicas would not stay identical"
             )
-        link = link or self.link
         clock = self.clock.on_link(link) if link else self.clock
         meeting_point = MeetingPoint(self.world_size, self._timeout_seconds)
         with _as_a_rank():

@@ -90,8 +90,8 @@ def test_is_a_cluster_that_names_its_clock() -> None:
 
 
 def test_seconds_are_the_clocks_and_the_link_sets_its_rate() -> None:
-    with simulated(link=LinkEmulation(mbit_per_s=10)) as cluster:
-        cluster.reset(seed=0)
+    with simulated() as cluster:
+        cluster.reset(seed=0, link=LinkEmulation(mbit_per_s=10))
         slow = cluster.run(2, bits=8)
         cluster.reset(seed=0, link=LinkEmulation(mbit_per_s=1000, latency_ms=1))
         fast = cluster.run(2, bits=8)
