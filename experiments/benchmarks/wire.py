@@ -97,7 +97,7 @@ def measure_on_labs(options: argparse.Namespace) -> int:
             command = [sys.executable, __file__, str(part), f"--rates={rate}", *chosen]
             link = LinkShape(rate_mbit_per_s=parse_link_rate(rate))
             lab = NetLab(options.hosts, link, congestion_control=options.tcp)
-            result = run_on_new_lab(lab, command, Path(folder) / "logs", timeout_seconds=SECONDS_AT_MOST)
+            result = run_on_new_lab(lab, command, Path(folder) / "logs", time_limit_seconds=SECONDS_AT_MOST)
             if result.status != 0:
                 print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)
                 return result.status

@@ -31,14 +31,16 @@ def netlab(
             "100mbit/1gbit@10s."
         ),
     ] = "100mbit",
-    latency_ms: Annotated[
+    queue_ms: Annotated[
         float, typer.Option(help="Longest wait in a link's queue, in milliseconds; then packets are dropped.")
     ] = 200.0,
     tcp: Annotated[
         str,
         typer.Option(metavar="NAME", help="Congestion control of every host: cubic, reno, bbr, ..."),
     ] = DEFAULT_CONGESTION_CONTROL,
-    timeout: Annotated[float | None, typer.Option(help="Stop the command after this many seconds.")] = None,
+    time_limit_seconds: Annotated[
+        float | None, typer.Option(help="Stop the command after this time.")
+    ] = None,
     logs: Annotated[
         Path | None, typer.Option(help="Folder for logs and netlab.json; a temporary one by default.")
     ] = None,
@@ -72,17 +74,19 @@ def netlab(
     from .run import run_on_new_lab
 
     rates = parse_link_rates(rate)
-    link = LinkShape(rate_mbit_per_s=rates.mbit_per_s[0], latency_ms=latency_ms)
+    link = LinkShape(rate_mbit_per_s=rates.mbit_per_s[0], queue_ms=queue_ms)
     lab = NetLab(hosts, link, name=name, congestion_control=tcp)
     check_available()  # all that is wrong is told before there is a folder for the logs
     command = [find_program(command[0]), *command[1:]]
-    if timeout is not None:
-        check_positive(timeout=timeout)
+    if time_limit_seconds is not None:
+        check_positive(time_limit_seconds=time_limit_seconds)
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = f"{hosts} hosts at {rate}, TCP {tcp}, logs in {logs}"
     console.print(f"lab {lab.name}: {told}", markup=False, soft_wrap=True)
-    result = run_on_new_lab(lab, command, logs, schedule=rates.changes(), timeout_seconds=timeout)
+    result = run_on_new_lab(
+        lab, command, logs, schedule=rates.changes(), time_limit_seconds=time_limit_seconds
+    )
     _report(result, logs, console)
     raise typer.Exit(result.status)
 

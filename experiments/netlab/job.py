@@ -74,7 +74,7 @@ class Job:
             for rank in range(lab.hosts)
         ]
 
-    def reason_to_stop(self, caught: Sequence[int], timeout_seconds: float | None) -> Stop | None:
+    def reason_to_stop(self, caught: Sequence[int], time_limit_seconds: float | None) -> Stop | None:
         """Why the job is over, or None while it goes on."""
         for rank, process in enumerate(self._processes):
             if rank not in self._ended_by_itself and process.poll() is not None:
@@ -87,9 +87,9 @@ class Job:
             return Stop("ok", 0)
         if caught:
             return Stop(f"interrupted by {signal.Signals(caught[0]).name}", 128 + caught[0])
-        if timeout_seconds is not None and time.monotonic() - self._started > timeout_seconds:
+        if time_limit_seconds is not None and time.monotonic() - self._started > time_limit_seconds:
             running = [r for r in range(len(self._processes)) if r not in self._ended_by_itself]
-            return Stop(f"time limit of {timeout_seconds:g} s: ranks {running} still ran", _TIMEOUT_STATUS)
+            return Stop(f"time limit of {time_limit_seconds:g} s: ranks {running} still ran", _TIMEOUT_STATUS)
         return None
 
     @property

@@ -42,14 +42,14 @@ class LinkShape:
 
     rate_mbit_per_s: float | None = 100.0
     """None: not shaped."""
-    latency_ms: float = 200.0
+    queue_ms: float = 200.0
     """The longest wait in the link's queue; a packet that would wait longer is dropped."""
 
     def __post_init__(self) -> None:
         if self.rate_mbit_per_s is not None:
             check_not_negative(rate_mbit_per_s=self.rate_mbit_per_s)
             _check_rate(self.rate_mbit_per_s)
-        check_positive(latency_ms=self.latency_ms)
+        check_positive(queue_ms=self.queue_ms)
 
     def at(self, rate_mbit_per_s: float | None) -> "LinkShape":
         """The same link at another rate."""
@@ -68,7 +68,7 @@ class LinkShape:
         assert self.rate_mbit_per_s is not None
         rate, behind = round(self.rate_mbit_per_s * 1e6), round(self._bytes_in(_BEHIND_SECONDS))
         behind = max(_LEAST_BEHIND, behind)
-        waiting = behind + round(self._bytes_in(self.latency_ms / 1e3))
+        waiting = behind + round(self._bytes_in(self.queue_ms / 1e3))
         sizes = (f"{behind - self.largest_packet}", f"{self._at_once - self.largest_packet}")
         buckets = f"rate {rate}bit burst {sizes[0]} ceil {round(_PEAK * rate)}bit cburst {sizes[1]}"
         return [

@@ -58,7 +58,7 @@ def run_lab(
     logs: Path,
     *,
     schedule: Iterable[RateChange] = (),
-    timeout_seconds: float | None = None,
+    time_limit_seconds: float | None = None,
     caught_signals: Sequence[int] = (),
 ) -> LabResult:
     """Run a command on every host of a lab at once, as torchrun would on as many machines.
@@ -73,7 +73,7 @@ def run_lab(
         command: program, as :func:`.find_program` finds it, and arguments; no shell is involved.
         logs: folder for logs, made if need be.
         schedule: rates and when they come into force; may have no end.
-        timeout_seconds: stop the command after this time; None: never.
+        time_limit_seconds: stop the command after this time; None: never.
         caught_signals: filled by a signal handler with the numbers of signals that ask to stop.
 
     Raises:
@@ -87,7 +87,7 @@ def run_lab(
         tails = _follow_rank_0(logs, stack)
         rates = RateSchedule(lab, schedule, lambda: time.monotonic() - started)
         try:
-            while (stop := job.reason_to_stop(caught_signals, timeout_seconds)) is None:  # 2
+            while (stop := job.reason_to_stop(caught_signals, time_limit_seconds)) is None:  # 2
                 rates.apply()
                 _copy(tails)
                 time.sleep(_POLL_SECONDS)

@@ -46,7 +46,7 @@ else:
 
 def transfer(lab: NetLab, logs: Path, *sizes: int) -> tuple[list[float], LabResult]:
     """Seconds that messages of these bytes took from host 1 to host 0."""
-    result = run_lab(lab, python(TRANSFER, *sizes), logs, timeout_seconds=30)
+    result = run_lab(lab, python(TRANSFER, *sizes), logs, time_limit_seconds=30)
     assert result.outcome == "ok"
     return [float(line) for line in (logs / "rank1.stdout.log").read_text().split()], result
 
@@ -117,7 +117,7 @@ def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
             python(TRANSFER, *[100_000] * 10, 1_000_000),
             tmp_path,
             schedule=[RateChange(0.1, 10.0)],
-            timeout_seconds=30,
+            time_limit_seconds=30,
         )
         assert queues(lab).count("rate 10Mbit") == 4
     seconds = [float(line) for line in (tmp_path / "rank1.stdout.log").read_text().split()]
@@ -130,7 +130,7 @@ def test_the_rate_changes_on_schedule(tmp_path: Path) -> None:
 @needs_lab
 def test_a_link_switches_in_turn(tmp_path: Path) -> None:
     changes = parse_link_rates("100mbit/10mbit@0.5s").changes()
-    result = run_on_new_lab(NetLab(2), ["sleep", "1.3"], tmp_path, schedule=changes, timeout_seconds=30)
+    result = run_on_new_lab(NetLab(2), ["sleep", "1.3"], tmp_path, schedule=changes, time_limit_seconds=30)
     rates = [change.rate_mbit_per_s for change in result.rate_changes]
     assert rates[:2] == [10.0, 100.0]
     for number, change in enumerate(result.rate_changes, start=1):
@@ -205,7 +205,10 @@ def test_without_root_there_is_no_folder_for_logs(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--", "no-such-program"], "no-such-program"), (["--timeout", "-1", "--", "true"], "timeout must be")],
+    [
+        (["--", "no-such-program"], "no-such-program"),
+        (["--time-limit-seconds", "-1", "--", "true"], "time_limit_seconds must be"),
+    ],
 )
 def test_a_mistake_builds_no_lab_and_no_folder(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +269,7 @@ def test_open_connections_follow_a_change_of_rate(tmp_path: Path) -> None:
     """Else a link that becomes faster would go on with the small packets of the slow one, which cost time."""
     with NetLab(2, LinkShape(rate_mbit_per_s=100)) as lab:
         faster = [RateChange(1.5, 1000.0)]
-        run_lab(lab, python(PACKETS), tmp_path, schedule=faster, timeout_seconds=3)
+        run_lab(lab, python(PACKETS), tmp_path, schedule=faster, time_limit_seconds=3)
     largest = [int(line) for line in (tmp_path / "rank1.stdout.log").read_text().split()]
     assert largest[0] < 3500
     assert max(largest) > 20_000

@@ -67,9 +67,9 @@ def test_what_is_no_switching_rate_is_refused(text: str) -> None:
         ({"rate_mbit_per_s": 0.0}, "too low"),
         ({"rate_mbit_per_s": math.nan}, "rate_mbit_per_s must be a finite number .* not nan"),
         ({"rate_mbit_per_s": math.inf}, "rate_mbit_per_s must be a finite number .* not inf"),
-        ({"latency_ms": 0.0}, "latency_ms must be a finite number above 0, not 0"),
-        ({"latency_ms": math.nan}, "latency_ms must be a finite number above 0, not nan"),
-        ({"latency_ms": math.inf}, "latency_ms must be a finite number above 0, not inf"),
+        ({"queue_ms": 0.0}, "queue_ms must be a finite number above 0, not 0"),
+        ({"queue_ms": math.nan}, "queue_ms must be a finite number above 0, not nan"),
+        ({"queue_ms": math.inf}, "queue_ms must be a finite number above 0, not inf"),
     ],
 )
 def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> None:

@@ -71,7 +71,7 @@ time.sleep(300)
     ("arguments", "told"),
     [
         *(
-            (["--timeout", limit, "true"], "timeout must be a finite number above 0")
+            (["--time-limit-seconds", limit, "true"], "time_limit_seconds must be a finite number above 0")
             for limit in ("nan", "0")
         ),
         (["mqgrad-nonsense"], "no program 'mqgrad-nonsense'"),
@@ -90,7 +90,7 @@ def test_a_mistake_is_told_before_there_is_a_lab_or_a_folder(
 
 @needs_lab
 def test_a_time_limit_and_a_signal_end_the_run(tmp_path: Path) -> None:
-    result = run_on_new_lab(NetLab(2), ["sleep", "300"], tmp_path, timeout_seconds=0.3)
+    result = run_on_new_lab(NetLab(2), ["sleep", "300"], tmp_path, time_limit_seconds=0.3)
     assert (result.status, result.hosts[0].ending) == (124, "stopped")
     assert "ranks [0, 1] still ran" in result.outcome
 
@@ -102,7 +102,7 @@ def test_a_time_limit_and_a_signal_end_the_run(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=terminate)
     thread.start()
-    result = run_on_new_lab(lab, ["sleep", "300"], tmp_path, timeout_seconds=20)
+    result = run_on_new_lab(lab, ["sleep", "300"], tmp_path, time_limit_seconds=20)
     thread.join(30)
     assert (result.outcome, result.status) == ("interrupted by SIGTERM", 143)
     assert lab.name not in list_labs()
@@ -158,7 +158,7 @@ dist.all_reduce(tensor)
 print(tensor.unique().tolist(), torch.get_num_threads())
 dist.destroy_process_group()
 """
-    result = run_on_new_lab(NetLab(2), python(job), tmp_path, timeout_seconds=60)
+    result = run_on_new_lab(NetLab(2), python(job), tmp_path, time_limit_seconds=60)
     assert result.outcome == "ok", netlab_job.log_tail(tmp_path, 1)
     for rank in range(2):
         assert (tmp_path / f"rank{rank}.stdout.log").read_text() == "[3.0] 1\n"

@@ -38,7 +38,7 @@ def test_every_host_has_the_one_asked_for_and_the_machine_keeps_its_own() -> Non
 
 @needs_lab
 def test_the_result_tells_it(tmp_path: Path) -> None:
-    result = run_on_new_lab(NetLab(1), ["true"], tmp_path, timeout_seconds=30)
+    result = run_on_new_lab(NetLab(1), ["true"], tmp_path, time_limit_seconds=30)
     assert result.tcp == "cubic"
     command = ["netlab", "--tcp", "reno", "--logs", str(tmp_path), "--", "cat", str(IN_FORCE)]
     done = CliRunner().invoke(app, command)
