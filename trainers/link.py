@@ -50,7 +50,7 @@ class LinkEmulation:
         return f"{self.mbit_per_s:g} Mbit/s{latency} (emulated)"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SwitchingEmulation(LinkEmulation):
     """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
 
@@ -70,9 +70,7 @@ class SwitchingEmulation(LinkEmulation):
     """When the block under way began, by this process's monotonic clock; None between two."""
 
     def __post_init__(self) -> None:
-        super(
-            SwitchingEmulation, self
-        ).__post_init__()  # slots make a new class, which super() alone does not find
+        super().__post_init__()
         check_positive(switch_seconds=self.switch_seconds)
         if not self.others_mbit_per_s:
             raise ValueError("a link that switches needs another rate to switch to")

@@ -15,7 +15,7 @@ from .vector_codec import Feedback, VectorCodec, placed
 Rounding = Literal["nearest", "stochastic"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Codec(VectorCodec):
     """How a flat vector is coded. All ranks of a collective must use equal codecs.
 
@@ -113,9 +113,7 @@ class Codec(VectorCodec):
         if 1 <= bits <= 8:
             grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
             return cuda_ext.reduce_encode(payloads, numel, *grid, seed, bucket_ids, **through, out=out)
-        return VectorCodec.encode_mean(
-            self, payloads, numel, bits, seed, bucket_ids, feedback=feedback, out=out
-        )
+        return super().encode_mean(payloads, numel, bits, seed, bucket_ids, feedback=feedback, out=out)
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
@@ -124,7 +122,7 @@ class Codec(VectorCodec):
         elif bits == 16:
             cuda_ext.decode_bfloat16_into(out, payload)
         else:
-            VectorCodec.decode_into_(self, out, payload, bits)
+            super().decode_into_(out, payload, bits)
 
     def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; 1-16 bits in one pass."""
@@ -133,7 +131,7 @@ class Codec(VectorCodec):
         elif bits == 16:
             cuda_ext.decode_bfloat16_mean_into(out, payloads)
         else:
-            VectorCodec.decode_mean_into_(self, out, payloads, bits)
+            super().decode_mean_into_(out, payloads, bits)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""

@@ -38,7 +38,7 @@ class LinearRamp(WidthRule):
         return self.start + (self.end - self.start) * self.made / self.decisions
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class RandomRamp(LinearRamp):
     """One width up at decisions drawn at random: the mandatory control of MQGrad.
 
@@ -51,7 +51,7 @@ class RandomRamp(LinearRamp):
     """Of the draw; a comparison should run several."""
 
     def prepare(self) -> None:
-        LinearRamp.prepare(self)
+        super().prepare()
         if self.decisions < self._steps:
             raise ValueError(
                 f"decisions {self.decisions!r} is too few for the {self._steps} steps from {self.start} to {self.end}"

@@ -81,7 +81,7 @@ class NoSync(MeasuredMethod):
         self._count(loss, waited=0.0)
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class SlowMo(LocalSGD):
     """Slow momentum (Wang et al., ICLR 2020, algorithm 1) on top of local SGD. Every ``period`` iterations:
 
@@ -103,12 +103,12 @@ class SlowMo(LocalSGD):
     _momentum: torch.Tensor = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        LocalSGD.__post_init__(self)
+        super().__post_init__()
         check_not_negative(beta=self.beta)
         check_positive(alpha=self.alpha)
 
     def start(self, setup: Setup) -> nn.Module:
-        module = LocalSGD.start(self, setup)
+        module = super().start(setup)
         self._anchor = self.parameters()
         self._momentum = torch.zeros_like(self._anchor)
         return module

@@ -13,7 +13,7 @@ from .base import Setup
 from .measured import MeasuredMethod
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class BackupWorkers(MeasuredMethod):
     """Synchronous SGD with backup workers (Chen et al., 2016): each iteration takes the first N of W gradients.
 
@@ -49,7 +49,7 @@ class BackupWorkers(MeasuredMethod):
 
     def start(self, setup: Setup) -> nn.Module:
         self.check_world_size(setup.group.size())
-        return MeasuredMethod.start(self, setup)
+        return super().start(setup)
 
     def step(self, loss: torch.Tensor) -> None:
         start = time.perf_counter()

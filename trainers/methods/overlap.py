@@ -15,7 +15,7 @@ from .averaging import LocalSGD
 from .base import RankInterval, Setup
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class OverlapLocalSGD(LocalSGD):
     """Overlap-Local-SGD (Wang, Liang, Joshi, ICASSP 2020). Every ``period`` iterations:
 
@@ -51,23 +51,23 @@ class OverlapLocalSGD(LocalSGD):
     _thread: CommThread = dataclasses.field(init=False, repr=False, default_factory=CommThread)
 
     def __post_init__(self) -> None:
-        LocalSGD.__post_init__(self)
+        super().__post_init__()
         check_not_negative(pull=self.pull, beta=self.beta)
 
     def start(self, setup: Setup) -> nn.Module:
-        module = LocalSGD.start(self, setup)
+        module = super().start(setup)
         self._anchor = self.parameters()
         self._momentum = torch.zeros_like(self._anchor)
         return module
 
     def begin_interval(self, iterations: int, bits: Width | None) -> None:
-        LocalSGD.begin_interval(self, iterations, bits)
+        super().begin_interval(iterations, bits)
         self._left = iterations
         self._send()
 
     def step(self, loss: torch.Tensor) -> None:
         self._left -= 1
-        LocalSGD.step(self, loss)
+        super().step(loss)
 
     def end_interval(self) -> RankInterval:
         start = time.perf_counter()
@@ -75,7 +75,7 @@ class OverlapLocalSGD(LocalSGD):
         costs = Costs(step_seconds=time.perf_counter() - start)
         self.move_costs(costs)
         self._interval.add(costs)
-        return LocalSGD.end_interval(self)
+        return super().end_interval()
 
     def exchange(self) -> None:
         self._await_average()
@@ -106,4 +106,4 @@ class OverlapLocalSGD(LocalSGD):
 
     def close(self) -> None:
         self._thread.close()
-        LocalSGD.close(self)
+        super().close()

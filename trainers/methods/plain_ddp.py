@@ -19,7 +19,7 @@ from .paced_hook import PacedAllReduce
 Hook = Literal["none", "fp16", "powersgd"]
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class PlainDDP(MeasuredMethod):
     """``DistributedDataParallel`` as PyTorch has it, with no communication hook or one of PyTorch's:
 
@@ -62,7 +62,7 @@ class PlainDDP(MeasuredMethod):
         return self.hook != "powersgd"
 
     def start(self, setup: Setup) -> nn.Module:
-        model = MeasuredMethod.start(self, setup)
+        model = super().start(setup)
         self._nbytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
         ddp = DistributedDataParallel(model, process_group=setup.group, **self._buckets())
         self._register_hook(ddp, setup)
@@ -114,10 +114,10 @@ class PlainDDP(MeasuredMethod):
         return self._paced.follow(allreduce_hook(group, bucket), bucket)
 
     def end_interval(self) -> RankInterval:
-        interval = MeasuredMethod.end_interval(self)
+        interval = super().end_interval()
         return dataclasses.replace(interval, bits=16) if self.hook == "fp16" else interval
 
     def close(self) -> None:
         if self._paced is not None:
             self._paced.close()
-        MeasuredMethod.close(self)
+        super().close()

@@ -20,7 +20,7 @@ from .measured import MeasuredMethod
 from .paced_hook import PacedAllReduce
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class PostLocalSGD(MeasuredMethod):
     """Post-local SGD (Lin, Stich, Patel and Jaggi, ICLR 2020): ``warmup`` iterations of DDP, then local SGD.
 
@@ -48,7 +48,7 @@ class PostLocalSGD(MeasuredMethod):
         return local < 0 or local % self.period == 0
 
     def start(self, setup: Setup) -> nn.Module:
-        model = MeasuredMethod.start(self, setup)
+        model = super().start(setup)
         group = self._transport.group
         self._paced = PacedAllReduce(self._transport)
         self._averager = PeriodicModelAverager(self.period, self.warmup, process_group=group)
@@ -83,4 +83,4 @@ class PostLocalSGD(MeasuredMethod):
 
     def close(self) -> None:
         self._paced.close()
-        MeasuredMethod.close(self)
+        super().close()

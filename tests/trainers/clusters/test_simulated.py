@@ -112,7 +112,7 @@ def test_a_controller_decides_on_modelled_seconds() -> None:
     class Watcher(Scripted):
         def decide(self, statistics: IntervalStatistics) -> Width:
             _SEEN.append(statistics.compute_seconds)
-            return Scripted.decide(self, statistics)
+            return super().decide(statistics)
 
     _SEEN.clear()
     with simulated() as cluster:
@@ -131,7 +131,7 @@ def test_a_controller_gets_the_trials_it_wants() -> None:
 
         def decide(self, statistics: IntervalStatistics) -> Width:
             _SEEN.extend(len(parameter.trials) for parameter in statistics.parameters)
-            return mqgrad.FixedBits.decide(self, statistics)
+            return super().decide(statistics)
 
     _SEEN.clear()
     with simulated() as cluster:
@@ -146,7 +146,7 @@ def test_figures_beside_a_controller_repeat() -> None:
     class Slow(mqgrad.FixedBits):
         def decide(self, statistics: IntervalStatistics) -> Width:
             time.sleep(0.05)
-            return mqgrad.FixedBits.decide(self, statistics)
+            return super().decide(statistics)
 
     def figures(controller: mqgrad.FixedBits) -> list[float]:
         with simulated() as cluster:
