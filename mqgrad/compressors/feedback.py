@@ -5,11 +5,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ..codecs.quantization_noise import uniform_noise
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..widths import Width
 
 T = TypeVar("T")
+
+_GAUSSIAN_PEAK_ENERGY = 9.6
+"""Over ‖v‖², with a max-norm scale: 512 Gaussians peak at about 3.1 σ, 3.1² = 9.6."""
 
 
 class Residual(NamedTuple):
@@ -108,7 +112,7 @@ class FeedbackGain:
 
     def gamma(self, bits: Width) -> float:
         """‖Q(v) − v‖²/‖v‖² at a width: measured there, or that of a Gaussian."""
-        return self._gamma.get(bits, _gaussian_gamma(bits))
+        return self._gamma.get(bits, uniform_noise(_GAUSSIAN_PEAK_ENERGY, bits))
 
     def observe(self, bits: Width, error_sq: float, norm_sq: float) -> None:
         """Add one coded vector of this iteration: ‖Q(v) − v‖² and ‖v‖²."""
@@ -138,9 +142,3 @@ class FeedbackGain:
         check_keys(state, ["gamma", "pending"], "the gain of feedback")
         self._gamma = {bits: float(gamma) for bits, gamma in state["gamma"].items()}
         self._pending = {bits: (float(e), float(n)) for bits, (e, n) in state["pending"].items()}
-
-
-def _gaussian_gamma(bits: Width) -> float:
-    """γ of stochastic rounding with a max-norm scale: 512 Gaussians peak at about 3.1 σ, 3.1² = 9.6."""
-    levels = 2 ** (bits - 1) - 1
-    return 9.6 / (6 * levels**2) if levels else 9.6
