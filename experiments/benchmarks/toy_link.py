@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from mqgrad.envs import BitWidthEnv
+from mqgrad.codecs.quantization_noise import uniform_noise
 from mqgrad.statistics.interval import IntervalStatistics
 
 NUM_ELEMENTS = 1_000_000
 COMPUTE_SECONDS = 0.2
-SLOW, FAST = 10.0, 10_000.0  # Mbit/s
 SIGNAL = NOISE = 1.0
 PEAK_ENERGY = 6.0  # so that quantization adds 6, 1, .11, .02, … times the signal at 1, 2, 3, 4, … bits
 
@@ -95,32 +94,6 @@ def wire_seconds(bits: int, mbit_per_s: float) -> float:
     return NUM_ELEMENTS * bits / (mbit_per_s * 1e6)
 
 
-def quantization_noise(bits: int, peak_energy: float = PEAK_ENERGY) -> float:
-    levels = 2 ** (bits - 1) - 1
-    if bits >= 16:
-        return 0.0
-    return peak_energy / (6 * levels**2) if levels else peak_energy
-
-
 def efficiency(bits: int, feedback: float = 1.0, peak_energy: float = PEAK_ENERGY) -> float:
     """Progress of an iteration relative to one without any noise."""
-    return SIGNAL / (SIGNAL + NOISE + quantization_noise(bits, peak_energy) / feedback)
-
-
-def goodput(bits: int, mbit_per_s: float, peak_energy: float = PEAK_ENERGY) -> float:
-    """Progress per second: what the right width maximises."""
-    seconds = COMPUTE_SECONDS + wire_seconds(bits, mbit_per_s)
-    return efficiency(bits, peak_energy=peak_energy) / seconds
-
-
-def right_widths(
-    widths: tuple[int, ...], mbit_per_s: float, peak_energy: float = PEAK_ENERGY, tolerance: float = 0.15
-) -> set[int]:
-    """Widths whose goodput is within ``tolerance`` of the best one's."""
-    best = max(goodput(bits, mbit_per_s, peak_energy) for bits in widths)
-    return {bits for bits in widths if goodput(bits, mbit_per_s, peak_energy) >= (1 - tolerance) * best}
-
-
-def toy_env(mbit_per_s: float = SLOW, budget_seconds: float = 150.0, **settings: Any) -> BitWidthEnv:
-    """The real environment around a toy cluster."""
-    return BitWidthEnv(cluster=ToyLink(mbit_per_s), budget_seconds=budget_seconds, **settings)
+    return SIGNAL / (SIGNAL + NOISE + uniform_noise(peak_energy, bits) / feedback)

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import (
     VecMonitor,
     VecNormalize,
 )
-from toy_link import toy_env
+from toy_env import toy_env
 from toy_training import config_for
 
 from mqgrad.agents.checkpoint import load_settings

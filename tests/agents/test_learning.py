@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from stable_baselines3.common.base_class import BaseAlgorithm
-from toy_link import FAST, SLOW, ToyLink, right_widths
+from toy_env import FAST, SLOW, right_widths
+from toy_link import ToyLink
 
 from mqgrad.agents.build import algorithm_class, build_env, build_model
 from mqgrad.agents.checkpoint import load_model

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_link import toy_env
+from toy_env import toy_env
 from toy_training import config_for
 
 from mqgrad.agents.build import algorithm_class, build_env

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from stable_baselines3.common.vec_env import DummyVecEnv
-from toy_link import toy_env
+from toy_env import toy_env
 
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.sarsa import INCREASE, KEEP, Sarsa

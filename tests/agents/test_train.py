@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from stable_baselines3 import DQN, PPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from toy_link import ToyLink, toy_env
+from toy_env import toy_env
+from toy_link import ToyLink
 from toy_training import config_for
 
 from mqgrad.agents.build import algorithm_class

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from intervals import BASE
 from stable_baselines3 import DQN
-from toy_link import FAST, SLOW, goodput, toy_env
+from toy_env import FAST, SLOW, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from toy_link import COMPUTE_SECONDS, ToyLink, efficiency, goodput, toy_env
+from toy_env import goodput, toy_env
+from toy_link import COMPUTE_SECONDS, ToyLink, efficiency
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.checkpoint import find_time_price
