@@ -1,11 +1,9 @@
 """Train a bit-selection policy: one run folder from the first decision to the final model."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -13,6 +11,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils.tensorboard import SummaryWriter
 
 from mqgrad.trainers.signals import signals_to, stopped_by
+from mqgrad.trainers.threads import torch_threads
 
 from .build import MakeEnv, algorithm_class, build_env, build_model, check_agent
 from .callbacks import (
@@ -97,7 +96,8 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
     interruption = Interruption()
     with (
         signals_to(interruption.handle),
-        _one_thread(),
+        # A network this small gains nothing from more, and the cores belong to the training that is watched.
+        torch_threads(1),
         contextlib.closing(build_env(config, make_env)) as env,
     ):
         settings = env.get_attr("settings")[0]
@@ -203,14 +203,3 @@ def repricing(model: BaseAlgorithm) -> list[RepriceCallback]:
     assert model.env is not None
     settings = model.env.get_attr("settings")[0]
     return [RepriceCallback(price, model.replay_buffer, settings.schema)]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """A network this small gains nothing from threads, and the cores belong to the training that is watched."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

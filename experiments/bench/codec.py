@@ -1,6 +1,5 @@
 """How fast the codec is on this machine, beside a copy and a read of the same floats, and beside other codecs."""
 
-import contextlib
 import ctypes
 import dataclasses
 import statistics
@@ -10,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from mqgrad.trainers.threads import torch_threads
 from mqgrad.widths import Width
 
 from ..provenance import available_cores
@@ -101,7 +101,7 @@ def measure_codec(
     skipped: list[Skipped] = []
     notes: dict[str, None] = {}
     for threads in thread_counts or sorted({1, available_cores()}):
-        with num_threads(threads):
+        with torch_threads(threads):
             for bits in widths:
                 figures += measure_group(our_coders(bits, x.numel()), x, threads, rounds)
             found, skipped = find_peers(x.numel(), threads)
@@ -195,14 +195,3 @@ def _nmse(coder: Coder, x: torch.Tensor) -> float:
         coder.decode_add(decoded, coder.encode(x))
         error += float(decoded.sub_(x).square().sum(dtype=torch.float64))
     return error / coder.error_calls / float(x.square().sum(dtype=torch.float64))
-
-
-@contextlib.contextmanager
-def num_threads(threads: int) -> Iterator[None]:
-    """Let torch's kernels and ours use this many threads, then as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
+
+from mqgrad.trainers.threads import torch_threads
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with torch_threads(1):
+        yield

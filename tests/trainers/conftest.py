@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-import torch
+
+from mqgrad.trainers.threads import torch_threads
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Small operators on several threads are slower, and far slower where other work keeps the cores busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with torch_threads(1):
+        yield

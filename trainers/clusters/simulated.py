@@ -13,6 +13,7 @@ from mqgrad.widths import Width
 
 from ..link import LinkEmulation
 from ..methods import DEFAULT_METHOD
+from ..threads import torch_threads
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
 from .cluster import Cluster, ControllerSpec, check_run_seed
@@ -156,10 +157,5 @@ def calibrate(
 @contextlib.contextmanager
 def _as_a_rank() -> Iterator[None]:
     """One compute thread, like a rank's, whose sums are in the same order; the caller's random numbers stay."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(1), torch.random.fork_rng(devices=[]):
+        yield
