@@ -71,13 +71,9 @@ def by_hand(
     return replicas[0]
 
 
-def values(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten().double() for p in model.parameters()])
-
-
 def raw(model: nn.Module) -> bytes:
-    return values(model).numpy().tobytes()
+    return models.parameters_of(model).numpy().tobytes()
 
 
 def assert_as_by_hand(model: nn.Module, expected: nn.Module) -> None:
-    torch.testing.assert_close(values(model), values(expected), rtol=0, atol=2e-6)
+    torch.testing.assert_close(models.parameters_of(model), models.parameters_of(expected), rtol=0, atol=2e-6)

@@ -7,7 +7,7 @@ import models
 import pytest
 import torch
 from ranks import run_ranks
-from rounds import assert_as_by_hand, by_hand, in_rounds, raw, sgd, values
+from rounds import assert_as_by_hand, by_hand, in_rounds, raw, sgd
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -71,7 +71,8 @@ def test_a_bfloat16_model_follows_anchors_in_fp32(slow_momentum: float) -> None:
     def rank_main(rank: int) -> bytes:
         model = in_rounds(bfloat16_model(), rank, slow_momentum=slow_momentum)
         assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-        assert torch.equal(values(model), values(by_hand(bfloat16_model, slow_momentum=slow_momentum)))
+        expected = by_hand(bfloat16_model, slow_momentum=slow_momentum)
+        assert torch.equal(models.parameters_of(model), models.parameters_of(expected))
         return raw(model)
 
     assert len(set(run_ranks(rank_main))) == 1

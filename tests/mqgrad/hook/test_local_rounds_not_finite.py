@@ -7,7 +7,7 @@ import models
 import pytest
 import torch
 from ranks import run_ranks
-from rounds import assert_as_by_hand, by_hand, in_rounds, raw, values
+from rounds import assert_as_by_hand, by_hand, in_rounds, raw
 from torch import nn
 
 import mqgrad
@@ -59,10 +59,10 @@ def test_a_nan_in_mid_round_is_on_all_ranks_at_its_end_and_a_checkpoint_undoes_i
         loss.backward()
         optimizer.step()
         state.step(loss)
-        assert bool(values(model).isnan().any()) == (rank == 1)
+        assert bool(models.parameters_of(model).isnan().any()) == (rank == 1)
         models.train(*run, rank, range(5, 6))
         assert state.replicas_are_equal
-        assert values(model).isnan().all()
+        assert models.parameters_of(model).isnan().all()
         rounds = state.state_dict()["rounds"]
         for held in (*rounds["anchors"].values(), *rounds["velocities"].values()):
             assert held.isnan().all()
@@ -94,7 +94,7 @@ def test_what_one_element_takes_along_is_the_same_on_all_ranks(bits: float, lost
         state.step(loss)
         isnan = weight.detach().flatten().isnan()
         assert isnan[:lost].all()
-        assert int(values(model).isnan().sum()) == lost
+        assert int(models.parameters_of(model).isnan().sum()) == lost
         assert torch.equal(state.state_dict()["rounds"]["anchors"][key].flatten().isnan(), isnan)
         if bits < 32:
             stays = {way: before[way] == residuals(state, way)[key] for way in before}
@@ -102,7 +102,7 @@ def test_what_one_element_takes_along_is_the_same_on_all_ranks(bits: float, lost
             assert stays["pull"][:lost].all()
             assert not stays["push"][lost:].all()
         state.close()
-        return values(model).nan_to_num(nan=1e6).numpy().tobytes()
+        return models.parameters_of(model).nan_to_num(nan=1e6).numpy().tobytes()
 
     assert len(set(run_ranks(rank_main))) == 1
 
