@@ -9,6 +9,7 @@ import numpy.typing as npt
 from ..saved_state import check_keys
 from ..widths import Width
 from .interval import IntervalStatistics
+from .losses import held_within
 
 UNCODED = 32
 """The width at which gradients travel as they are."""
@@ -90,7 +91,7 @@ class StepTimes:
         known = statistics.step_seconds, statistics.compute_seconds, statistics.fixed_wire_seconds, coding
         if not statistics.losses or any(map(math.isnan, known)):
             return
-        seconds, computed, overhead, coding = map(_held, known)
+        seconds, computed, overhead, coding = (held_within(each, *_SECONDS) for each in known)
         bits, least = statistics.mean_bits, min(computed, seconds)
         begins_coding = _coded(bits) and self._covariance[2, 2] == 0
         first_coding = min(coding, seconds - least) if begins_coding else 0.0
@@ -198,7 +199,3 @@ def optimistic_seconds(
 def _coded(bits: FloatArray | float) -> FloatArray:
     """1 at widths that are coded, 0 at 32 bits."""
     return np.less(bits, UNCODED).astype(np.float64)
-
-
-def _held(seconds: float) -> float:
-    return min(max(seconds, _SECONDS[0]), _SECONDS[1])
