@@ -17,6 +17,7 @@ from pathlib import Path
 from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_interval, paired_ratio
 from mqgrad.experiments.reports.groups import summarize
 from mqgrad.experiments.reports.references import timing_of
+from mqgrad.experiments.reports.tables import ratio_with_interval
 from mqgrad.experiments.sweep.folder import load_config, load_results
 from mqgrad.experiments.sweep.result import CellResult
 
@@ -68,14 +69,6 @@ def row(cells: dict[str, dict[str, Timing | None]], system: str, reference: str)
     return [*map(paired_ratio, own, others), over_cells(own, others)]
 
 
-def _text(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return "—"
-    sign = "" if ratio.sign == "=" else f"{ratio.sign} "
-    interval = "" if ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
-    return f"{sign}{ratio.value:.2f}{interval}"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"| ÷ {options.reference} | {' | '.join(cells)} | all cells |")
     print("|---" * (len(cells) + 2) + "|")
     for system in systems:
-        print(f"| {system} | {' | '.join(map(_text, row(cells, system, options.reference)))} |")
+        print(f"| {system} | {' | '.join(map(ratio_with_interval, row(cells, system, options.reference)))} |")
 
 
 if __name__ == "__main__":

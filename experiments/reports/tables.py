@@ -97,7 +97,7 @@ def group_table(group: GroupSummary) -> Table:
         [
             _marked(group, each.system),
             _seconds_to_target(each),
-            *(_ratio_with_interval(each.ratios[name]) for name in names),
+            *(ratio_with_interval(each.ratios[name]) for name in names),
             *_learned(each),
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
@@ -177,7 +177,7 @@ def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
     tone = _TONES[said]
     if ratio is not None and tone:
         tone *= min(1.0, 0.2 + abs(math.log2(ratio.value)) / 3)
-    text = said if ratio is None else _ratio_with_interval(ratio)
+    text = said if ratio is None else ratio_with_interval(ratio)
     missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""
     return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)
 
@@ -235,7 +235,8 @@ def _worst(cell: WorstCell | None, common: str = "") -> str:
     return f"{told} {str(cell.group).removeprefix(common)}"
 
 
-def _ratio_with_interval(ratio: Ratio | None) -> str:
+def ratio_with_interval(ratio: Ratio | None) -> str:
+    """As in ``0.98 [0.95, 1.01]``; a bound, and a ratio without spread, has no interval."""
     if ratio is None or ratio.low is None or ratio.low == ratio.high:  # the latter of fp32 beside itself
         return _ratio(ratio)
     return f"{_ratio(ratio)} [{ratio.low:.2f}, {ratio.high:.2f}]"
