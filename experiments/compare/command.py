@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..options import folder
 from .grids import GRIDS
-from .options import data_root_settings, make_config, split_list, with_defaults
+from .options import data_root_settings, make_config, parse_budgets, split_list, with_defaults
 
 
 def compare(
@@ -103,14 +103,14 @@ def compare(
         "seeds": seeds,
         "first_seed": first_seed,
         "hosts": hosts,
-        "budget_seconds": budget_seconds,
+        "budget_seconds": None if budget_seconds is None else parse_budgets(budget_seconds),
         "iterations": iterations,
     }
-    given: dict[str, Any] = {name: split_list(*texts) for name, texts in lists.items() if texts}
+    given: dict[str, Any] = {name: tuple(split_list(*texts)) for name, texts in lists.items() if texts}
     given |= {name: value for name, value in others.items() if value is not None}
     console = Console(highlight=False)
     chosen = with_defaults(given, grid)
-    settings = [*data_root_settings(data_root, chosen["workloads"]), *chosen["settings"], *settings]
+    settings = [*data_root_settings(data_root, chosen.workloads), *chosen.settings, *settings]
     from .progress import run_sweep
 
     run_sweep(output, make_config(chosen, settings, time_limit_seconds, console), retry_failed, console)

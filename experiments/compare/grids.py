@@ -3,7 +3,7 @@
 Durations are on 2 idle cores. Peers are at settings that suit some 100 iterations.
 """
 
-from typing import Any
+from .grid import Grid
 
 WIDE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
 """The goodput rule with the widths that the packaged policy has."""
@@ -52,55 +52,55 @@ _DELAY_RATIO = "fixed:1,interval=5 every 8,period_rule=delay-ratio"
 _ADACOMM = "fixed:1,interval=2 every 16,period_rule=adacomm:0.25"
 _LINKS = ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none")
 # At 100 Mbit/s fp32 is within the warm-up of its learning rate for 4 s.
-_BUDGETS = "4,@100mbit=12"
+_BUDGETS = {("", ""): 4.0, ("", "100mbit"): 12.0}
 _LEARNED_AND_RULE = ("default", WIDE_GOODPUT)
 _USUAL = ("plain-ddp", "plain-ddp:hook=fp16", "local-sgd")
 _MAIN_METHODS = ("plain-ddp", "plain-ddp:hook=fp16", "plain-ddp:hook=powersgd,rank=4", "no-sync", "local-sgd")
 
-GRIDS: dict[str, dict[str, Any]] = {
+GRIDS = {
     # About 7 minutes: 72 runs.
-    "quick": {
-        "controllers": ("default", "default every 8", "fixed:4", "fixed:32", "goodput"),
-        "compressors": ("fp16", "powersgd:rank=4"),
-        "methods": _MAIN_METHODS,
-        "workloads": ("digits-cnn",),
-        "links": ("100mbit", "1gbit"),
-        "seeds": 3,
-        "hosts": 2,
-        "budget_seconds": "3",
-    },
+    "quick": Grid(
+        controllers=("default", "default every 8", "fixed:4", "fixed:32", "goodput"),
+        compressors=("fp16", "powersgd:rank=4"),
+        methods=_MAIN_METHODS,
+        workloads=("digits-cnn",),
+        links=("100mbit", "1gbit"),
+        seeds=3,
+        hosts=2,
+        budget_seconds={("", ""): 3.0},
+    ),
     # About an hour: the main systems on all links, so that one report tells how they do on the whole; 420 runs.
-    "links": {
-        "controllers": (
+    "links": Grid(
+        controllers=(
             *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "mqgrad-authors on minmax"),
             *_ROUNDS,
             "default every 8,slow_momentum=0.5",
             *_GATHERED,
         ),
-        "compressors": ("powersgd:rank=4",),
-        "methods": (*_MAIN_METHODS, "slowmo", "slowmo:period=16"),
-        "workloads": ("digits-cnn",),
-        "links": _LINKS,
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": _BUDGETS,
-        "settings": _UNSEEN,
-    },
+        compressors=("powersgd:rank=4",),
+        methods=(*_MAIN_METHODS, "slowmo", "slowmo:period=16"),
+        workloads=("digits-cnn",),
+        links=_LINKS,
+        seeds=5,
+        hosts=4,
+        budget_seconds=_BUDGETS,
+        settings=_UNSEEN,
+    ),
     # A good two hours: every other system on the same links beside four of those; 800 runs.
-    "peers": {
-        "controllers": ("fixed:1", WIDE_GOODPUT, "default", *_RULES),
-        "compressors": _CODES,
-        "methods": ("plain-ddp", *_METHODS),
-        "workloads": ("digits-cnn",),
-        "links": _LINKS,
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": _BUDGETS,
-        "settings": _UNSEEN,
-    },
+    "peers": Grid(
+        controllers=("fixed:1", WIDE_GOODPUT, "default", *_RULES),
+        compressors=_CODES,
+        methods=("plain-ddp", *_METHODS),
+        workloads=("digits-cnn",),
+        links=_LINKS,
+        seeds=5,
+        hosts=4,
+        budget_seconds=_BUDGETS,
+        settings=_UNSEEN,
+    ),
     # About 25 minutes: further settings, where the link is slow enough for them to differ; 95 runs.
-    "settings": {
-        "controllers": (
+    "settings": Grid(
+        controllers=(
             "fixed:1",
             "fixed:5",
             "fixed:7",
@@ -110,7 +110,7 @@ GRIDS: dict[str, dict[str, Any]] = {
             "mqgrad-authors on minmax",
             "random-ramp:interval=5,decisions=20 on minmax",  # what a learned ramp has to beat
         ),
-        "compressors": (
+        compressors=(
             "powersgd:rank=2",
             "powersgd:rank=4",
             "fixed:2 on qsgd",
@@ -121,17 +121,17 @@ GRIDS: dict[str, dict[str, Any]] = {
             "dgc:ratio=0.01,warmup_iterations=20 with momentum=0",
             "gravac:base=dgc,window=20,largest_factor=100 with momentum=0",
         ),
-        "methods": ("plain-ddp", "plain-ddp:hook=powersgd,rank=2"),
-        "workloads": ("digits-cnn",),
-        "links": ("100mbit",),
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": "12",
-        "settings": _UNSEEN,
-    },
+        methods=("plain-ddp", "plain-ddp:hook=powersgd,rank=2"),
+        workloads=("digits-cnn",),
+        links=("100mbit",),
+        seeds=5,
+        hosts=4,
+        budget_seconds={("", ""): 12.0},
+        settings=_UNSEEN,
+    ),
     # About 65 minutes: what rounds can be set to, on the same links; 320 runs.
-    "rounds": {
-        "controllers": (
+    "rounds": Grid(
+        controllers=(
             *(f"fixed:1 every {period}" for period in (8, 16, 32)),
             "fixed:4 every 8,variance_reduced=true",
             "default every 8",
@@ -139,23 +139,22 @@ GRIDS: dict[str, dict[str, Any]] = {
             _DELAY_RATIO,
             _ADACOMM,
         ),
-        "compressors": (),
-        "methods": (
+        methods=(
             "plain-ddp",
             *("local-sgd", "local-sgd:period=16", "local-sgd:period=32"),  # 8 where none is named
             *("slowmo", "slowmo:period=16", "slowmo:period=32"),
             "overlap-local-sgd",
         ),
-        "workloads": ("digits-cnn",),
-        "links": _LINKS,
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": _BUDGETS,
-        "settings": _UNSEEN,
-    },
+        workloads=("digits-cnn",),
+        links=_LINKS,
+        seeds=5,
+        hosts=4,
+        budget_seconds=_BUDGETS,
+        settings=_UNSEEN,
+    ),
     # About 21 minutes: ranks with few classes each, where local steps drift apart; 120 runs.
-    "unequal-data": {
-        "controllers": (
+    "unequal-data": Grid(
+        controllers=(
             "fixed:1",
             "fixed:1 every 8",
             "fixed:1 every 8,variance_reduced=true",
@@ -166,53 +165,52 @@ GRIDS: dict[str, dict[str, Any]] = {
             _DELAY_RATIO,
             _ADACOMM,
         ),
-        "compressors": (),
-        "methods": ("plain-ddp", "local-sgd", "slowmo"),
-        "workloads": ("digits-cnn",),
-        "links": ("100mbit", "1gbit"),
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": "5,@100mbit=12",
-        "settings": (*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
-    },
+        methods=("plain-ddp", "local-sgd", "slowmo"),
+        workloads=("digits-cnn",),
+        links=("100mbit", "1gbit"),
+        seeds=5,
+        hosts=4,
+        budget_seconds={("", ""): 5.0, ("", "100mbit"): 12.0},
+        settings=(*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
+    ),
     # About 65 minutes: other models and data, with Adam; 220 runs.
-    "workloads": {
-        "controllers": (
+    "workloads": Grid(
+        controllers=(
             *("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
             *_GATHERED,
         ),
-        "compressors": ("powersgd:rank=4",),
-        "methods": _USUAL,
-        "workloads": ("bytes-gpt", "bytes-lstm"),
-        "optimizers": ("adam",),
-        "links": ("100mbit", "1gbit"),
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": "bytes-gpt=12,bytes-lstm=10",
-        "settings": ("bytes-gpt:evaluation_bytes=4096", "bytes-lstm:evaluation_bytes=4096"),
-    },
+        compressors=("powersgd:rank=4",),
+        methods=_USUAL,
+        workloads=("bytes-gpt", "bytes-lstm"),
+        optimizers=("adam",),
+        links=("100mbit", "1gbit"),
+        seeds=5,
+        hosts=4,
+        budget_seconds={("bytes-gpt", ""): 12.0, ("bytes-lstm", ""): 10.0},
+        settings=("bytes-gpt:evaluation_bytes=4096", "bytes-lstm:evaluation_bytes=4096"),
+    ),
     # About 32 minutes: a model that the bandwidth binds, 6.4 M parameters; 20 runs.
-    "large-model": {
-        "controllers": ("default", "default every 8"),
-        "compressors": ("powersgd:rank=4",),
-        "methods": ("plain-ddp",),
-        "workloads": ("bytes-gpt-large",),
-        "optimizers": ("adam",),
-        "links": ("100mbit",),
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": "60",
-        "settings": ("bytes-gpt-large:evaluation_bytes=2048",),
-    },
+    "large-model": Grid(
+        controllers=("default", "default every 8"),
+        compressors=("powersgd:rank=4",),
+        methods=("plain-ddp",),
+        workloads=("bytes-gpt-large",),
+        optimizers=("adam",),
+        links=("100mbit",),
+        seeds=5,
+        hosts=4,
+        budget_seconds={("", ""): 60.0},
+        settings=("bytes-gpt-large:evaluation_bytes=2048",),
+    ),
     # About 11 minutes: a convex problem that fits into a packet, and the codes that know its smoothness; 240 runs.
-    "logreg": {
-        "controllers": ("fixed:1", "fixed:32", *_LEARNED_AND_RULE, "default every 8"),
-        "compressors": ("powersgd:rank=4", "qsgd", "smoothness", "smoothness:steps=uniform,blocks=4"),
-        "methods": _USUAL,
-        "workloads": ("logreg",),
-        "links": _LINKS,
-        "seeds": 5,
-        "hosts": 4,
-        "budget_seconds": "2",
-    },
+    "logreg": Grid(
+        controllers=("fixed:1", "fixed:32", *_LEARNED_AND_RULE, "default every 8"),
+        compressors=("powersgd:rank=4", "qsgd", "smoothness", "smoothness:steps=uniform,blocks=4"),
+        methods=_USUAL,
+        workloads=("logreg",),
+        links=_LINKS,
+        seeds=5,
+        hosts=4,
+        budget_seconds={("", ""): 2.0},
+    ),
 }

@@ -1,6 +1,8 @@
 """Reading what ``mqgrad compare`` is told."""
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,85 +14,68 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.workloads.workload import workload_settings
 
 from ..settings import parse_settings
+from .grid import Budgets, Grid
 from .grids import GRIDS
 
 if TYPE_CHECKING:
     from ..sweep.config import SweepConfig
 
-_FIRST_SEED = 101  # seeds that no policy has been trained on unless someone chose to
 _SYSTEMS = ("controllers", "compressors", "methods")
 
 
-def with_defaults(given: dict[str, Any], grid: str) -> dict[str, Any]:
-    """What was given, and for the rest what the grid says.
+def with_defaults(given: dict[str, Any], grid: str) -> Grid:
+    """The grid of this name with what was given in its place, and of budgets, settings and optimizers what is of the
+    workloads and links that are left.
 
     Raises:
         ValueError: an unknown grid.
     """
     if grid not in GRIDS:
         raise ValueError(f"unknown grid {grid!r}; known: {', '.join(GRIDS)}")
-    defaults = {"methods": (), "optimizers": ("own",), "settings": (), **GRIDS[grid]}
-    if "iterations" in given:
-        del defaults["budget_seconds"]
+    named = GRIDS[grid]
+    kept: dict[str, Any] = {}
+    budgets: Budgets = {} if "iterations" in given else named.budget_seconds
     if any(kind in given for kind in _SYSTEMS):  # a list of one kind is the whole list
-        defaults |= dict.fromkeys(_SYSTEMS, ())
+        kept |= dict.fromkeys(_SYSTEMS, ())
     if "workloads" in given:
-        defaults |= _of_workloads(defaults, given["workloads"])
+        own = given["workloads"]
+        budgets = {(w, link): s for (w, link), s in budgets.items() if w in ("", *own)}
+        kept["settings"] = tuple(text for text in named.settings if text.partition(":")[0] in own)
+        kept["optimizers"] = named.optimizers if {*own} <= {*named.workloads} else ("own",)
     if "links" in given:
-        defaults |= {"budget_seconds": _of_links(defaults.get("budget_seconds"), given["links"])}
-    return {**defaults, **given}
+        links = given["links"]
+        budgets = {(w, link): s for (w, link), s in budgets.items() if not link or _compared_as(link, links)}
+    return dataclasses.replace(named, **{"budget_seconds": budgets, **kept, **given})
 
 
-def _of_workloads(defaults: dict[str, Any], workloads: list[str]) -> dict[str, Any]:
-    """The grid's budgets and settings of these workloads; and its optimizers, if all of them are the grid's."""
-    budgets = defaults.get("budget_seconds", "").split(",")
-    own_budgets = [text for text in budgets if _place(text)[0] in ("", *workloads)]
-    return {
-        "budget_seconds": ",".join(own_budgets) or None,
-        "settings": [text for text in defaults["settings"] if text.partition(":")[0] in workloads],
-        "optimizers": defaults["optimizers"] if set(workloads) <= set(defaults["workloads"]) else ("own",),
-    }
-
-
-def _of_links(budgets: str | None, links: list[str]) -> str | None:
-    """The grid's budgets but those of other links."""
+def _compared_as(link: str, links: Sequence[str]) -> str | None:
+    """A link's name among those that are compared, which is another one where it had to be emulated; None: not
+    among them."""
     from ..sweep.axes import Link
 
-    kept = []
-    for text in filter(None, (budgets or "").split(",")):
-        _, link = _place(text)
-        if not link or {link, Link.parse(link).emulation().name} & {*links}:
-            kept.append(text)
-    return ",".join(kept) or None
-
-
-def _place(budget: str) -> tuple[str, str]:
-    """Workload and link of ``[WORKLOAD][@LINK]=SECONDS``; empty: all of them."""
-    workload, _, link = budget.rpartition("=")[0].strip().partition("@")
-    return workload, link
+    return next((name for name in (link, Link.parse(link).emulation().name) if name in links), None)
 
 
 def make_config(
-    chosen: dict[str, Any], settings: list[str], time_limit_seconds: float | None, console: Console
+    chosen: Grid, settings: list[str], time_limit_seconds: float | None, console: Console
 ) -> "SweepConfig":
     """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
     from ..sweep.axes import FP32
     from ..sweep.config import SweepConfig
 
-    names, first_seed = list(chosen["workloads"]), chosen.get("first_seed", _FIRST_SEED)
-    systems = oracle_as_fixed_widths([system_name(kind, name) for kind in _SYSTEMS for name in chosen[kind]])
-    links = available_links(list(chosen["links"]), console)
-    systems = systems_on(links, systems, console)
+    names = [system_name(kind, name) for kind in _SYSTEMS for name in getattr(chosen, kind)]
+    links = available_links(list(chosen.links), console)
+    systems = systems_on(links, oracle_as_fixed_widths(names), console)
     return SweepConfig(
         systems=systems if FP32 in systems else (*systems, FP32),
-        workloads=tuple(names),
-        optimizers=tuple(chosen["optimizers"]),
+        workloads=chosen.workloads,
+        optimizers=chosen.optimizers,
         links=tuple(links),
-        seeds=tuple(range(first_seed, first_seed + chosen["seeds"])),
-        hosts=chosen["hosts"],
-        budget_seconds=budgets_on(links, parse_budgets(chosen.get("budget_seconds"), names)),
-        iterations=chosen.get("iterations"),
-        settings=parse_workload_settings(settings, names),
+        seeds=tuple(range(chosen.first_seed, chosen.first_seed + chosen.seeds)),
+        hosts=chosen.hosts,
+        budget_seconds=budgets_by_name(chosen.budget_seconds, chosen.workloads, links),
+        iterations=chosen.iterations,
+        settings=parse_workload_settings(settings, chosen.workloads),
         time_limit_seconds=time_limit_seconds,
     )
 
@@ -136,30 +121,38 @@ def oracle_as_fixed_widths(systems: list[str]) -> tuple[str, ...]:
     return tuple(compared)
 
 
-def parse_budgets(text: str | None, workloads: list[str]) -> dict[str, float]:
-    """Seconds by ``WORKLOAD`` and ``WORKLOAD@LINK``, from ``"6"`` or ``"digits-cnn=6,@100mbit=15"``: what names no
-    workload is for all of them that have none of their own."""
-    budgets: dict[str, float] = {}
-    seen: set[tuple[str, str]] = set()
-    for part in sorted(filter(None, (text or "").split(",")), key=lambda part: _place(part)[0] != ""):
-        workload, link = _place(part)
+def parse_budgets(text: str) -> Budgets:
+    """``"6"`` → 6 s for all runs; ``"digits-cnn=6,@100mbit=15,digits-cnn@1gbit=3"``: by workload, link, or both."""
+    budgets: dict[tuple[str, str], float] = {}
+    for part in filter(None, text.split(",")):
+        name, _, figure = part.rpartition("=")
+        workload, _, link = name.strip().partition("@")
         try:
-            seconds = float(part.rpartition("=")[2])
+            seconds = float(figure)
         except ValueError:
             raise typer.BadParameter(
                 f"{part!r} is not SECONDS, WORKLOAD=SECONDS or @LINK=SECONDS", param_hint="--budget-seconds"
             ) from None
-        if (workload, link) in seen:
+        if (workload, link) in budgets:
             raise typer.BadParameter(
                 f"{text!r} has two budgets of the same runs", param_hint="--budget-seconds"
             )
-        seen.add((workload, link))
-        on_link = f"@{link}" if link else ""
-        budgets |= {f"{each}{on_link}": seconds for each in ([workload] if workload else workloads)}
+        budgets[workload, link] = seconds
     return budgets
 
 
-def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str]:
+def budgets_by_name(budgets: Budgets, workloads: Sequence[str], links: Sequence[str]) -> dict[str, float]:
+    """The same by ``WORKLOAD`` and ``WORKLOAD@LINK``. What names no workload is for all of them that have none of
+    their own; a link that had to be emulated has its new name."""
+    general_first = sorted(budgets.items(), key=lambda item: item[0][0] != "")
+    return {
+        f"{each}@{_compared_as(link, links) or link}" if link else each: seconds
+        for (workload, link), seconds in general_first
+        for each in ([workload] if workload else workloads)
+    }
+
+
+def data_root_settings(data_root: Path | None, workloads: Sequence[str]) -> list[str]:
     """The folder as items of ``--set``, which ones that follow override.
 
     Raises:
@@ -175,7 +168,7 @@ def data_root_settings(data_root: Path | None, workloads: list[str]) -> list[str
     return [f"{workload}:data_root={data_root.absolute()}" for workload in reading]
 
 
-def parse_workload_settings(items: list[str], workloads: list[str]) -> dict[str, dict[str, Any]]:
+def parse_workload_settings(items: list[str], workloads: Sequence[str]) -> dict[str, dict[str, Any]]:
     """``["bytes-gpt:width=64", "batch_size=8"]`` → settings by workload."""
     settings: dict[str, dict[str, Any]] = {}
     for item in items:
@@ -204,19 +197,6 @@ def available_links(names: list[str], console: Console) -> list[str]:
     except NetLabError as error:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))
-
-
-def budgets_on(links: list[str], budgets: dict[str, float]) -> dict[str, float]:
-    """The budgets, those of a link that had to be emulated under its new name."""
-    from ..sweep.axes import Link
-
-    renamed: dict[str, float] = {}
-    for place, seconds in budgets.items():
-        workload, on, link = place.partition("@")
-        if on and link not in links and Link.parse(link).emulation().name in links:
-            place = f"{workload}@{Link.parse(link).emulation().name}"
-        renamed[place] = seconds
-    return renamed
 
 
 def systems_on(links: list[str], systems: tuple[str, ...], console: Console) -> tuple[str, ...]:

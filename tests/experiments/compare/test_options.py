@@ -1,5 +1,7 @@
 """The options of `mqgrad compare`, and the grids that it has by name."""
 
+import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from mqgrad.experiments.cli import app
 from mqgrad.experiments.compare.grids import GRIDS
 from mqgrad.experiments.compare.options import (
     available_links,
-    budgets_on,
+    budgets_by_name,
     data_root_settings,
     make_config,
     oracle_as_fixed_widths,
@@ -30,58 +32,86 @@ from mqgrad.experiments.sweep.axes import System
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 
+OF_THE_GRID = {("", ""): 4, ("", "100mbit"): 12}
+"""Budgets of ``links``."""
+
 
 def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
     defaults = with_defaults({}, "quick")
-    assert "goodput" in defaults["controllers"]
-    given = with_defaults({"compressors": ["qsgd"], "iterations": 5}, "workloads")
-    assert (given["controllers"], given["compressors"], given["iterations"]) == ((), ["qsgd"], 5)
-    assert given["methods"] == ()
-    assert given["optimizers"] == ("adam",)
-    assert with_defaults({"workloads": ["logreg"]}, "workloads")["optimizers"] == ("own",)
-    assert "budget_seconds" not in given
+    assert "goodput" in defaults.controllers
+    given = with_defaults({"compressors": ("qsgd",), "iterations": 5}, "workloads")
+    assert (given.controllers, given.compressors, given.iterations) == ((), ("qsgd",), 5)
+    assert given.methods == ()
+    assert given.optimizers == ("adam",)
+    assert with_defaults({"workloads": ("logreg",)}, "workloads").optimizers == ("own",)
+    assert given.budget_seconds == {}
     with pytest.raises(ValueError, match=r"unknown grid 'all'; known: quick, links"):
         with_defaults({}, "all")
 
 
 def test_some_workloads_of_a_grid_keep_what_it_says_of_them() -> None:
-    chosen = with_defaults({"workloads": ["bytes-gpt"]}, "workloads")
-    assert (chosen["optimizers"], chosen["budget_seconds"]) == (("adam",), "bytes-gpt=12")
-    assert chosen["settings"] == ["bytes-gpt:evaluation_bytes=4096"]
-    others = with_defaults({"workloads": ["logreg"]}, "workloads")
-    assert (others["optimizers"], others["budget_seconds"], others["settings"]) == (("own",), None, [])
-    assert with_defaults({"workloads": ["logreg"]}, "links")["budget_seconds"] == "4,@100mbit=12"
+    chosen = with_defaults({"workloads": ("bytes-gpt",)}, "workloads")
+    assert (chosen.optimizers, chosen.budget_seconds) == (("adam",), {("bytes-gpt", ""): 12})
+    assert chosen.settings == ("bytes-gpt:evaluation_bytes=4096",)
+    others = with_defaults({"workloads": ("logreg",)}, "workloads")
+    assert (others.optimizers, others.budget_seconds, others.settings) == (("own",), {}, ())
+    assert with_defaults({"workloads": ("logreg",)}, "links").budget_seconds == OF_THE_GRID
 
 
 def test_a_link_may_have_a_budget_of_its_own() -> None:
-    assert with_defaults({"links": ["1gbit"]}, "links")["budget_seconds"] == "4"
-    assert parse_budgets("4,@100mbit=12,logreg=2", ["logreg", "digits-cnn"]) == {
-        **{"logreg": 2, "digits-cnn": 4},
-        **{"logreg@100mbit": 12, "digits-cnn@100mbit": 12},
+    assert with_defaults({"links": ("1gbit",)}, "links").budget_seconds == {("", ""): 4}
+    assert with_defaults({"links": ("emulated:100mbit",)}, "links").budget_seconds == OF_THE_GRID
+    assert parse_budgets("4, @100mbit=12,logreg@100mbit/1gbit@0.75s=2") == {
+        **OF_THE_GRID,
+        ("logreg", "100mbit/1gbit@0.75s"): 2,
     }
-    assert parse_budgets("logreg=2,4", ["logreg", "digits-cnn"]) == {"logreg": 2, "digits-cnn": 4}
-    assert with_defaults({"links": ["emulated:100mbit"]}, "links")["budget_seconds"] == "4,@100mbit=12"
     with pytest.raises(typer.BadParameter, match="'6,@1gbit=2,8' has two budgets"):
-        parse_budgets("6,@1gbit=2,8", ["logreg"])
+        parse_budgets("6,@1gbit=2,8")
     with pytest.raises(typer.BadParameter, match="'=x' is not SECONDS"):
-        parse_budgets("4,=x", ["logreg"])
-    budgets = {"logreg": 2.0, "logreg@100mbit": 12.0}
-    assert budgets_on(["100mbit"], budgets) == budgets
-    assert budgets_on(["emulated:100mbit"], budgets) == {"logreg": 2.0, "logreg@emulated:100mbit": 12.0}
+        parse_budgets("4,=x")
+
+
+@pytest.mark.parametrize(
+    ("text", "links", "written"),
+    [
+        ("6", ["1gbit"], '{"logreg": 6.0, "digits-cnn": 6.0}'),
+        ("logreg=2,4", ["1gbit"], '{"logreg": 2.0, "digits-cnn": 4.0}'),
+        ("logreg=6,digits-cnn=1.5", ["1gbit"], '{"logreg": 6.0, "digits-cnn": 1.5}'),
+        (
+            "digits-cnn@100mbit=1,4,@100mbit=12,logreg=2",
+            ["100mbit", "1gbit"],
+            '{"logreg": 2.0, "digits-cnn": 4.0, "logreg@100mbit": 12.0, "digits-cnn@100mbit": 1.0}',
+        ),
+        (
+            "logreg=2,digits-cnn=3,logreg@100mbit=12",
+            ["emulated:100mbit"],
+            '{"logreg": 2.0, "digits-cnn": 3.0, "logreg@emulated:100mbit": 12.0}',
+        ),
+    ],
+)
+def test_budgets_are_written_by_workload_and_link(text: str, links: list[str], written: str) -> None:
+    """As they always were: a folder that was begun earlier is gone on with only where they are the same."""
+    budgets = budgets_by_name(parse_budgets(text), ["logreg", "digits-cnn"], links)
+    assert json.dumps(budgets) == written
+
+
+def test_the_budgets_of_a_grid_are_written_as_they_always_were() -> None:
+    budgets = budgets_by_name(GRIDS["links"].budget_seconds, ["digits-cnn"], ["100mbit", "1gbit"])
+    assert json.dumps(budgets) == '{"digits-cnn": 4.0, "digits-cnn@100mbit": 12.0}'
 
 
 def test_other_seeds_can_be_asked_for() -> None:
     chosen = with_defaults({"first_seed": 201, "seeds": 2}, "links")
-    config = make_config(chosen, list(chosen["settings"]), None, Console())
+    config = make_config(chosen, list(chosen.settings), None, Console())
     assert config.seeds == (201, 202)
     assert "--first-seed=201" in config.command_line()
-    from_zero = make_config(chosen | {"first_seed": 0}, list(chosen["settings"]), None, Console())
+    from_zero = make_config(dataclasses.replace(chosen, first_seed=0), list(chosen.settings), None, Console())
     assert "--first-seed=0" in from_zero.command_line()
 
 
 def grid_config(grid: str) -> SweepConfig:
     chosen = with_defaults({}, grid)
-    return make_config(chosen, list(chosen["settings"]), None, Console())
+    return make_config(chosen, list(chosen.settings), None, Console())
 
 
 def test_the_grids_have_every_system_of_the_registries() -> None:
@@ -170,8 +200,8 @@ def test_the_options_of_the_command_are_read() -> None:
     ]
     assert split_list("fixed:1", "lr=0.1/policy.mqg") == ["fixed:1", "lr=0.1/policy.mqg"]
     assert split_list("fixed:2,fixed:4", "goodput") == ["fixed:2", "fixed:4", "goodput"]
-    assert parse_budgets("6", ["a", "b"]) == {"a": 6.0, "b": 6.0}
-    assert parse_budgets("a=6,b=1.5", ["a", "b"]) == {"a": 6.0, "b": 1.5}
+    assert parse_budgets("6") == {("", ""): 6.0}
+    assert parse_budgets("a=6,b=1.5") == {("a", ""): 6.0, ("b", ""): 1.5}
     settings = parse_workload_settings(["a:width=64", "batch_size=8"], ["a", "b"])
     assert settings == {"a": {"width": 64, "batch_size": 8}, "b": {"batch_size": 8}}
 
