@@ -70,8 +70,8 @@ def fake_writers(*names: str) -> None:
 
 
 def runs_on_cpu(device: torch.device) -> bool:
-    """Whether the compiled ops that the CPU alone has cover the device: those of scattered vectors and
-    most of several steps at once, whose work other ops do elsewhere."""
+    """Whether the device can use what the compiled ops do on the CPU only: read and write scattered vectors, and fuse
+    the steps of rotated codes at any bucket size. Elsewhere several plain ops do that work."""
     return IMPLEMENTATION == "extension" and device.type == "cpu"
 
 

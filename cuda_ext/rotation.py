@@ -29,7 +29,8 @@ def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
 
 
 def _has_fused_steps(device: torch.device, bucket_size: int) -> bool:
-    """Whether the compiled ops do several steps at once there; direct callers find that out by an error."""
+    """Whether compiled ops fuse feedback and means for this device and bucket size. (The raw ops raise where they do
+    not.)"""
     on_cuda = device.type == "cuda" and bucket_size == _CUDA_BUCKET_SIZE and library.has_kernels(device)
     return on_cuda or library.runs_on_cpu(device)
 

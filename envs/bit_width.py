@@ -49,19 +49,19 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     `Box` of float32, taken after each interval; every entry is finite. With `observation="full"`, `history=5` and
     n widths (L_k is the mean loss of interval k):
 
-    | Num     | Observation                                                       | Min | Max |
-    |---------|-------------------------------------------------------------------|-----|-----|
-    | 0 - 3   | ln L_{k-1} - ln L_k of the last intervals, oldest first           | -5  | 5   |
-    | 4       | ln L_0 - ln L_k, the drop since the opening interval              | -10 | 10  |
-    | 5       | log2(seconds that 32 bits add to an iteration / fixed seconds)    | -20 | 20  |
-    | 6       | the same of their standard deviation                              | -20 | 20  |
-    | 7       | log10(fixed seconds): beside those of bytes, with those of coding | -6  | 3   |
-    | 8       | seconds that coding may well cost / fixed seconds                 | 0   | 0.5 |
-    | 9       | gradient noise / squared norm of the mean gradient                | 0   | 2   |
-    | 10      | how the optimizer's steps grow with gradients: SGD 1, Adam 0      | 0   | 1   |
-    | 11-10+n | ln of the efficiency to expect of an iteration, for each width    | -8  | 0   |
-    | 11+n    | log2(width of the interval) / 5, below 0 where widths below 1 are | 0   | 1   |
-    | 12+n    | elapsed seconds / budget seconds (0 without a budget)             | 0   | 1   |
+    | Num       | Observation                                                       | Min | Max |
+    |-----------|-------------------------------------------------------------------|-----|-----|
+    | 0 - 3     | ln L_{k-1} - ln L_k of the last intervals, oldest first           | -5  | 5   |
+    | 4         | ln L_0 - ln L_k, the drop since the opening interval              | -10 | 10  |
+    | 5         | log2(seconds that 32 bits add to an iteration / fixed seconds)    | -20 | 20  |
+    | 6         | the same of their standard deviation                              | -20 | 20  |
+    | 7         | log10(fixed seconds): beside those of bytes, with those of coding | -6  | 3   |
+    | 8         | seconds that coding may well cost / fixed seconds                 | 0   | 0.5 |
+    | 9         | gradient noise / squared norm of the mean gradient                | 0   | 2   |
+    | 10        | how the optimizer's steps grow with gradients: SGD 1, Adam 0      | 0   | 1   |
+    | 11 - 10+n | ln of the efficiency to expect of an iteration, for each width    | -8  | 0   |
+    | 11+n      | log2(width of the interval) / 5, below 0 where widths below 1 are | 0   | 1   |
+    | 12+n      | elapsed seconds / budget seconds (0 without a budget)             | 0   | 1   |
 
     `observation="loss"` has the entries 0 - 4 alone. `observation="authors"` has the last 5 per-iteration losses,
     smoothed 0.9 old + 0.1 new and not normalised, within -1000 and 1000.

@@ -1,1 +1,1 @@
-"""Command line, demo and benchmarks."""
+"""Command line, demo, shaped-network lab, comparisons with their reports, benchmarks."""

@@ -28,7 +28,7 @@ class Costs:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def double_seconds(self) -> None:
-        """Count an iteration that was not timed as another one like that which was."""
+        """Double all seconds, for one iteration that was not timed and is taken to be as long as the timed one."""
         for name in COSTS:
             if name.endswith("_seconds"):
                 setattr(self, name, 2 * getattr(self, name))

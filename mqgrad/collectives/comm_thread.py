@@ -206,7 +206,8 @@ class CommThread:
 
     def close(self) -> None:
         """Finish what was submitted and stop."""
-        # jobs are submitted by jobs; where the interpreter ends, none is any more
+        # Jobs submit their own second halves, which shutdown() would refuse: hence drain. At interpreter exit the
+        # executor has done all it was given and refuses drain, too.
         with contextlib.suppress(RuntimeError):
             self.drain()
         self._is_latest_done = lambda: False

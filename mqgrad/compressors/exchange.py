@@ -19,7 +19,8 @@ from .segments import Segment
 
 
 class Way(NamedTuple):
-    """To the owners of the shards, or back from them."""
+    """One direction of an exchange: the push to the shards' owners (of an all-gather, to all ranks), or the pull back
+    from them."""
 
     residual: Residual | None
     """Of the own gradient on the way there, of the own shards' means on the way back. None without error feedback."""

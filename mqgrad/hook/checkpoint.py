@@ -81,7 +81,7 @@ class Checkpoint:
         self.loop.restart()
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Where a part refuses it, others have changed."""
+        """Load part by part. Where one refuses, those before it have changed: the caller restores its own state."""
         self.parts.layouts.load_state_dict(state["parameter_order"])
         self.parts.position.load_state_dict(state)
         self.parts.measured.load_state_dict(state)

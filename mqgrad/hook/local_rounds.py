@@ -236,7 +236,8 @@ class LocalRounds:
 
     @property
     def seen(self) -> tuple[list[Layout], dict[int, str]]:
-        """What no saved state holds: the buckets that have come, and the parameters that have not since loading."""
+        """What no saved state holds and a refused load has to put back: the buckets seen, and digests of loaded
+        parameters that have not been compared yet."""
         return list(self._buckets), dict(self._expected)
 
     @seen.setter

@@ -49,7 +49,8 @@ class Measurements:
     def end_round(self, interval: int) -> bool:
         """Count the iterations since the last round as one, of an interval of so many.
 
-        One whose seconds are not known counts as long as the next one; or not at all, in an interval of one.
+        An iteration that was not timed is taken to last as long as the next; in an interval of one iteration it is
+        left out.
 
         Returns:
             whether it counts.

@@ -108,7 +108,7 @@ class TrainingLoop:
                 self._thread.drain()  # a decision that was posted when the round began
             self._thread.check()
         self._rounds.end_iteration()
-        # above it after an average that failed, to fail again
+        # `>=`: after an average that failed the count is beyond the period, and the next step is to fail again.
         if self._rounds.iterations >= self._decisions.period:
             self._average_round()
 
