@@ -46,7 +46,7 @@ def invoke(
 
 def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
     overview = invoke("--help")[1]
-    for name in ("train", "export", "run", "demo", "netlab"):
+    for name in ("train", "export", "run", "compare", "bench", "demo", "netlab"):
         assert name in overview
 
 
@@ -240,11 +240,11 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
     folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p[x].mqg"), tmp_path / "record.json"
     workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
     short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
-    assert invoke("train", folder, *short, "--total-steps", "45")[0] == 0
-    assert invoke("train", folder, "--resume", "--total-steps", "60")[0] == 0
-    assert f"DQN after 60 decisions, from {folder}/model.zip" in invoke("export", folder, policy)[1]
+    assert invoke("train", folder, *short, "--total-steps", "12")[0] == 0
+    assert invoke("train", folder, "--resume", "--total-steps", "16")[0] == 0
+    assert f"DQN after 16 decisions, from {folder}/model.zip" in invoke("export", folder, policy)[1]
     (tmp_path / "run" / "model.zip").unlink()
-    assert f"from {folder}/checkpoints/step_00000060/model.zip" in invoke("export", folder, policy)[1]
+    assert f"from {folder}/checkpoints/step_00000016/model.zip" in invoke("export", folder, policy)[1]
 
     logs = tmp_path / "logs"
     look = ["--tensorboard", str(logs), "--record", str(record)]

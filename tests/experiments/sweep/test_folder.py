@@ -188,12 +188,12 @@ def test_a_kernel_of_another_release_keeps_nothing_from_going_on(tmp_path: Path)
 
 
 def test_what_has_timed_out_can_be_given_more_time(tmp_path: Path) -> None:
-    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=2.0)
+    config = small_config(systems=("fixed:32", "fixed:2"), seeds=(1,), time_limit_seconds=1.0)
     run_fake(tmp_path, config)
-    more = dataclasses.replace(config, time_limit_seconds=2.5)
+    more = dataclasses.replace(config, time_limit_seconds=1.25)
     _, again = run_fake(tmp_path, more, retry_failed=True)
-    assert again.reason == "time limit of 2.5 s"
-    assert "--time-limit-seconds=2.5" in load_config(tmp_path / "out").command_line()
+    assert again.reason == "time limit of 1.25 s"
+    assert "--time-limit-seconds=1.25" in load_config(tmp_path / "out").command_line()
 
 
 @pytest.mark.parametrize(
