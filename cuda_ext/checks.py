@@ -85,7 +85,8 @@ def require_feedback(
     device: torch.device,
     **others: Tensor | None,
 ) -> None:
-    """A residual, if there is one, shares no memory with ``others``."""
+    """Refuse alpha and beta beyond fp32, and a residual that is no float32 [numel] on the device or shares memory
+    with ``others``."""
     if not (abs(alpha) <= _LARGEST and abs(beta) <= _LARGEST):
         raise ValueError(f"alpha and beta must be finite, got {alpha} and {beta} for fp32")
     if residual is not None:
@@ -102,7 +103,7 @@ def require_payloads(payloads: Tensor, expected_bytes: int) -> None:
 
 
 def rows_of(payloads: Tensor) -> Tensor:
-    """Payloads [W, P] as kernels take them: those of the CPU skip what lies between one and the next."""
+    """Payloads [W, P] as the kernels take them: on the CPU there may be gaps between rows, elsewhere not."""
     lie_apart = payloads.stride(1) == 1 and payloads.stride(0) >= payloads.shape[1]
     return payloads if payloads.device.type == "cpu" and lie_apart else payloads.contiguous()
 
@@ -120,7 +121,7 @@ def payload_out(out: Tensor | None, expected_bytes: int, device: torch.device) -
 
 
 def require_apart(name: str, written: Tensor, **others: Tensor | None) -> None:
-    """Kernels read and write at once, on several threads."""
+    """Raise ``ValueError`` if what a kernel writes shares memory with what it reads: its threads do both at once."""
     if torch.compiler.is_compiling():  # there is no memory yet
         return
     for other_name, other in others.items():

@@ -58,8 +58,8 @@ def _can_launch(gpu: torch.device) -> bool:
 
 
 def note_written(*written: torch.Tensor | None) -> None:
-    """Tell autograd that an op writes to tensors: what it has saved of them is not what it was. It does not see that
-    for itself, as of torch's own ops."""
+    """Tell autograd that an op writes to tensors, so that a backward pass which has saved one of them raises. Of
+    torch's own ops autograd knows that by itself."""
     torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
 
 

@@ -21,7 +21,7 @@ CODEBOOK = {
 }
 """Non-negative codewords of the Lloyd-Max quantizer of a Gaussian (Max 1960), rounded to integers, by width."""
 MEAN_MAGNITUDE = {1: 1.0, 2: 5.2828, 3: 23.036, 4: 17.809}
-"""Of the elements for which a codebook is best."""
+"""Mean of |u| of Note [Rotation] in csrc/rotation.h where the codebook fits best, by width."""
 
 
 def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed: int) -> Tensor:
@@ -104,7 +104,7 @@ def _tree_sum(v_BL: Tensor) -> Tensor:
 
 
 def _signs(seed: int, size: int, device: torch.device) -> Tensor:
-    """D."""
+    """The diagonal of D in Note [Rotation]: random signs, float32 [size]."""
     element_L = torch.arange(size, device=device)
     word_L = reference.random_words(seed, torch.zeros(1, dtype=torch.int64, device=device), element_L >> 5)[0]
     return 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()

@@ -22,8 +22,8 @@ from .settings import BitWidthSettings
 Result = TypeVar("Result")
 
 _DRIVERS: "WeakValueDictionary[int, RecoveringCluster]" = WeakValueDictionary()
-"""Who has begun the run that a cluster is in, by the cluster's id. While a driver is there, so is its cluster: no
-other one has that id."""
+"""By the id of a cluster, who began its current run. An entry lasts as long as that driver, which holds the cluster,
+so that no other object can have the id."""
 
 
 class RecoveringCluster:

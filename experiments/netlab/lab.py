@@ -138,7 +138,7 @@ class NetLab:
         The kernel moves several packets of one connection as one: they count with one header, which makes the figure
         up to 5 % smaller than on a wire.
         """
-        # At the hub's ends of the links, where one process finds all of them: in is out there.
+        # Read at the hub's ends of the links, where one process finds all of them. What a host sends, they receive.
         links = json.loads(ip("-n", self._namespace("hub"), "-s", "-j", "link", "show", "type", "veth"))
         ends = {link["ifname"]: link["stats64"] for link in links}
         ports = [ends[f"port{host}"] for host in range(self.hosts)]

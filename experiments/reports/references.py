@@ -100,7 +100,7 @@ def _is_on_our_code(name: str, controller: str) -> bool:
 
 
 def _badness(reference: Reference) -> tuple[int, bool, float]:
-    """The best finished all runs, and reached the target soonest or missed it after the least."""
+    """Sort key, the best first: runs that did not finish, whether the target was missed, seconds."""
     timing = reference.timing
     missed, seconds = (True, 0.0) if timing is None else (bool(timing.missed), timing.mean)
     return reference.failed, missed, seconds

@@ -109,7 +109,7 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
             saved = _load_json(folder)
             check_same_config(saved, given, folder)
             check_same_origin(saved, come_from, folder)
-            saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # for what comes now
+            saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # of the runs to come
         else:
             saved = {**given, **come_from}
         replace_file(folder / "config.json", json.dumps(saved, indent=1) + "\n")
@@ -126,7 +126,8 @@ def origin(config: SweepConfig) -> dict[str, Any]:
 def check_same_labs(folder: Path) -> None:
     """Raises ValueError if a folder's runs in labs had other links, or another congestion control, than labs now."""
     saved = _load_json(folder)
-    machine = saved.get("machine", {})  # where the hosts of labs had theirs from, before they had their own
+    # Older folders tell of no lab: its hosts had the machine's congestion control.
+    machine = saved.get("machine", {})
     lab = saved.get("lab", {"tcp": machine.get("tcp")})
     told = _differences({"lab": lab}, {"lab": _LAB}, {"lab": _LAB})
     if told:

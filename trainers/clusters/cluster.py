@@ -19,7 +19,7 @@ ControllerSpec: TypeAlias = str | Controller
 
 
 def own_controller(spec: ControllerSpec | None) -> Controller | None:
-    """A controller of one rank's own, for one run: it remembers both.
+    """A controller for one rank and one run alone, as it keeps state.
 
     Raises:
         ValueError: an unknown one.

@@ -44,7 +44,7 @@ class _Run:
     period: int
     """Iterations of a round."""
     caller_decides: bool
-    """On the width."""
+    """Whether the caller decides the width, and no controller."""
     replicas_diverge: bool
 
     def check_rounds(self, iterations: int) -> None:
