@@ -235,8 +235,9 @@ def test_the_oracle_runs_every_fixed_width_and_reports_the_best(tmp_path: Path, 
 
 
 @pytest.mark.timeout(240)
-def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke) -> None:
+def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     """The three uses, each as small as it can be and each real."""
+    monkeypatch.setattr("mqgrad.agents.warm_start.STEPS", 50)
     folder, policy, record = str(tmp_path / "run"), str(tmp_path / "p[x].mqg"), tmp_path / "record.json"
     workload = ["--workload", "digits-mlp", "--set", "width=64", "--link-mbit-per-s", "20"]
     short = [*workload, "--algo", "dqn", "--budget-seconds", "0.5", "--widths", "1/4+2+4+8+32"]
