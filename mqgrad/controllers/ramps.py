@@ -9,7 +9,7 @@ from ..widths import Width
 from .rule import WidthRule
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class LinearRamp(WidthRule):
     """From ``start`` to ``end`` at a constant rate. A control, not a published method.
 

@@ -13,7 +13,7 @@ from .base import Setup
 from .measured import MeasuredMethod
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class LocalSGD(MeasuredMethod):
     """Local SGD (Stich, ICLR 2019): every rank steps alone, and every ``period`` iterations parameters are averaged.
 
@@ -68,7 +68,7 @@ class LocalSGD(MeasuredMethod):
                 parameter.copy_(part.view_as(parameter))
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class NoSync(MeasuredMethod):
     """Every rank trains alone and nothing is sent: the shortest time that an iteration can take.
 

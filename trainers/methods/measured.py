@@ -14,7 +14,7 @@ from mqgrad.widths import Width
 from .base import RankInterval, Setup
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
+@dataclasses.dataclass(kw_only=True)
 class MeasuredMethod:
     """A method that exchanges over a transport of its own, in every iteration, unless it says otherwise, and in fp32.
 
