@@ -10,7 +10,6 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback, PyTorchObs, Schedule
 from stable_baselines3.common.utils import safe_mean
-from torch import nn
 
 from mqgrad.controllers.sarsa import HIDDEN, prefers_next, q_network, sarsa_step
 
@@ -33,16 +32,12 @@ class SarsaPolicy(BasePolicy):
         lr_schedule: Schedule,
         *,
         hidden: int = HIDDEN,
-        zero_init: bool = True,
         **_: Any,
     ) -> None:
         super().__init__(observation_space, action_space)
         num_losses = observation_space.shape[0] - 1
         self.num_widths = round(float(observation_space.high[-1])) + 1
         self.net = q_network(num_losses, self.num_widths, hidden)
-        if zero_init:
-            for parameter in self.net[2].parameters():
-                nn.init.zeros_(parameter)
         self.register_buffer("loss_mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("loss_std", torch.ones((), dtype=torch.float64))
         self.loss_mean: torch.Tensor
@@ -73,8 +68,6 @@ class Sarsa(BaseAlgorithm):
 
     - A probe past the last width is clipped to it. Always, since there is no such output.
     - Unnormalised losses saturate tanh. ``normalize=True`` standardises them with running figures.
-    - At random initial weights most of the 400 decisions are noise. ``zero_init=True`` starts with Q = 0:
-      then greedy keeps, and only probes raise the width until something was learned.
     - The last update of an episode bootstrapped beyond it; here the end has value 0.
 
     Kept, as they are the authors' problem rather than their agent (``preset="authors"`` of the environment): the
@@ -103,7 +96,6 @@ class Sarsa(BaseAlgorithm):
         gamma: float = 0.9,
         exploration: float = 0.1,
         normalize: bool = True,
-        zero_init: bool = True,
         policy_kwargs: dict[str, Any] | None = None,
         tensorboard_log: str | None = None,
         verbose: int = 0,
@@ -115,7 +107,7 @@ class Sarsa(BaseAlgorithm):
             policy,
             env,
             learning_rate,
-            policy_kwargs={"zero_init": zero_init, **(policy_kwargs or {})},
+            policy_kwargs=policy_kwargs,
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             seed=seed,
@@ -125,7 +117,6 @@ class Sarsa(BaseAlgorithm):
         self.gamma = gamma
         self.exploration = exploration
         self.normalize = normalize
-        self.zero_init = zero_init
         self.losses_seen = 0
         self.loss_sum = 0.0
         self.loss_square_sum = 0.0

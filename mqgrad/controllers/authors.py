@@ -25,13 +25,14 @@ class MQGradAuthors(WidthRule):
     At the end of each interval, of 5 iterations:
 
     1. s' = the last 5 mean losses of the ranks, smoothed 0.9 old + 0.1 new, not normalised.
-    2. Greedy: one width up, for good, if Q(s', next width) > Q(s', kept width); never down, and not beyond the last.
+    2. Greedy: one width up, for good, if Q(s', next width) ≥ Q(s', kept width); never down, and not beyond the last.
     3. Where greedy keeps, with probability ε the next width is tried for one interval; then the kept one is back.
     4. r = −300 · slope(s') / (5 + 5·b) for the width b that was in use; a' = the width chosen in 2 and 3.
     5. Q(s, b) ← Q(s, b) + α·(r + γ·Q(s', a') − Q(s, b)) through the network 5 → 30 tanh → one value per width.
 
-    The first interval has no state before it and teaches nothing. Weights and probes are a function of ``seed``
-    and of the number of decisions, so all ranks hold the same agent and a resumed run goes on with the same one.
+    The state before the first interval is the run's first loss, repeated; smoothing begins there. Weights and probes
+    are a function of ``seed`` and of the number of decisions, so all ranks hold the same agent and a resumed run goes
+    on with the same one.
 
     The paper's quantizer is the compressor ``minmax``; any other works too.
 
@@ -71,15 +72,19 @@ class MQGradAuthors(WidthRule):
         """The width of the next interval; learns from the one that has ended."""
         if not all(map(math.isfinite, statistics.losses)):
             return None
-        smoothed = SmoothedLosses(HISTORY, self.smoothed)
+        before = SmoothedLosses(HISTORY, self.smoothed)
+        if not self.smoothed:
+            before.extend(statistics.losses[:1])
+        smoothed = SmoothedLosses(HISTORY, before.values)
         smoothed.extend(statistics.losses)
         network = self._network()
         with torch.no_grad():
             q_next = network(_states(smoothed))
         chosen = self._choose(q_next)
-        if self.smoothed:
+        if before.values:
             reward = slope_reward(smoothed.values, self.bits)
-            self._learn(network, reward + self.discount * q_next[0, self.widths.index(chosen)].item())
+            target = reward + self.discount * q_next[0, self.widths.index(chosen)].item()
+            self._learn(network, before, target)
         self.smoothed = smoothed.values
         self.decisions += 1
         return chosen
@@ -92,9 +97,9 @@ class MQGradAuthors(WidthRule):
         draw = random.Random(stream_seed(self.seed, self.decisions, 0)).random()
         return self.wider(self.kept) if draw < self.exploration else self.kept
 
-    def _learn(self, network: nn.Sequential, target: float) -> None:
+    def _learn(self, network: nn.Sequential, before: SmoothedLosses, target: float) -> None:
         with torch.enable_grad():  # whatever the caller has set
-            q = network(_states(SmoothedLosses(HISTORY, self.smoothed)))[0, self.widths.index(self.bits)]
+            q = network(_states(before))[0, self.widths.index(self.bits)]
             sarsa_step(network, q, target, self.learning_rate)
         self.weights = nn.utils.parameters_to_vector(network.parameters()).tolist()
 

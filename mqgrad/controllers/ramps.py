@@ -42,7 +42,7 @@ class LinearRamp(WidthRule):
 class RandomRamp(LinearRamp):
     """One width up at decisions drawn at random: the mandatory control of MQGrad.
 
-    MQGrad makes some 400 decisions with a network that starts at random weights, mostly noise, so a monotone
+    MQGrad's agent learns from nothing within some 400 noisy decisions, a tenth of which are probes, so a monotone
     ramp at random times is what a learned one must beat. The times are a function of ``seed`` alone, the same
     on every rank and after a restart.
     """

@@ -13,6 +13,8 @@ from torch import nn
 from ..widths import Width
 
 HIDDEN = 30
+INITIAL_STD = (0.05, 5e-5)
+"""Of the first and second layer's weights before they are truncated at twice as much."""
 
 
 def q_network(
@@ -20,7 +22,8 @@ def q_network(
 ) -> nn.Sequential:
     """``num_losses`` → ``hidden`` tanh → one value per width, float32.
 
-    Weights and biases are uniform in ±1/sqrt(inputs), the law of ``nn.Linear``; the authors' own is not known.
+    Initial weights are those of the authors' code: truncated normal, the second layer's so small that Q is about 0 at
+    first; biases are zero.
 
     Args:
         generator: what they are drawn from; torch's own, which the model's training shares, if None.
@@ -29,22 +32,25 @@ def q_network(
         nn.utils.skip_init(nn.Linear, inputs, outputs)
         for inputs, outputs in ((num_losses, hidden), (hidden, num_widths))
     ]
-    for layer in layers:
-        bound = layer.in_features**-0.5
-        for parameter in layer.parameters():
-            nn.init.uniform_(parameter, -bound, bound, generator)
+    for layer, std in zip(layers, INITIAL_STD, strict=True):
+        nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+        nn.init.zeros_(layer.bias)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1])
 
 
 def prefers_next(q_NK: torch.Tensor, index_N: torch.Tensor) -> torch.Tensor:
-    """Whether the next width is worth more than the one at ``index_N``, bool [N]; never at the last width.
+    """Whether the next width is worth at least as much as the one at ``index_N``, bool [N]; never at the last width.
+
+    That a tie goes to the higher width is the authors'.
 
     Args:
         q_NK: float32 [N, num_widths], from the network.
         index_N: int64 [N], of the widths in use.
     """
-    next_N = (index_N + 1).clamp(max=q_NK.shape[1] - 1)
-    return (q_NK.gather(1, next_N[:, None]) > q_NK.gather(1, index_N[:, None])).squeeze(1)
+    last = q_NK.shape[1] - 1
+    next_N = (index_N + 1).clamp(max=last)
+    is_worth_it_N = (q_NK.gather(1, next_N[:, None]) >= q_NK.gather(1, index_N[:, None])).squeeze(1)
+    return is_worth_it_N & (index_N < last)
 
 
 def sarsa_step(network: nn.Module, q: torch.Tensor, target: float, learning_rate: float) -> float:

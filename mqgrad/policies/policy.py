@@ -62,7 +62,7 @@ class FrozenPolicy:
     action: str = "absolute"
     """``absolute``: output i is ``schema.widths[i]``. ``keep-or-increase``: 0 keeps, 1 goes one width up.
     ``compare-widths`` (MQGrad's own): output i is the value of ``schema.widths[i]``, and the width goes one up
-    where the next one's value is larger than the current one's."""
+    unless the current one's value is larger than the next one's."""
     interval: int = 5
     """Iterations between two decisions."""
     opening: int | None = None
@@ -119,7 +119,7 @@ class FrozenPolicy:
         if self.action != COMPARE_WIDTHS:
             return int(outputs.argmax())
         here = self.schema.widths.index(self._bits)
-        return int(outputs[min(here + 1, len(outputs) - 1)] > outputs[here])
+        return int(here + 1 < len(outputs) and bool(outputs[here + 1] >= outputs[here]))
 
     def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next, in bits."""

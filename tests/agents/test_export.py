@@ -117,7 +117,7 @@ def test_nothing_is_learned_that_could_not_be_exported(tmp_path: Path, wrapper: 
 
 def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
     env = toy_env(preset="authors", max_steps=60)
-    model = Sarsa(env=DummyVecEnv([lambda: WithWidth(env)]), seed=3, zero_init=False).learn(100)
+    model = Sarsa(env=DummyVecEnv([lambda: WithWidth(env)]), seed=3).learn(100)
     export(model, tmp_path / "policy.mqg")
     frozen = load_policy(tmp_path / "policy.mqg")
     observations = np.random.default_rng(0).uniform(0.5, 2.5, (500, 5)).astype(np.float32)

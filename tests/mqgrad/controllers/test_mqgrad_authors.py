@@ -14,9 +14,10 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.controllers import MQGradAuthors, make_controller
-from mqgrad.controllers.sarsa import q_network
+from mqgrad.controllers.sarsa import prefers_next, q_network
 from mqgrad.seeding import stream_seed
 
+DECISIONS = 400  # as many as the paper's
 PAPER = "minmax:topology=star,min_numel=1000"
 
 
@@ -35,38 +36,54 @@ def formulas(losses: list[list[float]], epsilon: float, seed: int) -> tuple[list
     ]
     W1, b1, W2, b2 = (layer.copy() for layer in layers)
     kept = sent = 2
-    state: np.ndarray | None = None
-    smoothed: list[float] = []
+    state = np.full(5, losses[0][0])
+    smoothed = [losses[0][0]]
     widths = []
     for decision, interval in enumerate(losses):
         for loss in interval:
-            smoothed.append(0.9 * smoothed[-1] + 0.1 * loss if smoothed else loss)
+            smoothed.append(0.9 * smoothed[-1] + 0.1 * loss)
         new_state = np.array(smoothed[-5:])
         q = W2 @ np.tanh(W1 @ new_state + b1) + b2
-        if kept < 8 and q[kept + 1 - 2] > q[kept - 2]:
+        if kept < 8 and q[kept + 1 - 2] >= q[kept - 2]:
             kept += 1
             next_sent = kept
         elif random.Random(stream_seed(seed, decision, 0)).random() < epsilon:
             next_sent = min(kept + 1, 8)
         else:
             next_sent = kept
-        if state is not None:
-            reward = -300 * np.polyfit(range(5), new_state, 1)[0] / (5 + 5 * sent)
-            h, a = np.tanh(W1 @ state + b1), sent - 2
-            step = 0.05 * (reward + 0.9 * q[next_sent - 2] - (W2[a] @ h + b2[a]))
-            hidden = step * W2[a] * (1 - h * h)
-            W2[a] += step * h
-            b2[a] += step
-            W1 += np.outer(hidden, state)
-            b1 += hidden
+        reward = -300 * np.polyfit(range(5), new_state, 1)[0] / (5 + 5 * sent)
+        h, a = np.tanh(W1 @ state + b1), sent - 2
+        step = 0.05 * (reward + 0.9 * q[next_sent - 2] - (W2[a] @ h + b2[a]))
+        hidden = step * W2[a] * (1 - h * h)
+        W2[a] += step * h
+        b2[a] += step
+        W1 += np.outer(hidden, state)
+        b1 += hidden
         state, sent = new_state, next_sent
         widths.append(sent)
     return widths, W2
 
 
+def test_initial_weights_are_the_authors() -> None:
+    """Truncated normal of 0.05 and 5e-5, zero biases: Q is about 0, and differs between widths."""
+    W1, b1, W2, b2 = q_network(5, 7, generator=torch.Generator().manual_seed(0)).parameters()
+    for weights, std in ((W1, 0.05), (W2, 5e-5)):
+        assert weights.abs().max() <= 2 * std
+        # A normal law that is cut at two standard deviations has 0.88 of it.
+        assert weights.std().item() == pytest.approx(0.88 * std, rel=0.15)
+    assert not b1.any()
+    assert not b2.any()
+
+
+def test_a_tie_goes_to_the_higher_width_but_not_beyond_the_last() -> None:
+    values = torch.tensor([[1.0, 1.0, 0.5], [0.0, 2.0, 2.0], [0.0, 0.0, 0.0]])
+    assert prefers_next(values, torch.tensor([0, 1, 2])).tolist() == [True, True, False]
+    assert not prefers_next(values[:1], torch.tensor([1])).item()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_decisions_and_weights_are_those_of_the_formulas(seed: int) -> None:
-    losses = training_losses(150, seed)
+    losses = training_losses(DECISIONS, seed)
     controller = MQGradAuthors(seed=seed)
     widths = [controller.decide(statistics(losses=tuple(interval))) for interval in losses]
     expected, output_weights = formulas(losses, 0.1, seed)
@@ -77,7 +94,7 @@ def test_decisions_and_weights_are_those_of_the_formulas(seed: int) -> None:
 
 def test_the_scripted_runs_show_every_kind_of_decision() -> None:
     """Else the test above could not fail on it."""
-    runs = [formulas(training_losses(150, seed), 0.1, seed)[0] for seed in range(6)]
+    runs = [formulas(training_losses(DECISIONS, seed), 0.1, seed)[0] for seed in range(6)]
     changes = {b - a for widths in runs for a, b in itertools.pairwise(widths)}
     assert changes == {-1, 0, 1}
     assert len({tuple(widths) for widths in runs}) == 6
