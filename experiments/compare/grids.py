@@ -32,7 +32,7 @@ _CODES = (
     "top-k:0.01",
     "gravac:base=top-k,window=20,largest_factor=100",
     "dgc:ratio=0.01 with momentum=0",  # these two have momentum of their own
-    "sketched-sgd:ratio=0.05 with momentum=0",
+    "sketched-sgd:ratio=0.01 with momentum=0",
     "fp16",
     "powersgd:rank=1",
     "none",

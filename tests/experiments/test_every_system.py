@@ -18,7 +18,7 @@ ARGUMENTS = {
     "gravac": "least_factor=4,least_gain=0.3,window=2",
     "minmax": "min_numel=1000",
     "post-local-sgd": "warmup=1,period=2",
-    "sketched-sgd": "0.05,sketch_ratio=0.5",
+    "sketched-sgd": "0.05,columns=2",
     "backup-workers": "mean_delay_ms=1",
     "local-sgd": "period=2",
     "overlap-local-sgd": "period=2",

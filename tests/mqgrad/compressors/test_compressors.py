@@ -31,7 +31,7 @@ CASES = [
     ("rotation", 1, 1.5),
     ("rotation", 4, 0.3),
     ("rotation:unbiased=true,error_feedback=false", 2, 0.8),
-    ("sketched-sgd:ratio=0.05,sketch_ratio=0.5", 32, 3.0),
+    ("sketched-sgd:ratio=0.05,columns=2", 32, 3.0),
     ("terngrad", 2, 3.0),
     ("top-k:0.05", 32, 1.5),
 ]
@@ -103,7 +103,8 @@ def test_a_resumed_run_continues_with_the_same_bytes(
         ("dgc:clip=nan", "clip must be .*not nan"),
         ("dgc:warmup_iterations=-1", "warmup_iterations must be .*not -1"),
         ("sketched-sgd:rows=4", "rows 4 must be odd"),
-        ("sketched-sgd:sketch_ratio=0", "sketch_ratio must be above 0 and at most 1, not 0.0"),
+        ("sketched-sgd:columns=0", "columns must be a whole number of at least 1, not 0"),
+        ("sketched-sgd:0.05", "2.5 times the elements of its parameter"),
         ("sketched-sgd:candidates=0", "candidates must be a whole number of at least 1, not 0"),
         ("top-k:2", "ratio must be above 0 and at most 1, not 2.0"),
         ("terngrad:clip=-1", "clip must be .*not -1.0"),

@@ -12,7 +12,7 @@ from ranks import run_ranks
 import mqgrad
 from mqgrad.compressors import TopK
 from mqgrad.compressors.base import BucketWork, Step
-from mqgrad.compressors.sketched_sgd import CountSketch
+from mqgrad.compressors.sketched_sgd import CountSketch, SketchedSGD, _median
 from mqgrad.costs import Costs
 from mqgrad.layout import Layout
 from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
@@ -87,7 +87,7 @@ def test_dgc_is_its_formula() -> None:
 
 def test_sketched_sgd_applies_exact_sums_of_heavy_hitters() -> None:
     """With a sketch large enough, what is applied is what the exact sum's largest elements would be."""
-    results = applied("sketched-sgd:0.02,sketch_ratio=1,candidates=8", 4)
+    results = applied("sketched-sgd:0.02,candidates=8", 4)
     velocity, accumulated = torch.zeros(WIDTH), torch.zeros(WIDTH)
     for iteration in range(4):
         assert torch.equal(results[0][iteration], results[1][iteration])
@@ -102,7 +102,7 @@ def test_sketched_sgd_applies_exact_sums_of_heavy_hitters() -> None:
         velocity[where] = accumulated[where] = 0.0
 
 
-@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "gravac:least_gain=0.1", "sketched-sgd:0.05"])
+@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "gravac:least_gain=0.1", "sketched-sgd:0.02"])
 def test_an_overflow_is_seen_by_all_and_remembered_by_none(spec: str) -> None:
     bad = {(1, 1): float("inf")}
     results = applied(spec, 4, bad)
@@ -110,7 +110,7 @@ def test_an_overflow_is_seen_by_all_and_remembered_by_none(spec: str) -> None:
     assert finite == [[True, False, True, True]] * 2
 
 
-@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05,momentum=0", "sketched-sgd:0.05,momentum=0"])
+@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05,momentum=0", "sketched-sgd:0.02,momentum=0"])
 def test_what_a_half_precision_bucket_cannot_hold_is_remembered(spec: str) -> None:
     """A memory outgrows float16 long before a gradient does: it stays as it was, until a loss scaler steps back."""
 
@@ -172,9 +172,34 @@ def test_a_count_sketch_is_linear_and_finds_heavy_hitters() -> None:
     assert estimate[17] == pytest.approx(5.0, abs=0.3)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 5, 7])
+def test_the_median_of_a_sketch_is_torchs(rows: int) -> None:
+    x = torch.randn(rows, 3000, generator=torch.Generator().manual_seed(rows))
+    x[:, :100] = x[:, :100].round()  # with equal ones
+    assert torch.equal(_median(list(x)), x.median(dim=0).values)
+
+
+@pytest.mark.parametrize(
+    ("law", "least"),
+    [(torch.distributions.StudentT(3.0), 0.9), (torch.distributions.Laplace(0.0, 1.0), 0.75)],
+    ids=["Student", "Laplace"],
+)
+def test_a_sketch_of_the_default_size_keeps_most_of_the_energy_of_the_largest_elements(
+    law: torch.distributions.Distribution, least: float
+) -> None:
+    numel, k = 100_000, 1000
+    torch.manual_seed(0)
+    x = law.sample((numel,))
+    sketch = SketchedSGD(k / numel)._sketch_of(0, x, seed=3)
+    assert sketch.numel_table == 5 * 10 * k
+    candidates = sketch.estimate(sketch.table(x)).abs().topk(4 * k).indices
+    applied = x[candidates].abs().topk(k).values
+    assert applied.square().sum() > least * x.abs().topk(k).values.square().sum()
+
+
 @pytest.mark.parametrize(
     ("spec", "most"),
-    [("top-k:0.01", 0.025), ("dgc:0.01", 0.025), ("sketched-sgd:0.01,sketch_ratio=0.1", 0.25)],
+    [("top-k:0.01", 0.025), ("dgc:0.01", 0.025), ("sketched-sgd:0.01,columns=2", 0.25)],
 )
 def test_bytes_are_those_of_the_elements(spec: str, most: float) -> None:
     """As a share of the fp32 gradient: an all-gather of two ranks sends one payload each, of 8 bytes an element."""
@@ -188,7 +213,7 @@ def test_bytes_are_those_of_the_elements(spec: str, most: float) -> None:
     assert all(0.01 < share < most for share in shares)
 
 
-@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "sketched-sgd:0.05,sketch_ratio=0.3"])
+@pytest.mark.parametrize("spec", ["top-k:0.05", "dgc:0.05", "sketched-sgd:0.03,columns=2"])
 def test_training_makes_progress(spec: str) -> None:
     def rank_main(rank: int):
         model = models.small_model()
