@@ -17,9 +17,11 @@ class LGreCo(LayerRule):
 
     A knapsack over layers, solved by dynamic programming over the allowed error in ``steps`` parts.
 
-    err(l, b) is measured, as in the paper, by compressing the layer's gradient at every candidate: here of the last
-    iteration of each interval, averaged over ranks and decisions, where the paper has the accumulated gradient of one
-    rank. A layer is one parameter, and its size d·b bits: scales are the same at each width.
+    err(l, b) is the L2 norm of the layer's error, not its square, as in the authors' code: of squares the layer with
+    the largest would be nearly all of the sum, and nothing left to trade. It is measured, as in the paper, by
+    compressing the layer's gradient at every candidate: here of the last iteration of each interval, as the root of
+    the square's average over ranks and decisions, where the paper has the accumulated gradient of one rank. A layer
+    is one parameter, and its size d·b bits: scales are the same at each width.
 
     Raises:
         ValueError: from ``decide``, for a compressor that has no trials.
@@ -30,9 +32,9 @@ class LGreCo(LayerRule):
     steps: int = 10_000
     """Parts of the allowed error."""
     keep: float = 0.9
-    """Share of the old value in the average of an error, per decision."""
+    """Share of the old value in the average of a squared error, per decision."""
     errors: list[float] = dataclasses.field(init=False, default_factory=list)
-    """State: EWMA of the error of each parameter at each width, parameter after parameter."""
+    """State: EWMA of the squared error of each parameter at each width, parameter after parameter."""
 
     def prepare(self) -> None:
         self.reference = self.check_choice("reference", self.reference)
@@ -50,7 +52,7 @@ class LGreCo(LayerRule):
             raise ValueError("l-greco needs the errors of trial compressions, and this compressor has none")
         measured = [trial.error_sq for p in parameters for trial in p.trials]
         self.errors = ewma_each(self.errors, measured, self.keep)
-        errors_LB = np.array(self.errors).reshape(len(parameters), len(self.widths))
+        errors_LB = np.sqrt(self.errors).reshape(len(parameters), len(self.widths))
         sizes_LB = np.outer([p.numel for p in parameters], self.widths)
         reference = self.widths.index(self.reference)
         chosen_L = knapsack(sizes_LB, errors_LB, float(errors_LB[:, reference].sum()), self.steps)

@@ -43,10 +43,16 @@ def statistics(
 
 
 def test_l_greco_moves_bits_to_where_the_error_is() -> None:
-    # The law is energy/(6s²), s = 1, 3, 7, 15 at 2, 3, 4, 5 bits. At 3 bits: (900 + 1)/54 = 16.7. Many elements with
-    # little energy can have 2 bits, 1/6, or 1 bit, 1; few with much of it pay for neither: 900/54 = 16.67 at 3 bits
-    # leaves 0.02, and 900/294 = 3.06 at 4 bits leaves 13.6, of which one bit takes 1.
+    # The law of squares is energy/(6s²), s = 1, 3, 7, 15 at 2, 3, 4, 5 bits; the roots count. At 3 bits they are
+    # (30 + 1)/7.35 = 4.22. Many elements with little energy can have 2 bits, 1/2.45, or 1 bit, 1; few with much of it
+    # pay for neither: 30/7.35 = 4.08 at 3 bits leaves 0.14, and 30/17.1 = 1.75 at 4 bits leaves 2.47 for the other 1.
     assert make_controller(SPECS[0]).decide(statistics((100, 1.0, 900.0), (10_000, 1.0, 1.0))) == [4, 1]
+
+
+def test_l_greco_sums_norms_and_not_their_squares() -> None:
+    # At 3 bits: (30 + 3)/7.35 = 4.49. One bit for the second layer takes 3 and leaves 1.49, less than the 1.75 of the
+    # first at 4 bits. Of squares there would be (900 + 9)/54 = 16.8, and 3.06 + 9 = 12.1 would do.
+    assert make_controller(SPECS[0]).decide(statistics((1000, 1.0, 900.0), (3000, 1.0, 9.0))) == [5, 1]
 
 
 def test_l_greco_keeps_the_uniform_width_where_nothing_is_gained() -> None:
@@ -93,9 +99,12 @@ def test_l_greco_never_exceeds_the_error_or_size_of_the_uniform_width(
 ) -> None:
     widths = make_controller(SPECS[0]).decide(statistics(*figures))
     sizes = [n * (bits - 3) for (n, _, _), bits in zip(figures, widths, strict=True)]
-    errors = [uniform_noise(e, b) - uniform_noise(e, 3) for (_, _, e), b in zip(figures, widths, strict=True)]
+    errors = [
+        math.sqrt(uniform_noise(e, b)) - math.sqrt(uniform_noise(e, 3))
+        for (_, _, e), b in zip(figures, widths, strict=True)
+    ]
     assert sum(sizes) <= 0
-    assert sum(errors) <= 1e-9 * sum(e for _, _, e in figures)
+    assert sum(errors) <= 1e-9 * sum(math.sqrt(e) for _, _, e in figures)
 
 
 @pytest.mark.parametrize("seed", range(10))
