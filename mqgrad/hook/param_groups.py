@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -47,6 +47,11 @@ def _is_group(group: object) -> bool:
     except (TypeError, ValueError, RuntimeError):  # the last of a tensor of several
         return False
     return True
+
+
+def groups_of(optimizer: object) -> HasParamGroups | None:
+    """An optimizer of someone else's, if rates can be read of it."""
+    return cast(HasParamGroups, optimizer) if hasattr(optimizer, "param_groups") else None
 
 
 def learning_rates(optimizer: HasParamGroups | None, parameters: Sequence[torch.Tensor]) -> list[float]:

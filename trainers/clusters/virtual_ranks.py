@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
 from mqgrad.compatibility import check_compatible
+from mqgrad.hook.param_groups import groups_of
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -70,6 +71,7 @@ class SimulatedRun:
             transport=InProcessTransport(meeting_point, rank),
             compressor=own_compressor,
             seed=seed,
+            optimizer=groups_of(self._optimizer),
         )
         torch.manual_seed(seed * meeting_point.world_size + rank)
         return VirtualRank(compression, batches)

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 import mqgrad
 from mqgrad.controllers.period_rules import PeriodRule, make_period_rule
 from mqgrad.hook.local_rounds import check_rounds
+from mqgrad.hook.param_groups import groups_of
 from mqgrad.widths import Width
 
 from .base import RankInterval, Setup
@@ -79,6 +80,7 @@ class DDP:
             slow_momentum=self.slow_momentum,
             variance_reduced=self.variance_reduced,
             period_rule=self._make_rule(),
+            optimizer=groups_of(setup.optimizer),
             link=setup.link,
             timeout_seconds=setup.timeout_seconds,
         )

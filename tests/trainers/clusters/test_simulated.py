@@ -73,6 +73,15 @@ def test_random_numbers_and_buffers_are_those_of_ddp() -> None:
     assert results[0] == results[1]
 
 
+def test_adam_is_known_as_such_where_param_groups_have_rates_of_their_own() -> None:
+    """As in a deployment that gives its optimizer: policies observe here what they will observe there."""
+    name = "two_rates:TwoRates"
+    with Distributed(name, num_workers=2, clock=CLOCK) as real, Simulated(name, clock=CLOCK) as virtual:
+        for cluster in (real, virtual):
+            cluster.reset(seed=2)
+            assert cluster.run(10, bits=4).update_exponent < 0.3
+
+
 def test_a_run_goes_on_after_a_reset_that_is_refused() -> None:
     with simulated() as cluster:
         cluster.reset(0)
