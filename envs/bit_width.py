@@ -1,7 +1,6 @@
 """The Gymnasium environment around a data-parallel training run."""
 
 import math
-import warnings
 from typing import Any
 
 import gymnasium
@@ -20,6 +19,7 @@ from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster, settings_of_cluster
 from .rewards import make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
+from .warned import Warned
 
 Observation = npt.NDArray[np.float32]
 
@@ -68,10 +68,11 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
 
     ## Rewards
 
-    - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k), for losses above 0. Undiscounted, an
-      episode's return is the log-loss that training lost within the budget. An interval that ends past the budget
-      counts with the share of its seconds that lay inside. With `smoothing_seconds` above 0 a moving average takes
-      the place of ln L_k: the mean loss of a few iterations is noisy, and a return goes by the last of them.
+    - `reward="log-loss"`: discount_per_second^elapsed * (ln L_{k-1} - ln L_k), for losses between 1e-6 and 1e18,
+      where they are held. Undiscounted, an episode's return is the log-loss that training lost within the budget. An
+      interval that ends past the budget counts with the share of its seconds that lay inside. With
+      `smoothing_seconds` above 0 a moving average takes the place of ln L_k: the mean loss of a few iterations is
+      noisy, and a return goes by the last of them.
     - `reward="authors"`: -300 * slope / (5 + 5 * bits), slope the least-squares slope of the last 5 smoothed losses.
 
     A step on which training diverges is rewarded with -`divergence_penalty` instead.
@@ -167,7 +168,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._observer = Observer(schema, self.settings.budget_seconds)
         self._reward = make_reward(self.settings)
         self._running = False
-        self._warned = False
+        self._warned = Warned(self.settings, self._reward)
         self._line = ""
 
     def reset(
@@ -180,11 +181,12 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             options: ``{"link_mbit_per_s": rate}`` sets the link of this episode.
 
         Raises:
-            ValueError: an unknown option, a wrong rate, or with `reward="log-loss"` a loss that is not above 0.
+            ValueError: an unknown option, a wrong rate, or with `reward="log-loss"` a finite loss that is not
+                between 1e-6 and 1e18.
             WorkerError: a worker died or hangs.
 
         Warns:
-            RuntimeWarning: the opening interval has used up the budget; said once.
+            RuntimeWarning: the opening interval has used up the budget, or its loss is not finite; each said once.
         """
         super().reset(seed=seed)
         training_seed = int(self.np_random.integers(2**31))
@@ -198,7 +200,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = True
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
         observation = self._observer.observe(opening)
-        self._warn_if_spent(opening)
+        self._warned.of_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -209,6 +211,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: no episode is running; on a `cluster` that environments share, another has
                 begun its own since.
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
+
+        Warns:
+            RuntimeWarning: the loss has left what the reward knows; said once.
         """
         if not self._running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() before step()")
@@ -224,6 +229,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         diverged = not (math.isfinite(statistics.loss) and statistics.loss <= self._loss_limit)
         if diverged:
             reward = -settings.divergence_penalty
+        else:
+            self._warned.of_loss(statistics.loss)
         is_over = not diverged and self._is_spent()
         self._running = not (diverged or is_over)
         return observation, reward, diverged, is_over, self._info(statistics, diverged=diverged)
@@ -255,20 +262,6 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     def _is_spent(self) -> bool:
         budget, max_steps = self.settings.budget_seconds, self.settings.max_steps
         return (budget is not None and self._observer.elapsed_seconds >= budget) or self._steps == max_steps
-
-    def _warn_if_spent(self, opening: IntervalStatistics) -> None:
-        """Once: after an opening that uses up the budget, all there is to learn from is one decision without gain."""
-        budget, spent = self.settings.budget_seconds, self._observer.elapsed_seconds
-        if self._warned or budget is None or spent < budget:
-            return
-        self._warned = True
-        warnings.warn(
-            f"budget_seconds={budget:g} is spent before the first decision: the {opening.iteration} iterations "
-            f"of the opening took {spent:.3g} s. Nothing is left to gain in such an episode: give a budget of many "
-            "times that, or a smaller opening",
-            RuntimeWarning,
-            stacklevel=3,
-        )
 
     def _info(self, statistics: IntervalStatistics, *, diverged: bool = False) -> dict[str, Any]:
         elapsed = self._observer.elapsed_seconds

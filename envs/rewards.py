@@ -5,13 +5,18 @@ from typing import Protocol
 
 from mqgrad.controllers.sarsa import slope_reward
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.statistics.losses import SmoothedLosses, log_loss
+from mqgrad.statistics.losses import LOSS_RANGE, SMOOTHED_LIMIT, SmoothedLosses, log_loss
 
 from .settings import BitWidthSettings
 
 
 class Reward(Protocol):
     """Judges the intervals of an episode, one after the other."""
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Losses at or beyond them are all alike to it."""
+        ...
 
     def reset(self, opening: IntervalStatistics) -> None:
         """Begin an episode with the interval that was run before the first action."""
@@ -39,6 +44,8 @@ class LogLossReward:
         smoothing_seconds: time constant of the moving average; 0 for none.
     """
 
+    limits = LOSS_RANGE
+
     def __init__(
         self,
         discount_per_second: float = 1.0,
@@ -51,12 +58,14 @@ class LogLossReward:
         self._level = 0.0
 
     def reset(self, opening: IntervalStatistics) -> None:
-        """Raises ValueError for a loss that has no logarithm, and would be rewarded with 0 whatever is done."""
+        """Raises ValueError for a finite loss that is outside of the limits, where all is rewarded with 0."""
         self._level = log_loss(opening.loss)
-        if self._level == log_loss(0.0):
+        low, high = self.limits
+        if math.isfinite(opening.loss) and not low < opening.loss < high:
             raise ValueError(
                 f"the training loss is {opening.loss:g}, and its logarithm, whose drop is the reward, is taken of "
-                "losses above 1e-6 only: add a constant to the workload's loss, or give reward='authors'"
+                f"losses between {low:g} and {high:g} only: add a constant to the workload's loss, or multiply it by "
+                "one, or give reward='authors'"
             )
 
     def __call__(self, statistics: IntervalStatistics, elapsed_seconds: float) -> float:
@@ -79,6 +88,8 @@ class AuthorsReward:
 
     ``slope`` is that of the last 5 smoothed losses, see :func:`mqgrad.controllers.sarsa.slope_reward`.
     """
+
+    limits = (-SMOOTHED_LIMIT, SMOOTHED_LIMIT)
 
     def reset(self, opening: IntervalStatistics) -> None:
         self._smoothed = SmoothedLosses(5)

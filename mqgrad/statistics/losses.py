@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
-_LOSS_RANGE = (1e-6, 1e6)  # the loss is held inside before its logarithm is taken
+LOSS_RANGE = (1e-6, 1e18)  # the loss is held inside before its logarithm is taken; squared dollars are large
 _KEEP = 0.9  # share of the old value in the authors' smoothing
 
 
@@ -29,8 +29,8 @@ class SmoothedLosses:
 
 
 def log_loss(loss: float) -> float:
-    """ln(loss), the loss held in [1e-6, 1e6]; NaN counts as the largest."""
-    return math.log(held_within(loss, *_LOSS_RANGE))
+    """ln(loss), the loss held in :data:`LOSS_RANGE`; NaN counts as the largest."""
+    return math.log(held_within(loss, *LOSS_RANGE))
 
 
 def held_within(value: float, low: float, high: float, nan: float | None = None) -> float:

@@ -103,8 +103,25 @@ def test_divergence_terminates_with_the_penalty(toy: ToyCluster, scale: float) -
 def test_divergence_in_the_opening_interval_terminates_at_the_first_step(toy: ToyCluster) -> None:
     toy.scale = math.inf
     env = BitWidthEnv(cluster=toy)
-    assert env.reset(seed=0)[0] in env.observation_space
+    with pytest.warns(
+        RuntimeWarning, match="the loss of the opening is inf: such an episode ends with its first step"
+    ):
+        assert env.reset(seed=0)[0] in env.observation_space
     assert env.step(np.int64(0))[2]
+
+
+def test_a_loss_that_leaves_what_the_reward_knows_is_warned_of_once(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.loss = -0.3  # as a Gaussian likelihood's after a while
+    with pytest.warns(
+        RuntimeWarning, match=r"training loss is -0\.29.*between 1e-06 and 1e\+18 only.*Add a constant"
+    ):
+        env.step(np.int64(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert env.step(np.int64(0))[1] == 0.0
+        BitWidthEnv(preset="authors", cluster=toy).reset()
 
 
 def test_absolute_actions_are_widths(toy: ToyCluster) -> None:

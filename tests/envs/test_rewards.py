@@ -1,6 +1,7 @@
 """Rewards against numbers worked out by hand."""
 
 import math
+import re
 
 import pytest
 
@@ -68,17 +69,23 @@ def test_a_moving_average_does_not_depend_on_how_seconds_are_cut_into_intervals(
     assert once == pytest.approx((1 - math.exp(-2 / 3)) * math.log(4))
 
 
-@pytest.mark.parametrize("loss", [-3.0, 0.0])
-def test_a_loss_without_a_logarithm_is_refused(loss: float) -> None:
-    with pytest.raises(ValueError, match=f"the training loss is {loss:g}, .*add a constant"):
+@pytest.mark.parametrize("loss", [-3.0, 0.0, 1e20])
+def test_a_loss_that_no_logarithm_is_taken_of_is_refused(loss: float) -> None:
+    with pytest.raises(ValueError, match=f"the training loss is {re.escape(f'{loss:g}')}, .*add a constant"):
         LogLossReward().reset(interval(loss))
     AuthorsReward().reset(interval(loss))
+
+
+def test_squared_dollars_are_rewarded_like_any_loss() -> None:
+    reward = LogLossReward()
+    reward.reset(interval(4e10))
+    assert reward(interval(1e10), 1.0) == pytest.approx(math.log(4))
 
 
 def test_log_loss_of_nan_is_the_worst() -> None:
     reward = LogLossReward()
     reward.reset(interval(1.0))
-    assert reward(interval(math.nan), 1.0) == pytest.approx(-math.log(1e6))
+    assert reward(interval(math.nan), 1.0) == pytest.approx(-math.log(1e18))
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ class Workload(Protocol):
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Scalar training loss of a batch, above 0 where its logarithm is rewarded, as ``mqgrad train`` does.
-        ``model`` is wrapped in DistributedDataParallel."""
+        """Scalar training loss of a batch, between 1e-6 and 1e18 where its logarithm is rewarded, as
+        ``mqgrad train`` does. ``model`` is wrapped in DistributedDataParallel."""
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -1,0 +1,52 @@
+"""What the environment warns of, each once: episodes from which little can be learned."""
+
+import math
+import warnings
+
+from mqgrad.statistics.interval import IntervalStatistics
+
+from .rewards import Reward
+from .settings import BitWidthSettings
+
+
+class Warned:
+    """Remembers what one environment has been warned of."""
+
+    def __init__(self, settings: BitWidthSettings, reward: Reward) -> None:
+        self._settings = settings
+        self._limits = reward.limits
+        self._said: set[str] = set()
+
+    def of_opening(self, opening: IntervalStatistics, spent: float) -> None:
+        """After the opening interval, at the end of which ``spent`` seconds are gone."""
+        budget = self._settings.budget_seconds
+        # All there is to learn from is then one decision without gain.
+        if budget is not None and spent >= budget:
+            self._say(
+                "budget",
+                f"budget_seconds={budget:g} is spent before the first decision: the {opening.iteration} iterations "
+                f"of the opening took {spent:.3g} s. Nothing is left to gain in such an episode: give a budget of "
+                "many times that, or a smaller opening",
+            )
+        if not math.isfinite(opening.loss):
+            self._say(
+                "opening",
+                f"the loss of the opening is {opening.loss:g}: such an episode ends with its first step, and nothing "
+                "can be learned from it. If that is no chance, look at the workload's loss, learning rate and data",
+            )
+
+    def of_loss(self, loss: float) -> None:
+        """After an interval that has not diverged."""
+        low, high = self._limits
+        if not low < loss < high and math.isfinite(loss):
+            self._say(
+                "loss",
+                f"the training loss is {loss:g}, and the reward {self._settings.reward!r} knows losses between "
+                f"{low:g} and {high:g} only: what goes on beyond earns nothing. Add a constant to the workload's "
+                "loss, or multiply it by one, so that it stays between them",
+            )
+
+    def _say(self, subject: str, message: str) -> None:
+        if subject not in self._said:
+            self._said.add(subject)
+            warnings.warn(message, RuntimeWarning, stacklevel=4)  # whoever has called the environment
