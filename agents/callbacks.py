@@ -1,5 +1,6 @@
 """What happens beside learning: TensorBoard figures, checkpoints, the end of the run, a progress bar."""
 
+import contextlib
 import dataclasses
 import math
 import sys
@@ -174,7 +175,8 @@ class CheckpointCallback(BaseCallback):
 class ProgressCallback(BaseCallback):
     """A bar over steps, or over seconds where the run is limited by time.
 
-    SB3's own bar counts steps only and needs a terminal; this one writes a line now and then elsewhere.
+    SB3's own bar counts steps only and needs a terminal; this one writes a line now and then elsewhere. That nobody
+    reads it any more (``2>&1 | head``) is no reason to stop learning.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -198,11 +200,12 @@ class ProgressCallback(BaseCallback):
         done = self.limits.seconds if self._by_time else self.num_timesteps
         info = self.locals["infos"][0]
         bits = format_width(info["bits"])
-        self._bar.set_postfix_str(
-            f" {self.num_timesteps} decisions, {bits} bits, loss {info['loss']:.3f}",
-            refresh=False,
-        )
-        self._bar.update(min(done, self._bar.total) - self._bar.n)
+        with contextlib.suppress(OSError):
+            self._bar.set_postfix_str(
+                f" {self.num_timesteps} decisions, {bits} bits, loss {info['loss']:.3f}",
+                refresh=False,
+            )
+            self._bar.update(min(done, self._bar.total) - self._bar.n)
         return True
 
     def _on_training_end(self) -> None:
@@ -211,4 +214,5 @@ class ProgressCallback(BaseCallback):
     def close(self) -> None:
         """Leave the bar as it stands; also after an interruption."""
         if hasattr(self, "_bar"):
-            self._bar.close()
+            with contextlib.suppress(OSError):
+                self._bar.close()

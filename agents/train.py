@@ -182,12 +182,12 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
         if not interruption():
             raise
     finally:
-        progress.close()
         # An environment that cannot start leaves the folder as it was, for another attempt.
         if model.num_timesteps > begun:
             for price in prices:
                 price.catch_up()  # where the reset after an episode has failed
             save()
+        progress.close()
         model.logger.dump(
             model.num_timesteps
         )  # figures of the last update, which come after that of its rollout

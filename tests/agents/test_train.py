@@ -1,5 +1,7 @@
 """Training an agent: its curves, resuming, limits, Ctrl-C, and mistakes in what is asked for."""
 
+import errno
+import io
 import itertools
 import json
 import os
@@ -19,7 +21,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy_env import toy_env
 from toy_link import ToyLink
 from toy_training import config_for
+from tqdm import tqdm
 
+from mqgrad.agents import callbacks
 from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
@@ -322,6 +326,26 @@ def test_a_run_that_is_interrupted_before_its_first_decision_leaves_no_model(
         train(config_for(tmp_path), make_env=interrupting)
     assert not (tmp_path / "model.zip").exists()
     assert train(config_for(tmp_path, total_steps=5), make_env=toy_env).exists()  # the folder is free
+
+
+class GonePipe(io.StringIO):
+    """A standard error whose reader leaves after the first words, as ``head`` does."""
+
+    def write(self, text: str) -> int:
+        if self.tell() > 0:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        return super().write(text)
+
+
+def test_a_progress_bar_that_nobody_reads_any_more_costs_nothing_that_was_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", GonePipe())
+    always = {"mininterval": 0, "miniters": 1}
+    monkeypatch.setattr(callbacks, "tqdm", lambda **given: tqdm(**given | always))
+    train(config_for(tmp_path, total_steps=5, progress_bar=True), make_env=toy_env)
+    assert latest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "step_00000005"
+    assert load_model(tmp_path / "model.zip", DQN).num_timesteps == 5
 
 
 def wait_for_steps(folder: Path, child: subprocess.Popen) -> None:
