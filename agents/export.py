@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecNormalize
@@ -50,13 +51,15 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
 
     Args:
         model: a model with its environment, or the ``model.zip`` of a run folder, which tells how and in what
-            environment it was trained. Loading a zip runs code from it: open only your own.
+            environment it was trained. Loading a zip runs code from it: open only your own. If it learned under
+            VecNormalize, its environment must have that with its statistics, ``VecNormalize.load(file, env)``: of PPO
+            and A2C that is checked, of DQN it cannot be, and without them the policy would be wrong.
         path: the ``.mqg`` file to write.
 
     Raises:
         ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
             networks, wrappers that change observations or actions, or a network that does not fit the
-            environment's observation and widths; a damaged model.
+            environment's observation and widths; a model that lacks the statistics of VecNormalize; a damaged one.
         FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
     """
     config: TrainConfig | None = None
@@ -158,11 +161,23 @@ def _normalization(model: BaseAlgorithm) -> Normalization | None:
         mean, std = float(model.policy.loss_mean), float(model.policy.loss_std)
         return Normalization(mean=np.full(size, mean), std=np.full(size, std), clip=model.policy.CLIP)
     normalize = model.get_vec_normalize_env()
+    if normalize is None:
+        _check_never_normalized(model)
     if not isinstance(normalize, VecNormalize) or not normalize.norm_obs:
         return None
     statistics: Any = normalize.obs_rms
     std = np.sqrt(statistics.var + normalize.epsilon)
     return Normalization(mean=statistics.mean.astype(np.float64), std=std, clip=normalize.clip_obs)
+
+
+def _check_never_normalized(model: BaseAlgorithm) -> None:
+    # SB3 saves it with a model: what VecNormalize was given last. Off-policy algorithms set it in any case.
+    if isinstance(model, OnPolicyAlgorithm) and model._last_original_obs is not None:
+        raise ValueError(
+            "the model learned under VecNormalize, and its environment has none, so that the policy would be given "
+            "observations of another scale: load the model with env=VecNormalize.load(file, env), from the file that "
+            "its save wrote (or with VecNormalize(env, norm_obs=False), if observations were left alone)"
+        )
 
 
 def _check_observations(model: BaseAlgorithm) -> None:

@@ -77,6 +77,22 @@ def test_normalization_is_carried(tmp_path: Path) -> None:
     assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
 
 
+def test_a_model_that_has_lost_its_normalization_is_refused(tmp_path: Path) -> None:
+    normalized = VecNormalize(DummyVecEnv([toy_env]))
+    PPO("MlpPolicy", normalized, n_steps=64, seed=3, device="cpu").learn(64).save(tmp_path / "model.zip")
+    normalized.save(str(tmp_path / "statistics.pkl"))
+    model = PPO.load(tmp_path / "model.zip", env=toy_env(), device="cpu")
+    with pytest.raises(ValueError, match=r"learned under VecNormalize.*VecNormalize\.load"):
+        export(model, tmp_path / "policy.mqg")
+    restored = VecNormalize.load(str(tmp_path / "statistics.pkl"), DummyVecEnv([toy_env]))
+    restored.training = False
+    model = PPO.load(tmp_path / "model.zip", env=restored, device="cpu")
+    export(model, tmp_path / "policy.mqg")
+    assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), toy_env())
+    never = PPO("MlpPolicy", toy_env(), n_steps=64, seed=3, device="cpu").learn(64)
+    export(never, tmp_path / "policy.mqg")
+
+
 def reversed_actions(env: gymnasium.Env) -> gymnasium.Env:
     return gymnasium.wrappers.TransformAction(env, lambda action: 7 - action, env.action_space)
 
