@@ -108,7 +108,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `opening`             | **int**                        | `2`                | iterations before the first step |
     | `period`              | **int**                        | `1`                | iterations between two averages; above 1, `interval` and `opening` count rounds of so many, and "per iteration" is per round |
     | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
-    | `max_steps`           | **int**                        | `None`             | steps per episode at most |
+    | `max_steps`           | **int**                        | `None`             | steps per episode at most; alone, it leaves seconds uncounted by an undiscounted log-loss reward (warned of) |
     | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |
     | `initial_bits`        | **float**                      | `None`             | width of the opening interval; by default the largest up to 4 |
     | `observation`         | **str**                        | `"full"`           | `"full"`, `"loss"` or `"authors"` |
@@ -169,6 +169,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._reward = make_reward(self.settings)
         self._running = False
         self._warned = Warned(self.settings, self._reward)
+        self._warned.of_settings()
         self._line = ""
 
     def reset(

@@ -47,7 +47,8 @@ class BitWidthSettings:
     """Training iterations between two averages, see :class:`mqgrad.CompressionState`; above 1, ``interval`` and
     ``opening`` count rounds of so many."""
     budget_seconds: float | None = 5.0
-    """Seconds of training in an episode, the opening interval included; None needs ``max_steps``."""
+    """Seconds of training in an episode, the opening interval included; None needs ``max_steps``, and with the
+    ``log-loss`` reward a discount, or seconds count for nothing."""
     max_steps: int | None = None
     """Steps after which an episode is truncated even if seconds are left."""
     widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)

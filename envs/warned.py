@@ -17,6 +17,18 @@ class Warned:
         self._limits = reward.limits
         self._said: set[str] = set()
 
+    def of_settings(self) -> None:
+        """When the environment is made."""
+        settings = self._settings
+        costs_nothing = settings.reward == "log-loss" and settings.discount_per_second == 1
+        if settings.budget_seconds is None and costs_nothing:
+            self._say(
+                "seconds",
+                f"max_steps={settings.max_steps} ends episodes, and budget_seconds is None: seconds then count for "
+                "nothing in the reward 'log-loss', and what is learned is to send many bits however long they take. "
+                "Give budget_seconds, or discount_per_second below 1",
+            )
+
     def of_opening(self, opening: IntervalStatistics, spent: float) -> None:
         """After the opening interval, at the end of which ``spent`` seconds are gone."""
         budget = self._settings.budget_seconds

@@ -87,7 +87,7 @@ def test_an_opening_that_uses_up_the_budget_is_warned_of_once(toy: ToyCluster) -
 
 
 def test_max_steps_truncates(toy: ToyCluster) -> None:
-    assert len(play(BitWidthEnv(cluster=toy, budget_seconds=None, max_steps=4), 0)[0]) == 4
+    assert len(play(BitWidthEnv(cluster=toy, max_steps=4), 0)[0]) == 4
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, 3.0])
@@ -250,7 +250,7 @@ def test_numbers_of_numpy_are_taken_as_plain_ones(toy: ToyCluster) -> None:
 
 
 def test_nothing_is_trained_after_the_end_of_an_episode(toy: ToyCluster) -> None:
-    env = BitWidthEnv(cluster=toy, max_steps=1, budget_seconds=None)
+    env = BitWidthEnv(cluster=toy, max_steps=1)
     env.reset(seed=0)
     assert env.step(np.int64(0))[3]
     with pytest.raises(gymnasium.error.ResetNeeded):

@@ -1,6 +1,7 @@
 """The arguments of the environment."""
 
 import math
+import warnings
 from typing import Any
 
 import pytest
@@ -65,6 +66,18 @@ NUMBERS = (
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BitWidthEnv(**arguments)
+
+
+def test_where_seconds_count_for_nothing_that_is_said(toy: ToyCluster) -> None:
+    with pytest.warns(
+        RuntimeWarning, match=r"max_steps=4 ends episodes, and budget_seconds is None: seconds then count"
+    ):
+        BitWidthEnv(cluster=toy, budget_seconds=None, max_steps=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BitWidthEnv(cluster=toy, budget_seconds=None, max_steps=4, discount_per_second=0.9)
+        BitWidthEnv(cluster=toy, max_steps=4)
+        BitWidthEnv(preset="authors", cluster=toy)
 
 
 def test_arguments_win_over_the_preset(toy: ToyCluster) -> None:
