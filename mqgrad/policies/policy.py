@@ -179,7 +179,8 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
     Args:
         path: a ``.mqg`` file, or ``"default"`` for the policy that comes with the package.
         budget_seconds: how long your run will take, if the policy watches its progress; None takes the length
-            of the episodes it was trained on.
+            of the episodes it was trained on. One that was trained without a budget has seen no progress, and sees
+            none with it.
 
     Raises:
         PolicyFileError: the file is missing, damaged, of another version or not a policy.
@@ -193,7 +194,9 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
         policy = _build(document, arrays)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise file_error(path, f"does not hold a valid policy: {error}") from error
-    return policy if budget_seconds is None else dataclasses.replace(policy, budget_seconds=budget_seconds)
+    if budget_seconds is None or policy.budget_seconds is None:
+        return policy
+    return dataclasses.replace(policy, budget_seconds=budget_seconds)
 
 
 def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:

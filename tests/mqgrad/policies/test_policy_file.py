@@ -28,6 +28,16 @@ def test_round_trip_decides_the_same(tmp_path: pathlib.Path, kind: str, activati
     assert decisions(loaded) == decisions(policy)
 
 
+def test_a_policy_that_learned_without_a_budget_sees_no_progress_where_one_is_given(
+    tmp_path: pathlib.Path,
+) -> None:
+    """It would meet numbers that it has never seen."""
+    policy = make_policy(budget_seconds=None)
+    policy.save(tmp_path / "p.mqg")
+    assert decisions(load_policy(tmp_path / "p.mqg", budget_seconds=3.0)) == decisions(policy)
+    assert decisions(make_policy(budget_seconds=3.0)) != decisions(policy)
+
+
 def test_saving_twice_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
     make_policy().save(tmp_path / "a.mqg")
     load_policy(tmp_path / "a.mqg").save(tmp_path / "b.mqg")
