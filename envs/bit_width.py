@@ -88,6 +88,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     2. Truncation: `budget_seconds` of training are spent
     3. Truncation: `max_steps` steps are done
 
+    Stable-Baselines3 bootstraps from the state at a truncation, as if training went on and earned more. Around this
+    environment put `mqgrad.agents.wrappers.BudgetEnds`, as `mqgrad train` does, which reports both as terminations.
+
     ## Arguments
 
     ```python
