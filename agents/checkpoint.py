@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -40,7 +41,12 @@ class Restored(NamedTuple):
 
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest complete checkpoint of a run folder."""
-    return max((run / "checkpoints").glob("step_*"), default=None, key=lambda path: path.name)
+    return max(_complete(run / "checkpoints"), default=None, key=lambda path: path.name)
+
+
+def _complete(checkpoints: Path) -> list[Path]:
+    """Those that :func:`save_checkpoint` has named, and no copies beside them, or what a user has set aside."""
+    return [path for path in checkpoints.glob("step_*") if re.fullmatch(r"step_\d{8}", path.name)]
 
 
 def newest_model(run: Path) -> Path:
@@ -93,7 +99,7 @@ def save_checkpoint(run: Path, model: BaseAlgorithm, seconds: float) -> Path:
     if final.exists():  # a run that ends where it has just saved saves once more
         _set_aside(final)
     os.replace(partial, final)
-    for old in sorted(final.parent.glob("step_*"))[:-KEEP]:
+    for old in sorted(_complete(final.parent))[:-KEEP]:
         _set_aside(old)
     _remove_partial(final.parent)
     return final

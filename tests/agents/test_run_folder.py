@@ -76,6 +76,19 @@ def test_a_process_that_is_killed_while_it_replaces_a_checkpoint_leaves_a_whole_
     assert sorted(path.name for path in checkpoint.parent.iterdir()) == ["step_00000050", "step_00000060"]
 
 
+def test_what_a_user_keeps_beside_checkpoints_is_none_of_them(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, run := tmp_path / "run")
+    newest = latest_checkpoint(run)
+    assert newest is not None
+    kept = [newest.with_name(f"{newest.name}.damaged"), newest.with_name("step_99999999 before the change")]
+    for copy in kept:
+        copy.mkdir()
+    assert latest_checkpoint(run) == newest
+    train(config_for(run, total_steps=65), resume=True, make_env=toy_env)
+    whole = [newest, newest.with_name("step_00000065")]
+    assert set(newest.parent.iterdir()) == {*whole, *kept}
+
+
 @pytest.mark.parametrize("damage", ["half", "gone"])
 @pytest.mark.parametrize("file", ["model.zip", "replay_buffer.pkl", "random_states.pt", "progress.json"])
 def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file: str, damage: str) -> None:
