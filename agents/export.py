@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -231,4 +232,17 @@ def _without_paths(config: TrainConfig) -> dict[str, Any]:
     if workload := settings["env"].get("workload_settings"):
         kept = {k: v for k, v in workload.items() if k not in ("data_root", "data_path")}
         settings["env"] = {**settings["env"], "workload_settings": kept}
-    return settings
+    return _without_absolute(settings)
+
+
+def _without_absolute(value: Any) -> Any:
+    """A value of JSON without absolute paths, whatever they are called: a workload has settings of its own."""
+    if isinstance(value, dict):
+        return {name: _without_absolute(part) for name, part in value.items() if not _is_absolute(part)}
+    if isinstance(value, list):
+        return [_without_absolute(part) for part in value if not _is_absolute(part)]
+    return value
+
+
+def _is_absolute(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(os.path.expanduser(value))

@@ -153,7 +153,12 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
         warm_start="none",
         env={
             "workload": "digits-mlp",
-            "workload_settings": {"width": 16, "data_root": str(tmp_path / "data")},
+            "workload_settings": {
+                "width": 16,
+                "data_root": "data",
+                "folder": str(tmp_path / "of one's own"),
+                "files": [str(tmp_path / "a"), "b"],
+            },
         },
         progress_bar=False,
     )
@@ -163,7 +168,10 @@ def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Pa
     assert frozen.initial_bits == 4
     facts = load_policy(tmp_path / "policy.mqg").provenance
     assert (facts["algorithm"], facts["steps"], facts["seed"]) == ("DQN", 60, 11)
-    assert facts["config"]["env"] == {"workload": "digits-mlp", "workload_settings": {"width": 16}}
+    assert facts["config"]["env"] == {
+        "workload": "digits-mlp",
+        "workload_settings": {"width": 16, "files": ["b"]},
+    }
     assert facts["versions"]["torch"] == torch.__version__
     assert str(tmp_path) not in str(facts)
     made_by = {"versions": {"torch": "2.0"}, "git_revision": "abc"}  # who exports it has gone on to another
