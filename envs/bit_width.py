@@ -104,7 +104,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     |-----------------------|--------------------------------|--------------------|-------------|
     | `workload`            | **str**                        | `"digits-cnn"`     | what is trained: a name or `"package.module:factory"` |
     | `workload_settings`   | **dict**                       | `None`             | keyword arguments of the workload |
-    | `num_workers`         | **int**                        | `2`                | worker processes |
+    | `num_workers`         | **int**                        | `2`                | worker processes; one alone sends nothing, whatever the width (warned of) |
     | `link_mbit_per_s`     | **float**, **(float, float)**  | `None`             | rate of the emulated link; a range is sampled log-uniformly at each reset |
     | `link_latency_ms`     | **float**                      | `0.0`              | its latency per collective; 0: under a `clock`, the clock's |
     | `interval`            | **int**                        | `5`                | iterations per step |

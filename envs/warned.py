@@ -20,6 +20,12 @@ class Warned:
     def of_settings(self) -> None:
         """When the environment is made."""
         settings = self._settings
+        if settings.num_workers == 1:
+            self._say(
+                "workers",
+                "num_workers is 1: one worker sends nothing, so that all bit widths are the same, and there is "
+                "nothing to learn about them. Give at least 2",
+            )
         costs_nothing = settings.reward == "log-loss" and settings.discount_per_second == 1
         if settings.budget_seconds is None and costs_nothing:
             self._say(

@@ -80,6 +80,14 @@ def test_where_seconds_count_for_nothing_that_is_said(toy: ToyCluster) -> None:
         BitWidthEnv(preset="authors", cluster=toy)
 
 
+def test_that_one_worker_sends_nothing_is_said(toy: ToyCluster) -> None:
+    with pytest.warns(RuntimeWarning, match="num_workers is 1: one worker sends nothing.* at least 2"):
+        BitWidthEnv(workload="logreg", simulated=True, clock=CLOCK, num_workers=1)
+    toy.world_size = 1  # as of a torchrun job
+    with pytest.warns(RuntimeWarning, match="num_workers is 1"):
+        BitWidthEnv(cluster=toy)
+
+
 def test_arguments_win_over_the_preset(toy: ToyCluster) -> None:
     settings = BitWidthEnv(preset="authors", cluster=toy, max_steps=7).settings
     assert (settings.max_steps, settings.reward) == (7, "authors")
