@@ -16,7 +16,7 @@ import mqgrad
 from mqgrad.controllers import Controller
 from mqgrad.costs import Costs
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.trainers.workloads.workload import Workload
+from mqgrad.trainers.workloads.workload import Workload, endless_batches
 from mqgrad.widths import Width
 
 from .transport import Variant, combine_ranks, median, median_parts, scaled
@@ -99,7 +99,7 @@ class Replica:
         self._ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
         self._optimizer = workload.build_optimizer(model)
         self._scheduler = workload.build_scheduler(self._optimizer)
-        self._batches = workload.batches(dist.get_rank(), dist.get_world_size(), 0)
+        self._batches = endless_batches(workload, dist.get_rank(), dist.get_world_size(), 0)
         self._state = mqgrad.CompressionState(controller) if controller is not None else None
         if self._state is not None:
             self._ddp.register_comm_hook(self._state, mqgrad.compression_hook)

@@ -20,7 +20,7 @@ class Faulty:
 
     fault: str = ""
     """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
-    by Ctrl-C, or ``build`` to raise while the model is built."""
+    by Ctrl-C, ``end`` of the batches, or ``build`` to raise while the model is built."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -45,6 +45,8 @@ class Faulty:
         iteration = 0
         while True:
             if rank == self.rank and iteration == self.iteration:
+                if self.fault == "end":
+                    return
                 self._misbehave()
             yield torch.randn(4, self.width, generator=generator), torch.randn(4, 100, generator=generator)
             iteration += 1

@@ -17,7 +17,7 @@ from mqgrad.widths import Width
 from ..link import LinkEmulation
 from ..methods import DEFAULT_METHOD, RankInterval, Setup, TrainingMethod, make_method
 from ..workloads.smooth import compressor_for
-from ..workloads.workload import Batch, Workload
+from ..workloads.workload import Batch, Workload, endless_batches
 from .cluster import ControllerSpec, own_controller
 
 
@@ -71,7 +71,7 @@ class TrainingSession:
         model = self.workload.build_model()
         optimizer = self.workload.build_optimizer(model)
         scheduler = self.workload.build_scheduler(optimizer)
-        batches = self.workload.batches(self.rank, self.world_size, seed)
+        batches = endless_batches(self.workload, self.rank, self.world_size, seed)
         self._meet_others()
         run_method = make_method(method)
         setup = Setup(

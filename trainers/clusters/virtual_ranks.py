@@ -18,7 +18,7 @@ from mqgrad.widths import Width
 
 from ..methods.interval import CompressedInterval, combine
 from ..workloads.smooth import compressor_for
-from ..workloads.workload import Batch, Workload
+from ..workloads.workload import Batch, Workload, endless_batches
 from .clock import ModelClock, ModelledTime
 from .cluster import ControllerSpec, own_controller
 from .in_process import InProcessTransport, MeetingPoint
@@ -65,7 +65,7 @@ class SimulatedRun:
         decides = own_controller(controller)
         own_compressor = compressor_for(self._workload, compressor, meeting_point.world_size)
         check_compatible(decides, own_compressor)
-        batches = self._workload.batches(rank, meeting_point.world_size, seed)
+        batches = endless_batches(self._workload, rank, meeting_point.world_size, seed)
         compression = mqgrad.CompressionState(
             None if decides is None else ModelledTime(decides, self._clock),
             transport=InProcessTransport(meeting_point, rank),

@@ -53,6 +53,23 @@ class Workload(Protocol):
         ...
 
 
+def endless_batches(workload: Workload, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
+    """The workload's batches of one rank. Where they end, as a DataLoader's do after an epoch, ``next`` raises a
+    ValueError that says so."""
+    return _until_their_end(workload.name, rank, workload.batches(rank, world_size, seed))
+
+
+def _until_their_end(name: str, rank: int, batches: Iterator[Batch]) -> Iterator[Batch]:
+    count = 0
+    for batch in batches:
+        yield batch
+        count += 1
+    raise ValueError(
+        f"workload {name!r} has no batch on rank {rank} after {count}: its batches() must never end; begin with the "
+        "data anew where they are through (while True: yield from loader)"
+    )
+
+
 Factory: TypeAlias = Callable[..., Workload]
 
 # References, not callables: worker processes import the factory by name, and data libraries load on first use.

@@ -13,7 +13,7 @@ import faulty
 import pytest
 from policies import make_policy
 
-from mqgrad.trainers import Distributed, WorkerError
+from mqgrad.trainers import Distributed, ModelClock, Simulated, WorkerError
 from mqgrad.trainers.clusters.local_ranks import WorkerProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -74,6 +74,19 @@ def test_an_error_that_looks_like_the_end_of_the_channel_is_told() -> None:
             cluster.run(10, bits=4)
         assert "EOFError: the file ended early" in str(caught.value)
         assert "faulty.py" in caught.value.details
+
+
+def test_batches_that_end_are_told_as_what_they_are() -> None:
+    """A StopIteration under a traceback says nothing to who has written a DataLoader's ``iter``."""
+    told = r"workload 'faulty' has no batch on rank 1 after 5: its batches\(\) must never end"
+    with faulty_cluster(fault="end") as cluster, pytest.raises(WorkerError, match=rf"ValueError: {told}"):
+        cluster.run(10, bits=4)
+    clock = ModelClock(compute_seconds=0.01, mbit_per_s=10.0)
+    with Simulated("faulty:Faulty", {"fault": "end"}, clock=clock) as virtual:
+        virtual.reset(seed=0)
+        virtual.run(5, bits=4)
+        with pytest.raises(ValueError, match=told):
+            virtual.run(1, bits=4)
 
 
 def test_an_exit_is_named_with_its_code() -> None:
