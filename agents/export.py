@@ -45,6 +45,18 @@ _ENVIRONMENT = (
 )
 
 
+_OF_THE_POLICY = (
+    "widths",
+    "observation",
+    "history",
+    "action",
+    "interval",
+    "opening",
+    "initial_bits",
+    "budget_seconds",
+)
+
+
 def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
     """Write the policy of a trained model to ``path`` and return it.
 
@@ -60,7 +72,8 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
     Raises:
         ValueError: for what a frozen policy cannot hold: images, continuous actions, recurrent or custom
             networks, wrappers that change observations or actions, or a network that does not fit the
-            environment's observation and widths; a model that lacks the statistics of VecNormalize; a damaged one.
+            environment's observation and widths; several environments that differ in what a policy holds; a model
+            that lacks the statistics of VecNormalize; a damaged one.
         FileNotFoundError: if there is no model, or nothing says how and for what environment it was made.
     """
     config: TrainConfig | None = None
@@ -198,13 +211,25 @@ def _check_observations(model: BaseAlgorithm) -> None:
 
 def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSettings:
     if model.env is not None:
-        return model.env.get_attr("settings")[0]
+        return _common(model.env.get_attr("settings"))
     if config is not None:
         arguments = config.env_arguments()
         return make_settings(arguments.pop("preset", None), arguments)
     raise FileNotFoundError(
         "nothing says what environment the model was made for; give it one, or export the model.zip of its run folder"
     )
+
+
+def _common(settings: list[BitWidthSettings]) -> BitWidthSettings:
+    """Those of the first of several environments, which differ in nothing that a policy holds: in links, say."""
+    for name in _OF_THE_POLICY:
+        values = list(dict.fromkeys(getattr(each, name) for each in settings))
+        if len(values) > 1:
+            raise ValueError(
+                f"the model learned in environments with {name}={' and '.join(map(repr, values))}, and a policy has "
+                f"one: give all of them the same {name}"
+            )
+    return settings[0]
 
 
 def _run_folder(zip_path: Path) -> Path:

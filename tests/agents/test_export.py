@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,29 @@ def test_what_cannot_be_frozen_is_refused(
     with pytest.raises(ValueError, match=message):
         export(model, tmp_path / "policy.mqg")
     assert not (tmp_path / "policy.mqg").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"interval": 5}, {"interval": 20}),
+        ({"widths": (2, 4)}, {"widths": (4, 8)}),
+        ({"opening": 2}, {"opening": 9}),
+    ],
+)
+def test_environments_that_one_policy_cannot_be_for_are_refused(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    ((name, value),), (second,) = one.items(), other.values()
+    several = DummyVecEnv([lambda: toy_env(**one), lambda: toy_env(**other)])
+    model = PPO("MlpPolicy", several, n_steps=64, seed=3, device="cpu")
+    told = re.escape(f"{name}={value!r} and {second!r}, and a policy has one")
+    with pytest.raises(ValueError, match=told):
+        export(model, tmp_path / "policy.mqg")
+    links = DummyVecEnv(
+        [lambda: toy_env(10.0, link_mbit_per_s=10.0), lambda: toy_env(20.0, link_mbit_per_s=20.0)]
+    )
+    export(PPO("MlpPolicy", links, n_steps=64, seed=3, device="cpu"), tmp_path / "policy.mqg")
 
 
 def test_a_mixed_network_is_refused(tmp_path: Path) -> None:
