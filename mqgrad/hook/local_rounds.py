@@ -1,8 +1,7 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
-import hashlib
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +12,23 @@ from ..compressors.base import BucketWork
 from ..controllers.period_rules import PeriodRule
 from ..layout import Layout, LayoutTable
 from ..saved_state import check_keys
+from .common_start import digest
 from .round_memory import RoundMemory
 
 Average = Callable[[BucketWork, bool, int, torch.Tensor | None], torch.futures.Future[torch.Tensor]]
+MakeEqual = Callable[[Sequence[torch.Tensor]], None]
 AnyRank = Callable[[torch.Tensor], torch.futures.Future[torch.Tensor]]
 
-_SAVED = ("iterations", "last_period", "anchors", "velocities", "corrections", "digests", "trained")
+_SAVED = (
+    "iterations",
+    "last_period",
+    "anchors",
+    "unshared",
+    "velocities",
+    "corrections",
+    "digests",
+    "trained",
+)
 UNREGISTERED = (
     "call ddp.register_comm_hook(state, mqgrad.compression_hook); the first backward must go through it"
 )
@@ -132,7 +142,7 @@ class LocalRounds:
 
     def _check_loaded(self, key: int) -> None:
         expected = self._expected.pop(key, None)
-        if expected is not None and expected != _digest(self._layouts.parameters[key]):
+        if expected is not None and expected != digest(self._layouts.parameters[key]).hex():
             raise RuntimeError(
                 f"{self._rank}: its parameters are not those that it had when the loaded state was saved: load each "
                 "rank's own model after DDP has wrapped it, which gives all ranks the parameters of rank 0; another "
@@ -162,7 +172,14 @@ class LocalRounds:
         """Parameters of the buckets."""
         return {key for layout in self._buckets for key in layout.keys}
 
-    def finish(self, period: int, begin: Callable[[], None], average: Average, any_rank: AnyRank) -> None:
+    def finish(
+        self,
+        period: int,
+        begin: Callable[[], None],
+        make_equal: MakeEqual,
+        average: Average,
+        any_rank: AnyRank,
+    ) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
 
         Averaged is what any rank has trained. The others stay as they are, as error feedback would move them by what
@@ -173,6 +190,7 @@ class LocalRounds:
 
         Args:
             begin: called before ranks tell one another anything: has them agree on what they have.
+            make_equal: overwrites tensors by rank 0's, on all ranks.
             average: starts to average a bucket, told whether it is the last one, how many iterations it is of, and
                 perhaps a vector that other ranks wait for in ``any_rank``, and this one need not.
             any_rank: starts to find the largest of each element of a vector over ranks.
@@ -183,6 +201,7 @@ class LocalRounds:
         """
         self._check_backward()
         begin()
+        self._memory.share(make_equal)
         averaged, mask = self._brought, self._trained_mask()
         unsent_mask: torch.Tensor | None = mask
         if not averaged <= self._trained:
@@ -264,7 +283,7 @@ class LocalRounds:
     def _digest_of(self, key: int) -> str:
         """Of a parameter, or what was loaded as long as the parameter has not come through the hook."""
         loaded = self._expected.get(key)
-        return _digest(self._layouts.parameters[key]) if loaded is None else loaded
+        return digest(self._layouts.parameters[key]).hex() if loaded is None else loaded
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned on this rank."""
@@ -272,9 +291,3 @@ class LocalRounds:
         self.iterations, self._trained = state["iterations"], set(state["trained"])
         self._buckets, self._expected, self._is_at_rest = [], dict(state["digests"]), False
         self._memory.load_state_dict(state)
-
-
-def _digest(x: torch.Tensor) -> str:
-    """Of a parameter's bytes."""
-    content = x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(content.tobytes(), digest_size=8).hexdigest()

@@ -1,6 +1,6 @@
 """What a round of local iterations does to a parameter, and what is remembered of it for that."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,9 @@ class RoundMemory:
     What is averaged then does not vanish where the ranks' gradients cancel, nor does the noise of its code, which m
     follows.
 
+    z is taken in the first backward, after a forward that may have changed what its batch looked up, on each rank
+    something else: where the first round ends, rank 0's z becomes that of all.
+
     Where the period changes, u is scaled to what a round of the new one moves. A round that is finished after k of τ
     iterations counts as k/τ of one: z ← z − (k/τ)·β·u − mean d, and u and m go that part of their way.
 
@@ -45,6 +48,8 @@ class RoundMemory:
         self._is_variance_reduced = variance_reduced
         self._anchors: dict[int, torch.Tensor] = {}
         """z, in fp32 at least."""
+        self._unshared: set[int] = set()
+        """Parameters whose anchors are this rank's own as yet."""
         self._velocities: dict[int, torch.Tensor] = {}
         """u; empty without momentum."""
         self._last_period = 0
@@ -64,6 +69,17 @@ class RoundMemory:
     def begin(self, key: int) -> None:
         """Take a parameter's anchor, where the run begins."""
         self._anchors[key] = self._value(key).clone()
+        self._unshared.add(key)
+
+    def share(self, make_equal: Callable[[Sequence[torch.Tensor]], None]) -> None:
+        """Have all ranks go by the same anchors, of those that have been taken since this was last called.
+
+        Args:
+            make_equal: overwrites tensors by rank 0's, on all ranks.
+        """
+        if self._unshared:
+            make_equal([self._anchors[key] for key in sorted(self._unshared)])
+            self._unshared.clear()
 
     def follow_to_device(self, key: int) -> None:
         """Move what was loaded of a parameter to where that is."""
@@ -139,13 +155,14 @@ class RoundMemory:
         return {
             "last_period": self._last_period,
             "anchors": _copies(self._anchors),
+            "unshared": sorted(self._unshared),
             "velocities": _copies(self._velocities),
             "corrections": _copies(self._corrections),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
-        self._last_period = state["last_period"]
+        self._last_period, self._unshared = state["last_period"], set(state["unshared"])
         self._anchors, self._velocities = _copies(state["anchors"]), _copies(state["velocities"])
         self._corrections = _copies(state["corrections"])
 

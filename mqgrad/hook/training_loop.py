@@ -1,11 +1,14 @@
 """What happens on the training thread: buckets come through the hook, iterations end, and with them rounds."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
 from ..collectives.comm_thread import CommThread
 from ..collectives.wire_meter import Pending
 from ..compressors.base import BucketWork
+from .common_start import make_equal
 from .direct import DirectAverages
 from .forgotten_calls import ForgottenCalls
 from .iteration import Iteration
@@ -127,9 +130,14 @@ class TrainingLoop:
             self._rounds.finish(
                 self._decisions.period,
                 lambda: self._thread.post(self._iteration.open_round),
+                self._make_equal,
                 self._average,
                 self._maximum_over_ranks,
             )
+
+    def _make_equal(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self._transport.world_size > 1:
+            self._thread.submit(lambda: make_equal(tensors, self._transport), tensors[0]).wait()
 
     def _maximum_over_ranks(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         return self._thread.submit(lambda: self._start_maximum(own), own)
