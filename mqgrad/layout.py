@@ -131,8 +131,8 @@ class LayoutTable:
 
     @property
     def first_parameters(self) -> int:
-        """48 bits that depend on shape and type of each parameter, and on its first elements when it first came, if
-        ranks then had to have the same; 0 before any has come."""
+        """48 bits that depend on shape and type of each parameter, and on its first elements when it first came (of
+        matrices on their signs), if ranks then had to have the same; 0 before any has come."""
         return int.from_bytes(self._first.digest()[:6], "little") if self.parameters else 0
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
@@ -255,7 +255,11 @@ class LayoutTable:
 
 
 def _first_bytes(parameter: torch.Tensor) -> bytes:
+    """Of matrices signs alone: forward may have scaled rows by now, of its own batch as ``nn.Embedding(max_norm=…)``
+    does, in the same model on each rank others."""
     first = parameter.detach().reshape(-1)[:_FIRST_ELEMENTS].cpu().contiguous()
+    if parameter.ndim > 1:
+        first = first.signbit()
     return first.view(torch.uint8).numpy().tobytes()
 
 

@@ -4,42 +4,11 @@ from typing import Any
 
 import models
 import pytest
-import torch
+from limited_table import LimitedTable, step
 from ranks import run_ranks
 from rounds import assert_as_by_hand, by_hand, in_rounds, raw, sgd
-from torch import nn
 
 import mqgrad
-
-WIDTH, TOKENS, SPARED = 16, 200, 16
-"""Of the table, and how many of its rows no batch looks up: what ranks compare as the run begins stays as it was."""
-
-
-class LimitedTable(nn.Module):
-    """Scales down the rows that it looks up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table, self.head = nn.Embedding(TOKENS, WIDTH, max_norm=1.0), nn.Linear(WIDTH, 4)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.table(tokens).mean(1))
-
-
-def backward(model: nn.Module, rank: int, iteration: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1000 * rank + iteration)
-    tokens = torch.randint(SPARED, TOKENS, (8, 3), generator=generator)
-    loss = nn.functional.cross_entropy(model(tokens), tokens[:, 0] % 4)
-    loss.backward()
-    return loss
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, iteration: int) -> torch.Tensor:
-    optimizer.zero_grad()
-    loss = backward(model, rank, iteration)
-    optimizer.step()
-    return loss
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
