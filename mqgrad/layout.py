@@ -254,12 +254,14 @@ class LayoutTable:
         return torch.cat(padding)
 
 
+def unscaled(parameter: torch.Tensor) -> torch.Tensor:
+    """What tells a parameter from another, though forward may have scaled its rows, as ``nn.Embedding(max_norm=…)``
+    does those of its batch, on each rank others: of matrices signs."""
+    return parameter.detach().signbit() if parameter.ndim > 1 else parameter.detach()
+
+
 def _first_bytes(parameter: torch.Tensor) -> bytes:
-    """Of matrices signs alone: forward may have scaled rows by now, of its own batch as ``nn.Embedding(max_norm=…)``
-    does, in the same model on each rank others."""
-    first = parameter.detach().reshape(-1)[:_FIRST_ELEMENTS].cpu().contiguous()
-    if parameter.ndim > 1:
-        first = first.signbit()
+    first = unscaled(parameter).reshape(-1)[:_FIRST_ELEMENTS].cpu().contiguous()
     return first.view(torch.uint8).numpy().tobytes()
 
 

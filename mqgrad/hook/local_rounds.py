@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ..checks import check_count, check_keep
 from ..compressors.base import BucketWork
 from ..controllers.period_rules import PeriodRule
-from ..layout import Layout, LayoutTable
+from ..layout import Layout, LayoutTable, unscaled
 from ..saved_state import check_keys
 from .common_start import digest
 from .round_memory import RoundMemory
@@ -42,7 +42,8 @@ _FROZEN = (
 
 _CHANGED = (
     "changed between the end of a round and the next backward: call state.step() after optimizer.step(), or replicas "
-    "differ where replicas_are_equal says that they do not; and change parameters by hand on no rank"
+    "differ where replicas_are_equal says that they do not; and change parameters by hand on no rank (what forward "
+    "changes, as nn.Embedding(max_norm=...) does, is averaged)"
 )
 
 
@@ -142,11 +143,12 @@ class LocalRounds:
 
     def _check_loaded(self, key: int) -> None:
         expected = self._expected.pop(key, None)
-        if expected is not None and expected != digest(self._layouts.parameters[key]).hex():
+        if expected is not None and expected != self._own_digest(key):
             raise RuntimeError(
                 f"{self._rank}: its parameters are not those that it had when the loaded state was saved: load each "
                 "rank's own model after DDP has wrapped it, which gives all ranks the parameters of rank 0; another "
-                "model begins with a new state"
+                "model begins with a new state. (Or forward changes them, and does more than scale rows of matrices: "
+                "let it change buffers)"
             )
 
     def end_iteration(self) -> None:
@@ -283,7 +285,10 @@ class LocalRounds:
     def _digest_of(self, key: int) -> str:
         """Of a parameter, or what was loaded as long as the parameter has not come through the hook."""
         loaded = self._expected.get(key)
-        return digest(self._layouts.parameters[key]).hex() if loaded is None else loaded
+        return self._own_digest(key) if loaded is None else loaded
+
+    def _own_digest(self, key: int) -> str:
+        return digest(unscaled(self._layouts.parameters[key])).hex()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned on this rank."""

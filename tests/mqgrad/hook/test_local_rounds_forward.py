@@ -1,5 +1,6 @@
 """Rounds of local iterations of a model whose forward changes its parameters, on each rank others."""
 
+import copy
 from typing import Any
 
 import models
@@ -38,7 +39,6 @@ def test_a_first_round_that_is_interrupted_begins_so_too(settings: dict[str, Any
         model, optimizer, state = start()
         model.module.load_state_dict(own)
         state.load_state_dict(saved)
-        model.module.table.max_norm = None  # what was saved is compared after the next forward
         for iteration in range(1, 6):
             state.step(step(model, optimizer, rank, iteration))
         assert state.replicas_are_equal
@@ -46,3 +46,33 @@ def test_a_first_round_that_is_interrupted_begins_so_too(settings: dict[str, Any
         return raw(model)
 
     assert len(set(run_ranks(rank_main))) == 1
+
+
+@pytest.mark.parametrize("before", [4, 6])
+@pytest.mark.filterwarnings("ignore:rank . a parameter of shape:RuntimeWarning")
+def test_a_run_is_resumed_within_a_round_and_after_it(before: int) -> None:
+    """Its parameters are compared with the saved state after a forward that has changed them again."""
+
+    def start() -> models.Run:
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), period=3)
+        model = LimitedTable()
+        return models.compressed_ddp(model, state), sgd(model), state
+
+    def train(run: models.Run, rank: int, iterations: range) -> bytes:
+        model, optimizer, state = run
+        for iteration in iterations:
+            state.step(step(model, optimizer, rank, iteration))
+        return raw(model)
+
+    def rank_main(rank: int) -> None:
+        straight, resumed = start(), start()
+        train(straight, rank, range(before))
+        saved = copy.deepcopy((straight[0].state_dict(), straight[2].state_dict()))
+        resumed[0].load_state_dict(saved[0])
+        resumed[2].load_state_dict(saved[1])
+        ends = [train(run, rank, range(before, 9)) for run in (straight, resumed)]
+        assert ends[0] == ends[1]
+        for run in (straight, resumed):
+            run[2].close()
+
+    run_ranks(rank_main)
