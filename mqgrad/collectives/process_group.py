@@ -222,12 +222,17 @@ def _new_idle(store: dist.Store, rank: int, size: int, timeout: datetime.timedel
 
 
 def _keep_names_new() -> None:
-    """Have as many groups as before one of some ranks was destroyed: a group of this rank alone, which does nothing.
+    """Have as many groups as before one of some ranks was destroyed.
 
     Torch names groups of some ranks by these and by how many groups there are. With fewer, the next one would have
     the name of one that is open, or was: then its members look for each other at addresses that are gone, for five
     times their timeout.
     """
+    _make_idle_group()
+
+
+def _make_idle_group() -> None:
+    """A group of this rank alone, which does nothing but count."""
     if _IDLE not in dist.Backend.backend_list:
         dist.Backend.register_backend(_IDLE, _new_idle, devices=["cpu"])
     dist.new_group([dist.get_rank()], backend=_IDLE, use_local_synchronization=True)
@@ -236,9 +241,8 @@ def _keep_names_new() -> None:
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
     """A group of the same ranks whose collectives cannot interleave with the training script's.
 
-    Every rank of the group calls it at the same point. Every wait in the group is bounded by the timeout. Where the
-    group has some of the ranks only, others may make one of theirs, or none; torch then has its members agree on a
-    name that counts the groups that each of them is in, so they have to be in equally many.
+    Every rank of the group calls it at the same point. Every wait in the group is bounded by the timeout, and so is
+    that for its members here. Where the group has some of the ranks only, others may make one of theirs, or none.
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
@@ -254,16 +258,46 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         _check_group(group)
     of = group or dist.group.WORLD
     assert of is not None  # as torch.distributed is initialized
-    ranks = dist.get_process_group_ranks(of)
-    return call_naming(
-        _waits(of, "the construction of a CompressionState"),
-        lambda: dist.new_group(
-            ranks,
-            timeout=datetime.timedelta(seconds=float(timeout_seconds)),
+    timeout = datetime.timedelta(seconds=float(timeout_seconds))
+
+    def construct() -> dist.ProcessGroup:
+        if _has_some_ranks(of):
+            _have_equally_many(of, timeout)
+        return dist.new_group(
+            dist.get_process_group_ranks(of),
+            timeout=timeout,
             backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
-        ),
-    )
+            use_local_synchronization=_has_some_ranks(of),
+        )
+
+    return call_naming(_waits(of, "the construction of a CompressionState"), construct)
+
+
+def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
+    """Have all members in as many groups as the one that is in most: by that torch names their next one.
+
+    They tell one another through the store by which they found each other, as there may be no backend for messages on
+    the CPU:
+
+    1. Every member counts this call, as the others do, and writes how many groups it is in.
+    2. It waits for all others, and makes groups of itself alone, which do nothing.
+
+    Raises:
+        RuntimeError: a member did not come within the timeout.
+    """
+    _, members_store = dist.distributed_c10d._world.pg_map[of]
+    store = dist.PrefixStore("mqgrad", members_store)
+    number = store.add(f"calls of {of.rank()}", 1)
+    keys = [f"groups of {rank} in call {number}" for rank in range(of.size())]
+    store.set(keys[of.rank()], str(_num_groups()))
+    store.wait(keys, timeout)
+    most = max(int(store.get(key)) for key in keys)
+    while _num_groups() < most:
+        _make_idle_group()
+
+
+def _num_groups() -> int:
+    return len(dist.distributed_c10d._world.pg_names)
 
 
 def _check_group(group: object) -> None:

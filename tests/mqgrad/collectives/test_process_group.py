@@ -102,6 +102,41 @@ def test_groups_of_some_ranks_that_follow_others_have_names_of_their_own(late: i
     assert run_ranks(rank_main, 4) == [[0, 1, 3]] * 4
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_members_of_a_group_of_some_ranks_may_be_in_more_groups_than_others(more: int) -> None:
+    """Each looked for the others under a name of its own, until the timeout."""
+
+    def rank_main(rank: int) -> list[int]:
+        members = dist.new_group([0, 1])
+        for _ in range(3):
+            dist.new_group([more, 2])
+        if rank == 2:
+            return [0, 1]
+        for _ in range(2):
+            transport = ProcessGroupTransport(own_group(members, 10.0))
+            rows = transport.all_gather(torch.tensor([rank]))
+            transport.close()
+        return rows.flatten().tolist()
+
+    assert run_ranks(rank_main, 3) == [[0, 1]] * 3
+
+
+def test_a_member_of_a_group_of_some_ranks_that_does_not_come_is_told_in_time() -> None:
+    def rank_main(rank: int) -> float:
+        members = dist.new_group([0, 1])
+        began = time.monotonic()
+        if rank == 0:
+            with pytest.raises(RuntimeError) as raised:
+                own_group(members, 1.0)
+            assert "rank 0 of 2 waited in vain for another one in the construction of" in str(raised.value)
+            assert "its own log says why" in str(raised.value)
+        seconds = time.monotonic() - began
+        dist.barrier()
+        return seconds
+
+    assert run_ranks(rank_main, 3)[0] < 5
+
+
 def test_a_group_of_some_ranks_leaves_no_threads_and_files_behind() -> None:
     """A script that trains run after run in one of its groups went out of both."""
 
