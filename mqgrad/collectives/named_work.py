@@ -12,7 +12,8 @@ Result = TypeVar("Result")
 _REMEDY = (
     "Another rank failed, and its own log says why; or it did something alone, such as an evaluation or saving, for "
     "longer than timeout_seconds: give CompressionState a larger one, on every rank; or it left the training loop "
-    "before the others, with fewer batches or by a decision of its own: decide such things on all ranks together"
+    "before the others, with fewer batches (which DDP.join() does not make up for) or by a decision of its own: "
+    "decide such things on all ranks together"
 )
 
 

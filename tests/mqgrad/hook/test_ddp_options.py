@@ -258,24 +258,33 @@ def test_two_models_with_a_state_each() -> None:
     assert run_ranks(lambda rank: rank_main(rank, kinds)) == [[first, second]] * 2
 
 
-def test_a_rank_that_has_joined_early_is_named() -> None:
+def train_with_join(rank: int, **settings: int) -> None:
     """``DDP.join()`` lets hooks run on a rank that is out of data, but not the training loop's ``step()``."""
+    state = mqgrad.CompressionState(mqgrad.FixedBits(4, interval=5), **settings)
+    ddp = models.compressed_ddp(models.small_model(), state)
+    optimizer = sgd(ddp)
+    with ddp.join():
+        for iteration in range(20 - 16 * rank):
+            optimizer.zero_grad()
+            loss = models.backward(ddp, rank, iteration)
+            optimizer.step()
+            state.step(loss)
 
-    def train(rank: int) -> None:
-        state = mqgrad.CompressionState(mqgrad.FixedBits(4, interval=5))
-        ddp = models.compressed_ddp(models.small_model(), state)
-        optimizer = sgd(ddp)
-        with ddp.join():
-            for iteration in range(20 - 16 * rank):
-                optimizer.zero_grad()
-                loss = models.backward(ddp, rank, iteration)
-                optimizer.step()
-                state.step(loss)
 
+def test_a_rank_that_has_joined_early_is_named() -> None:
     def rank_main(rank: int) -> str:
         with pytest.raises(RuntimeError, match="disagree about the reported losses") as raised:
-            train(rank)
+            train_with_join(rank)
         return str(raised.value)
 
     for message in run_ranks(rank_main):
         assert "rank 0: 5, rank 1: 4" in message
+
+
+def test_in_rounds_one_that_waits_for_a_rank_that_has_joined_is_told_of_join() -> None:
+    def rank_main(rank: int) -> str:
+        with pytest.raises(RuntimeError) as raised:
+            train_with_join(rank, period=3, timeout_seconds=2)
+        return str(raised.value)
+
+    assert "which DDP.join() does not make up for" in run_ranks(rank_main)[0]
