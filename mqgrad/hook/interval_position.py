@@ -27,6 +27,8 @@ class IntervalPosition:
         self.announced = 0
         """Iterations that are left of those that :meth:`announce` was told of."""
         self._checks_left = _CHECKED_AT_FIRST
+        self._checked_until = 0
+        """Complete iterations before which a check that found losses lacking need not be repeated."""
 
     def announce(self, iterations: int) -> None:
         """The caller, who decides, leaves the width as it is for so many iterations: ranks check that they agree
@@ -46,7 +48,13 @@ class IntervalPosition:
 
     def restart(self) -> None:
         """Another interval begins."""
-        self.closed = self.reported = 0
+        self.closed = self.reported = self._checked_until = 0
+
+    def put_off_check(self, reported: int) -> None:
+        """The ranks have agreed, on this number of losses: too few to decide if each iteration has more than one
+        backward. As many more iterations as losses are lacking have to be complete until there can be enough."""
+        if self.closed >= self._decisions.interval > reported:
+            self._checked_until = self.closed + self._decisions.interval - reported
 
     def recheck(self) -> None:
         """Check before the next iterations, whatever is due: another rank may have loaded another state."""
@@ -71,13 +79,15 @@ class IntervalPosition:
     def is_check_due(self) -> bool:
         """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
 
-        At the end of an interval, when its statistics are exchanged and a width is decided; in the first iterations,
+        At the end of an interval, when its statistics are exchanged and a width is decided, and seldom until all its
+        losses have been reported (:meth:`put_off_check`); in the first iterations,
         where a script that treats ranks differently is found out; and without a controller in all that have not been
         announced, as any may follow a request. In between, only what rank 0 has sent can change a width.
         """
         if self._checks_left > 0 or not self.is_settled:
             return True
-        return self._decisions.controller is not None and self.closed >= self._decisions.interval
+        ends = max(self._decisions.interval, self._checked_until)
+        return self._decisions.controller is not None and self.closed >= ends
 
     @property
     def _complete(self) -> int:
@@ -91,3 +101,4 @@ class IntervalPosition:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         self.closed, self.reported = state["iterations_closed"], state["reported"]
+        self._checked_until = 0

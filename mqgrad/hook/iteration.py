@@ -131,12 +131,12 @@ class Iteration:
         self._is_open = True
         stopwatch.settle()
         if self._position.is_check_due:
-            self._check_agreement(
-                self._position.reported if reported is None else reported,
-                self._first_parameters or first_parameters,
-            )
+            reported = self._position.reported if reported is None else reported
+            self._check_agreement(reported, self._first_parameters or first_parameters)
             if self._position.is_decision_due:
                 self._decide()
+            else:
+                self._position.put_off_check(reported)
         self.bits = self._decisions.bits
 
     def open_round(self) -> None:

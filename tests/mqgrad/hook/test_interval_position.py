@@ -1,15 +1,19 @@
 """Where in its interval a run is, without a run around it."""
 
+import math
+
+import pytest
+
 from mqgrad.compressors import make_compressor
 from mqgrad.controllers import FixedBits
 from mqgrad.hook.decisions import Decisions
 from mqgrad.hook.interval_position import IntervalPosition
 
 
-def position(controller: FixedBits | None) -> IntervalPosition:
-    """Past the first iterations, in which all is checked, at the beginning of an interval of three."""
+def position(controller: FixedBits | None, interval: int = 3) -> IntervalPosition:
+    """Past the first iterations, in which all is checked, at the beginning of an interval."""
     decisions = Decisions(controller, None, make_compressor("quantized"), period=1)
-    decisions.interval = 3
+    decisions.interval = interval
     begun = IntervalPosition(decisions)
     for _ in range(3):
         assert begun.is_check_due
@@ -69,3 +73,27 @@ def test_a_loaded_position_goes_on_and_checks_anew() -> None:
     assert (other.closed, other.reported, other.is_last) == (2, 2, True)
     assert other.is_check_due
     assert not at.is_check_due
+
+
+@pytest.mark.parametrize("backwards", [1, 2, 3])
+def test_with_several_backwards_a_step_few_of_them_check_and_none_decides_late(backwards: int) -> None:
+    interval = 64
+    at = position(FixedBits(4, interval=interval), interval)
+    checks = 0
+
+    def open_iteration() -> bool:
+        """As :meth:`mqgrad.hook.iteration.Iteration.open` does; returns whether a decision is due."""
+        nonlocal checks
+        if not at.is_check_due:
+            return False
+        checks += 1
+        at.put_off_check(at.reported)
+        return at.is_decision_due
+
+    for step in range(interval):
+        for _ in range(backwards):
+            assert not open_iteration(), step
+            at.close()
+        at.report()
+    assert open_iteration()
+    assert checks <= 1 + backwards * math.log2(interval)
