@@ -80,9 +80,9 @@ class IntervalPosition:
         """Whether the ranks check that they agree before the next iteration: the same answer on all of them.
 
         At the end of an interval, when its statistics are exchanged and a width is decided, and seldom until all its
-        losses have been reported (:meth:`put_off_check`); in the first iterations,
-        where a script that treats ranks differently is found out; and without a controller in all that have not been
-        announced, as any may follow a request. In between, only what rank 0 has sent can change a width.
+        losses have been reported (:meth:`put_off_check`); in the first iterations, where a script that treats ranks
+        differently is found out; and without a controller in all that have not been announced, as any may follow a
+        request. In between, only what rank 0 has sent can change a width.
         """
         if self._checks_left > 0 or not self.is_settled:
             return True
