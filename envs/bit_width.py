@@ -15,11 +15,11 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.workloads.smooth import compressor_for
 from mqgrad.trainers.workloads.workload import make_workload
 
+from .episode_warnings import EpisodeWarnings
 from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster, settings_of_cluster
 from .rewards import make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
-from .warned import Warned
 
 Observation = npt.NDArray[np.float32]
 
@@ -171,8 +171,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._observer = Observer(schema, self.settings.budget_seconds)
         self._reward = make_reward(self.settings)
         self._running = False
-        self._warned = Warned(self.settings, self._reward)
-        self._warned.of_settings()
+        self._warnings = EpisodeWarnings(self.settings, self._reward)
+        self._warnings.check_settings()
         self._line = ""
 
     def reset(
@@ -204,7 +204,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = True
         self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
         observation = self._observer.observe(opening)
-        self._warned.of_opening(opening, self._observer.elapsed_seconds)
+        self._warnings.check_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -234,7 +234,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         if diverged:
             reward = -settings.divergence_penalty
         else:
-            self._warned.of_loss(statistics.loss)
+            self._warnings.check_loss(statistics.loss)
         is_over = not diverged and self._is_spent()
         self._running = not (diverged or is_over)
         return observation, reward, diverged, is_over, self._info(statistics, diverged=diverged)

@@ -9,7 +9,7 @@ from .rewards import Reward
 from .settings import BitWidthSettings
 
 
-class Warned:
+class EpisodeWarnings:
     """Remembers what one environment has been warned of."""
 
     def __init__(self, settings: BitWidthSettings, reward: Reward) -> None:
@@ -17,7 +17,7 @@ class Warned:
         self._limits = reward.limits
         self._said: set[str] = set()
 
-    def of_settings(self) -> None:
+    def check_settings(self) -> None:
         """When the environment is made."""
         settings = self._settings
         if settings.num_workers == 1:
@@ -35,7 +35,7 @@ class Warned:
                 "Give budget_seconds, or discount_per_second below 1",
             )
 
-    def of_opening(self, opening: IntervalStatistics, spent: float) -> None:
+    def check_opening(self, opening: IntervalStatistics, spent: float) -> None:
         """After the opening interval, at the end of which ``spent`` seconds are gone."""
         budget = self._settings.budget_seconds
         # All there is to learn from is then one decision without gain.
@@ -53,7 +53,7 @@ class Warned:
                 "can be learned from it. If that is no chance, look at the workload's loss, learning rate and data",
             )
 
-    def of_loss(self, loss: float) -> None:
+    def check_loss(self, loss: float) -> None:
         """After an interval that has not diverged."""
         low, high = self._limits
         if not low < loss < high and math.isfinite(loss):
