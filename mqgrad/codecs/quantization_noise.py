@@ -25,6 +25,8 @@ class Coding:
     """Whether the ranks' mean is coded once more, as in shards."""
     feedback: bool = False
     """Whether what a code leaves out is sent later."""
+    relative_bytes: float = 1.0
+    """What a rank sends at a width below 32 bits, relative to shards."""
 
 
 def squared_norm(x: torch.Tensor) -> float:

@@ -11,6 +11,7 @@ from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
 from ..saved_state import check_keys
+from ..statistics.interval import IntervalStatistics
 from ..widths import Width, Widths
 
 
@@ -50,6 +51,8 @@ class Step(NamedTuple):
     """Iterations of the round that ends here."""
     of_moves: bool = False
     """Whether what parameters have moved in a round is averaged, and not gradients."""
+    statistics: IntervalStatistics | None = None
+    """Of the last interval at whose end a controller decided; None before the first."""
 
 
 @runtime_checkable

@@ -20,15 +20,16 @@ from ..seeding import stream_seed
 from ..widths import DENSE_WIDTHS, WIDTHS, Width, Widths
 from .base import BucketWork, Step
 from .exchange import Exchange, Way
-from .feedback import ErrorFeedback, FeedbackGain, Residual
+from .feedback import FeedbackGain, Residual
 from .gathered import Gathered
 from .gradient_vector import GradientVector
 from .push_pull import PushPull
 from .segments import Segment, shard_segments
-from .shard_feedback import ShardFeedback
 from .topology import CodedTopologyName, Topology, gathers, make_topology
+from .topology_choice import MOST_RANKS, TopologyChoice
+from .two_way_feedback import TwoWayFeedback, add_owed_
 
-_STATEFUL = ("push_feedback", "pull_feedback", "push_gain", "pull_gain")
+_STATEFUL = ("push_gain", "pull_gain", "choice")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -46,13 +47,14 @@ class CodedMean(abc.ABC):
     topology: CodedTopologyName = "auto"
     """Who takes the mean: every rank of a shard (``sharded``); rank 0, whose link carries W−1 coded models each way
     (``star``, MQGrad's own); or every rank of everything (``all-gather``). ``auto``: all-gather with two ranks, where
-    it costs no more bytes than shards do, else shards."""
-    push_feedback: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
-    """State: of each rank's own gradient."""
-    pull_feedback: ShardFeedback = dataclasses.field(init=False, repr=False, default_factory=ShardFeedback)
-    """State: of the averaged shards that this rank owns. Empty with all-gather."""
+    it costs no more bytes than shards do, else shards. ``measured``: with 3 to 8 ranks, of these two the one that
+    makes more progress per second (:class:`.TopologyChoice`), so that two runs are not the same to the last bit."""
+    feedback: TwoWayFeedback = dataclasses.field(init=False, repr=False, default_factory=TwoWayFeedback)
+    """State: what this rank owes."""
     push_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
     pull_gain: FeedbackGain = dataclasses.field(init=False, repr=False, default_factory=FeedbackGain)
+    choice: TopologyChoice = dataclasses.field(init=False, repr=False, default_factory=TopologyChoice)
+    """State: of a topology that is measured."""
     observed: int | None = dataclasses.field(init=False, repr=False, default=None)
     """State: the iteration whose observations the gains have still to learn; equal on all ranks."""
 
@@ -97,39 +99,25 @@ class CodedMean(abc.ABC):
 
     def _average_plain(self, work: BucketWork, transport: Transport) -> None:
         """A mean in full precision, after handing over whatever feedback a coded width has left behind."""
-        holds_backlog = self.push_feedback.holds(work.layout)
-        if holds_backlog:
-            self._add_backlog(work, transport)
+        owes = self.feedback.holds(work.layout)
+        if owes:
+            add_owed_(work, *self._residuals(work.layout, transport), transport.world_size)
         buffer = work.buffer
         self._servers.average_plain_(transport, buffer)
-        # An overflowing step is not applied, so its backlog is kept. The buffer is the same on every rank.
-        if holds_backlog and bool(buffer.isfinite().all()):
-            self._drop_backlog(work)
-
-    def _add_backlog(self, work: BucketWork, transport: Transport) -> None:
-        push, pull = self._residuals(work.layout, transport)
-        assert push is not None
-        pending = push.values
-        if pull is not None:
-            pending = pending.clone()
-            # It is of the mean, hence W times: the division by W follows.
-            pending[pull.start : pull.start + len(pull.values)].add_(pull.values, alpha=transport.world_size)
-        for gradient, view in zip(work.gradients, work.layout.views(pending), strict=True):
-            limit = torch.finfo(gradient.dtype).max / 2  # more of it would overflow fp16 each time, for good
-            gradient.add_(view.view_as(gradient).clamp(-limit, limit))
-
-    def _drop_backlog(self, work: BucketWork) -> None:
-        self.push_feedback.drop(work.layout)
-        self.pull_feedback.drop(work.layout)
+        # An overflowing step is not applied, and what is owed stays so. The buffer is the same on every rank.
+        if owes and bool(buffer.isfinite().all()):
+            self.feedback.drop(work.layout)
 
     def _start_average_coded(self, work: BucketWork, step: Step) -> Pending[None]:
+        if self._measures(step.transport.world_size):
+            self.choice.begin_iteration(step)
         return self._exchange(work.layout, step).start_average_(work.gradients)
 
     def _exchange(self, layout: Layout, step: Step) -> Exchange:
         rank, world_size = step.transport.rank, step.transport.world_size
         push_residual, pull_residual = self._residuals(layout, step.transport)
         push = Way(push_residual, self.push_gain, stream_seed(step.seed, step.iteration, rank))
-        if gathers(self.topology, world_size):
+        if self._gathers(world_size):
             return Gathered(coder=self, layout=layout, step=step, push=push)
         pull = Way(pull_residual, self.pull_gain, stream_seed(step.seed, step.iteration, world_size))
         return PushPull(coder=self, layout=layout, step=step, push=push, topology=self._servers, pull=pull)
@@ -146,16 +134,25 @@ class CodedMean(abc.ABC):
 
     def coding(self, world_size: int) -> Coding:
         """What noise to expect of it; see :meth:`Compressor.coding`."""
+        gathers = self._gathers(world_size)
         return Coding(
             rotated=self.rotated_widths,
-            recoded=not gathers(self.topology, world_size),
+            recoded=not gathers,
             feedback=self.error_feedback,
+            relative_bytes=world_size / 2 if gathers else 1.0,
         )
+
+    def _measures(self, world_size: int) -> bool:
+        return self.topology == "measured" and 2 < world_size <= MOST_RANKS
+
+    def _gathers(self, world_size: int) -> bool:
+        """Whether every rank takes the mean of everything, in this iteration."""
+        return self.choice.gathers if self._measures(world_size) else gathers(self.topology, world_size)
 
     @property
     def num_residuals(self) -> int:
         """Parameters that have error feedback now; equal on all ranks."""
-        return len(self.push_feedback)
+        return len(self.feedback)
 
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         """Coded in as many parts as on the way to the other ranks; see :meth:`Compressor.tried`."""
@@ -165,24 +162,25 @@ class CodedMean(abc.ABC):
             return [gradient.reshape(-1) for gradient in work.gradients]
         codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
         decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
-        in_shards = not gathers(self.topology, layout.numel // layout.shard_numel)
+        in_shards = not self._gathers(layout.numel // layout.shard_numel)
         for (segment,) in shard_segments(layout, bits, None, in_shards=in_shards):
             payload = codec.encode(self._coded_from(vector.part(segment.part), bits), bits)
             codec.decode_into_(decoded[segment.part], payload, bits)
         return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:
-        """Nothing; see :meth:`Compressor.figures`."""
-        return {}
+        """Of a topology that is measured, 1 where it gathers; see :meth:`Compressor.figures`."""
+        return {"gathered": float(self.choice.gathers)} if self.topology == "measured" else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
         parts = {name: getattr(self, name).state_dict() for name in _STATEFUL}
-        return {**parts, "observed": self.observed}
+        return {**self.feedback.state_dict(), **parts, "observed": self.observed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, [*_STATEFUL, "observed"], repr(self))
+        check_keys(state, ["push_feedback", "pull_feedback", *_STATEFUL, "observed"], repr(self))
+        self.feedback.load_state_dict(state)
         for name in _STATEFUL:
             getattr(self, name).load_state_dict(state[name])
         self.observed = state["observed"]
@@ -253,9 +251,5 @@ class CodedMean(abc.ABC):
         """Of the own gradient, and of the means of the own shards, where there are any."""
         if not self.error_feedback:
             return None, None
-        push = Residual(self.push_feedback.flat(layout), 0, layout.padding)
-        if gathers(self.topology, transport.world_size):
-            return push, None
-        shards = self._servers.owned(transport)
-        owned = slice(shards.start * layout.shard_numel, shards.stop * layout.shard_numel)
-        return push, self.pull_feedback.residual(layout, owned, transport.all_reduce_)
+        recoded = not self._gathers(transport.world_size)
+        return self.feedback.residuals(layout, transport, self._servers.owned(transport), recoded=recoded)

@@ -26,6 +26,11 @@ class Residual(NamedTuple):
     padding: torch.Tensor
     """int64 [K]: elements of it that belong to no parameter."""
 
+    @property
+    def extent(self) -> slice:
+        """Elements of the vector that it is of."""
+        return slice(self.start, self.start + len(self.values))
+
     def part(self, part: slice) -> torch.Tensor:
         """Elements ``part`` of the vector, which lie in this part of it."""
         return self.values[part.start - self.start : part.stop - self.start]

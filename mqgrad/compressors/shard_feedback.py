@@ -47,6 +47,10 @@ class ShardFeedback:
             self._residuals[layout] = self._collect(layout, owned, all_reduce_)
         return self._residuals[layout]
 
+    def holds(self, layout: Layout) -> bool:
+        """Whether any parameter of the layout has a residual, on whatever rank."""
+        return any(key in self._pieces for key in layout.keys)
+
     def drop(self, layout: Layout) -> None:
         """Forget the residuals of a layout, after they have been sent in full."""
         for key in layout.keys:
@@ -54,7 +58,7 @@ class ShardFeedback:
         self._residuals.pop(layout, None)
 
     def _collect(self, layout: Layout, owned: slice, all_reduce_: Callable[[torch.Tensor], None]) -> Residual:
-        if any(key in self._pieces for key in layout.keys):
+        if self.holds(layout):
             values = self._regrouped(layout, all_reduce_)[owned].clone()
         else:
             values = _zeros(layout, owned.stop - owned.start)

@@ -13,7 +13,7 @@ from ..collectives.transport import Start, Transport
 from ..collectives.wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
-CodedTopologyName = Literal["auto", "all-gather", "sharded", "star"]
+CodedTopologyName = Literal["auto", "measured", "all-gather", "sharded", "star"]
 """Of a coded mean, which may also be taken by every rank: see :class:`.Gathered`."""
 Received = list[torch.Tensor]
 """For each shard that a rank owns, [W, P] with row r the payload [P] of rank r."""
@@ -118,8 +118,11 @@ def make_topology(name: TopologyName) -> Topology:
 
 
 def gathers(name: CodedTopologyName, world_size: int) -> bool:
-    """Whether every rank takes the mean of everything: where it is asked for, and with two ranks by default."""
-    return name == "all-gather" or (name == "auto" and world_size == 2)
+    """Whether every rank takes the mean of everything: where it is asked for, and with two ranks by default.
+
+    More than two at a ``measured`` topology are not asked about here.
+    """
+    return name == "all-gather" or (name in ("auto", "measured") and world_size == 2)
 
 
 def join(payloads: list[torch.Tensor], device: torch.device) -> torch.Tensor:

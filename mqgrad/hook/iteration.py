@@ -117,6 +117,7 @@ class Iteration:
             seconds=self._clock.seconds,
             period=period,
             of_moves=self._of_moves,
+            statistics=self.last_statistics,
         )
 
     def open(self, reported: int | None = None, first_parameters: int = 0) -> None:

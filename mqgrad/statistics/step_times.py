@@ -15,6 +15,7 @@ UNCODED = 32
 """The width at which gradients travel as they are."""
 
 _FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.1, 0.2  # relative standard deviations, per interval
+_REROUTED = 0.1  # relative standard deviation of a, where codes go another way
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
 _SURPRISE = 3  # standard deviations of what is expected of an interval, beyond which the link has changed
 _MOST_OVERHEAD = 0.25  # relative to what the first interval waited for
@@ -37,7 +38,9 @@ class StepTimes:
        (A run that begins at 32 bits begins d with its first codes.) Latency counts up to a quarter of the waiting:
        the first small collectives, by which it is measured, wait for the slowest rank as well. Where a then is too
        small, fewer bits are tried, which costs little and shows it; where it is too large, they are not.
-    2. Where rounds of local iterations have become longer or shorter, a follows by what they compute.
+    2. Where rounds of local iterations have become longer or shorter, a follows by what they compute. Where codes are
+       gathered that went through shards, or the other way round, c follows by the bytes of a code, and a is less
+       certain: there is another number of collectives to wait for.
     3. All three drift from interval to interval, c more than a: a link's rate changes. d, of which a run that stays
        on one side of 32 bits learns nothing, drifts until it is as uncertain as it is large again.
     4. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
@@ -52,6 +55,7 @@ class StepTimes:
         self._covariance = np.zeros((3, 3))
         self._bits = 0.0  # of the last interval, as the next two
         self._period, self._computed = 1, 0.0
+        self._relative_bytes = 1.0
 
     @property
     def fixed_seconds(self) -> float:
@@ -98,6 +102,8 @@ class StepTimes:
         if self._bits > 0:
             if statistics.period != self._period:
                 self._shift(computed - self._computed)
+            if statistics.coding.relative_bytes != self._relative_bytes:
+                self._reroute(statistics.coding.relative_bytes / self._relative_bytes)
             self._drift()
         else:
             self._begin(seconds - first_coding, least, overhead, statistics)
@@ -106,10 +112,16 @@ class StepTimes:
         self._correct(seconds, len(statistics.losses), bits)
         self._bound(least, bits, coding)
         self._bits, self._period, self._computed = bits, statistics.period, computed
+        self._relative_bytes = statistics.coding.relative_bytes
 
     def _shift(self, seconds: float) -> None:
         self._mean[0] = max(self._mean[0] + seconds, 0.0)
         self._covariance[0, 0] += (_FIXED_DRIFT * seconds) ** 2
+
+    def _reroute(self, ratio: float) -> None:
+        scale = np.diag([1.0, ratio, 1.0])
+        self._mean, self._covariance = scale @ self._mean, scale @ self._covariance @ scale
+        self._covariance[0, 0] += (_REROUTED * self._mean[0]) ** 2
 
     def _begin(
         self, seconds: float, computed: float, overhead: float, statistics: IntervalStatistics
@@ -164,6 +176,7 @@ class StepTimes:
             "bits": [self._bits],
             "period": [self._period],
             "computed": [self._computed],
+            "relative_bytes": [self._relative_bytes],
         }
 
     def load_state_dict(self, state: dict[str, Sequence[float]]) -> None:
@@ -173,6 +186,7 @@ class StepTimes:
         self._covariance = np.array(state["covariance"], dtype=np.float64).reshape(3, 3)
         (self._bits,) = state["bits"]
         (self._period,), (self._computed,) = map(int, state["period"]), state["computed"]
+        (self._relative_bytes,) = state["relative_bytes"]
 
 
 def optimistic_seconds(

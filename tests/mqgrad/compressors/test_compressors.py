@@ -89,7 +89,7 @@ def test_a_resumed_run_continues_with_the_same_bytes(
         ("minmax:bucket_size=8", "unknown argument 'bucket_size'; known: min_numel, topology"),
         (
             "quantized:topology=ring",
-            "topology 'ring' is unknown; choose one of auto, all-gather, sharded, star",
+            "topology 'ring' is unknown; choose one of auto, measured, all-gather, sharded, star",
         ),
         ("minmax:topology=ring", "topology 'ring' is unknown; choose one of sharded, star"),
         ("quantized:bucket_size=96", "blocks of 32, .* need at least 64: choose a multiple of 64"),

@@ -29,7 +29,7 @@ def run(rank: int, spec: str, bits: int, iterations: int):
             loss.backward()
             state.step(loss)
             state._thread.drain()
-            residuals = compressor.push_feedback.state_dict().values()
+            residuals = compressor.feedback.push.state_dict().values()
             owed.append(math.sqrt(sum(float(values.square().sum()) for values in residuals) / 8192))
         state.close()
     return owed, compressor, [str(w.message) for w in caught if "ecq-sgd" in str(w.message)]

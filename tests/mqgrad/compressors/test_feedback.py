@@ -108,7 +108,7 @@ def test_a_backlog_that_fp16_cannot_hold_is_handed_over_as_far_as_it_can() -> No
             model.zero_grad()
             ddp(torch.ones(1, 700).half()).sum().backward()
             state.drain()
-            for flat in state.compressor.push_feedback._flats.values():
+            for flat in state.compressor.feedback.push._flats.values():
                 flat.fill_(1e5)
         state.close()
         return bool(model.weight.grad.isfinite().all()), state.compressor.num_residuals

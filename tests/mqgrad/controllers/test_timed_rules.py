@@ -25,6 +25,7 @@ def test_goodput_maximises_efficiency_per_second() -> None:
         "bits": [4],
         "period": [1],
         "computed": [0.0],
+        "relative_bytes": [1.0],
     }
     times.load_state_dict(known)
     assert [relative_goodput(BASE, times, bits) for bits in (2, 3, 4, 6)] == pytest.approx(

@@ -1,0 +1,76 @@
+"""Error feedback of a coded mean on both of its ways."""
+
+from typing import Any
+
+import torch
+
+from ..collectives.transport import Transport
+from ..layout import Layout
+from .base import BucketWork
+from .feedback import ErrorFeedback, Residual
+from .shard_feedback import ShardFeedback
+
+
+class TwoWayFeedback:
+    """What a rank owes: of its own gradient and, where means are coded again, of those of the shards that it owns."""
+
+    def __init__(self) -> None:
+        self.push = ErrorFeedback()
+        self.pull = ShardFeedback()
+
+    def __len__(self) -> int:
+        """Parameters that have a residual; equal on all ranks."""
+        return len(self.push)
+
+    def holds(self, layout: Layout) -> bool:
+        """Whether any parameter of the layout has a residual."""
+        return self.push.holds(layout)
+
+    def residuals(
+        self, layout: Layout, transport: Transport, owned: range, *, recoded: bool
+    ) -> tuple[Residual, Residual | None]:
+        """Of a layout's gradients and of the means of the shards ``owned``, None unless those are ``recoded``.
+
+        What was owed on means that are not coded again is owed on the gradient from now on. A collective, where
+        elements of shards have moved to other owners.
+        """
+        push = Residual(self.push.flat(layout), 0, layout.padding)
+        if not recoded and not self.pull.holds(layout):
+            return push, None
+        part = slice(owned.start * layout.shard_numel, owned.stop * layout.shard_numel)
+        pull = self.pull.residual(layout, part, transport.all_reduce_)
+        if recoded:
+            return push, pull
+        _add_of_mean_(push, pull, transport.world_size)
+        self.pull.drop(layout)
+        return push, None
+
+    def drop(self, layout: Layout) -> None:
+        """Forget the residuals of a layout, after they have been sent in full."""
+        self.push.drop(layout)
+        self.pull.drop(layout)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both, by parameter."""
+        return {"push_feedback": self.push.state_dict(), "pull_feedback": self.pull.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
+        self.push.load_state_dict(state["push_feedback"])
+        self.pull.load_state_dict(state["pull_feedback"])
+
+
+def add_owed_(work: BucketWork, push: Residual | None, pull: Residual | None, world_size: int) -> None:
+    """Add to this rank's gradients what it owes, so that a sum over ranks, divided by their number, pays it."""
+    assert push is not None, "nothing is owed without feedback"
+    if pull is not None:
+        push = push._replace(values=push.values.clone())
+        _add_of_mean_(push, pull, world_size)
+    for gradient, view in zip(work.gradients, work.layout.views(push.values), strict=True):
+        limit = torch.finfo(gradient.dtype).max / 2  # more of it would overflow fp16 each time, for good
+        gradient.add_(view.view_as(gradient).clamp(-limit, limit))
+
+
+def _add_of_mean_(push: Residual, pull: Residual, world_size: int) -> None:
+    """W times, for the division by W follows."""
+    push.part(pull.extent).add_(pull.values, alpha=world_size)

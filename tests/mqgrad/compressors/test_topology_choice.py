@@ -1,0 +1,222 @@
+"""Shards or an all-gather, as a run measures them: the faster is found, alike on all ranks, and nothing is lost."""
+
+import dataclasses
+import math
+import random
+import threading
+from collections.abc import Callable
+
+import models
+import pytest
+import torch
+from intervals import BASE
+from ranks import run_cases, run_ranks
+
+import mqgrad
+from mqgrad.codecs.quantization_noise import Coding
+from mqgrad.compressors.base import Step
+from mqgrad.compressors.topology_choice import TopologyChoice, lost_in_shards
+from mqgrad.costs import Costs
+from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
+from mqgrad.trainers.link import LinkEmulation
+from mqgrad.widths import Width
+
+MEASURED = "quantized:topology=measured"
+Seconds = Callable[[bool, int], float]
+"""Of an iteration, by whether it gathers and its number."""
+
+
+def gathered(
+    choice: TopologyChoice,
+    seconds: Seconds,
+    iterations: int,
+    *,
+    bits: Callable[[int], Width] = lambda _: 4,
+    statistics: IntervalStatistics | None = None,
+    noise: float = 0.1,
+    transport: InProcessTransport | None = None,
+    seed: int = 0,
+) -> list[bool]:
+    """Whether each of some iterations gathers, of which each takes ``seconds``, more or less."""
+    transport = transport or InProcessTransport(MeetingPoint(1, 5.0), 0)
+    rng, last, used = random.Random(seed), 0.0, []
+    for i in range(iterations):
+        choice.begin_iteration(
+            Step(transport, bits(i), i, 7, Costs(), False, seconds=last, statistics=statistics)
+        )
+        used.append(choice.gathers)
+        last = seconds(choice.gathers, i) * math.exp(rng.gauss(0.0, noise))
+    return used
+
+
+def share(used: list[bool]) -> float:
+    return sum(used) / len(used)
+
+
+@pytest.mark.parametrize("ratio", [0.85, 0.93, 1.07, 1.2])
+def test_the_faster_is_found(ratio: float) -> None:
+    used = gathered(TopologyChoice(), lambda gathers, _: 0.02 * (ratio if gathers else 1.0), 1000)
+    right = share(used[200:])
+    assert (right if ratio < 1 else 1 - right) > 0.85
+
+
+@pytest.mark.parametrize("ratio", [0.4, 2.5])
+def test_what_is_far_slower_is_tried_seldom(ratio: float) -> None:
+    used = gathered(TopologyChoice(), lambda gathers, _: 0.02 * (ratio if gathers else 1.0), 2000)
+    wrong = sum(used) if ratio > 1 else len(used) - sum(used)
+    assert 1 <= wrong <= 40
+
+
+@pytest.mark.parametrize("before", [0.8, 1.25])
+def test_follows_a_link_that_changes(before: float) -> None:
+    def seconds(gathers: bool, i: int) -> float:
+        level, ratio = (0.02, before) if i < 300 else (0.1, 1 / before)
+        return level * (ratio if gathers else 1.0)
+
+    used = gathered(TopologyChoice(), seconds, 600)
+    assert (share(used[100:300]) > 0.8) == (before < 1)
+    assert (share(used[400:]) > 0.8) == (before > 1)
+
+
+def test_another_width_begins_with_what_the_nearest_has_shown() -> None:
+    def seconds(gathers: bool, i: int) -> float:
+        return (0.02 if i < 200 else 0.01) * (1.6 if gathers else 1.0)
+
+    used = gathered(TopologyChoice(), seconds, 400, bits=lambda i: 4 if i < 200 else 2)
+    assert 1 <= sum(used[:200]) <= 8
+    assert sum(used[200:]) <= 4
+
+
+def test_progress_counts_and_not_seconds_alone() -> None:
+    statistics = dataclasses.replace(
+        BASE,
+        world_size=4,
+        gradient_noise=0.1,
+        peak_energy=1.0,
+        update_exponent=0.0,
+        coding=Coding(recoded=True),
+    )
+    assert lost_in_shards(statistics, 2) > 0.06
+    assert lost_in_shards(statistics, 16) == 0.0
+
+    def seconds(gathers: bool, _: int) -> float:
+        return 0.021 if gathers else 0.02
+
+    assert share(gathered(TopologyChoice(), seconds, 600, bits=lambda _: 2)[200:]) < 0.3
+    assert (
+        share(gathered(TopologyChoice(), seconds, 600, bits=lambda _: 2, statistics=statistics)[200:]) > 0.7
+    )
+
+
+def test_a_pause_teaches_nothing() -> None:
+    choice = TopologyChoice()
+    used = gathered(choice, lambda gathers, _: 0.0, 100)
+    assert not any(used)
+    assert all(way.count == 0 for pair in choice.ways.values() for way in pair)
+
+
+def test_what_has_been_learned_is_saved() -> None:
+    def seconds(gathers: bool, _: int) -> float:
+        return 0.01 if gathers else 0.02
+
+    saved, resumed = TopologyChoice(), TopologyChoice()
+    gathered(saved, seconds, 200)
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.state_dict() == saved.state_dict()
+    assert share(gathered(resumed, seconds, 50)) == 1.0
+
+
+def test_ranks_with_clocks_of_their_own_choose_alike() -> None:
+    meeting, used = MeetingPoint(3, 20.0), [[], [], []]
+
+    def rank_main(rank: int) -> None:
+        def seconds(gathers: bool, i: int) -> float:
+            return 0.01 * (1 + rank) * (1.02 - 0.04 * (i // 100 % 2) if gathers else 1.0)
+
+        transport = InProcessTransport(meeting, rank)
+        used[rank] = gathered(TopologyChoice(), seconds, 400, transport=transport, seed=rank)
+
+    threads = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20.0)
+    assert len(used[0]) == 400
+    assert used[0] == used[1] == used[2]
+    assert 0 < sum(used[0]) < 400
+
+
+@pytest.mark.parametrize("bits", [1 / 4, 1, 4])
+def test_nothing_owed_is_lost_between_the_two(bits: Width) -> None:
+    """What was applied is what ranks have sent, and that all but what they still owe."""
+
+    def rank_main(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+        def two_by_two(self: TopologyChoice, step: Step) -> None:
+            self.gathers = step.iteration // 2 % 2 == 1
+
+        TopologyChoice.begin_iteration = two_by_two  # type: ignore[method-assign]
+        model, _, state = models.new_run(mqgrad.FixedBits(bits), compressor=MEASURED)
+        alone = models.small_model()
+        applied, own = torch.zeros(()), torch.zeros(())
+        for iteration in range(8):
+            for copy in (alone, model):
+                copy.zero_grad()
+                models.backward(copy, rank, iteration)
+            own = own + models.gradient_of(alone)
+            applied = applied + models.gradient_of(model)
+        state.drain()
+        saved = state._checkpoint.saved()["compressor"]
+        assert saved["pull_feedback"] == {}  # gathered last
+        by_key = {id(parameter): key for key, parameter in enumerate(state.parameters)}
+        owed = [saved["push_feedback"][by_key[id(parameter)]] for parameter in model.parameters()]
+        state.close()
+        return applied, own - torch.cat(owed)
+
+    results = run_ranks(rank_main, world_size=3)
+    for applied, _ in results:
+        assert torch.equal(applied, results[0][0])
+    torch.testing.assert_close(results[0][0], sum(sent for _, sent in results) / 3, rtol=1e-4, atol=1e-4)
+
+
+def test_a_resumed_run_goes_on_with_what_it_has_learned() -> None:
+    def rank_main(rank: int) -> tuple[list[bytes], list[bytes], dict[str, object], dict[str, object]]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), compressor=MEASURED)
+        models.train(model, optimizer, state, rank, range(12))
+        saved = state.state_dict()
+        straight = models.train(model, optimizer, state, rank, range(12, 24))
+        state.close()
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), compressor=MEASURED)
+        state.load_state_dict(saved)
+        loaded = state.state_dict()
+        resumed = models.train(model, optimizer, state, rank, range(12, 24))
+        state.close()
+        return straight, resumed, saved["compressor"]["choice"], loaded["compressor"]["choice"]
+
+    results = run_ranks(rank_main, world_size=3)
+    for straight, resumed, saved, loaded in results:
+        assert (straight, resumed) == results[0][:2]
+        assert saved == loaded == results[0][2]
+    assert len(results[0][2]["ways"][4]) == 2
+
+
+def test_a_run_takes_what_its_link_favours() -> None:
+    """A slow link the way with fewer bytes, one of long latency that with one collective less."""
+
+    def rank_main(rank: int, mbit_per_s: float, latency_ms: float) -> tuple[float, list[bytes], bool]:
+        link = LinkEmulation(mbit_per_s=mbit_per_s, latency_ms=latency_ms)
+        model, optimizer, state = models.new_run(
+            mqgrad.FixedBits(8, interval=5), compressor=MEASURED, link=link
+        )
+        gradients = models.train(model, optimizer, state, rank, range(60))
+        statistics = state.last_statistics
+        assert statistics is not None
+        state.close()
+        return statistics.coding.recoded, gradients, bool(state.totals.wire_bytes)
+
+    cases = [(4.0, 0.0), (1000.0, 15.0)]
+    slow, far = run_cases(rank_main, cases, 3, timeout=120.0).values()
+    assert all(recoded for recoded, *_ in slow)
+    assert not any(recoded for recoded, *_ in far)
+    for results in (slow, far):
+        assert len({tuple(gradients) for _, gradients, _ in results}) == 1
