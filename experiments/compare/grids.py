@@ -47,8 +47,11 @@ _METHODS = (
 # What the packaged policy has not been trained on: another model size, batch size and learning rate.
 _UNSEEN = ("digits-cnn:width=40", "digits-cnn:batch_size=24", "digits-cnn:learning_rate=0.04")
 _ROUNDS = ("fixed:1 every 8", "fixed:4 every 8", f"{WIDE_GOODPUT} every 8", "default every 8")
-_ON_ALL_GATHER = "on quantized:topology=all-gather"
-_GATHERED = (f"fixed:1 {_ON_ALL_GATHER}", f"default {_ON_ALL_GATHER}")
+_MEASURED = "on quantized:topology=measured"
+_TOPOLOGIES = (
+    "fixed:1 on quantized:topology=all-gather",
+    *(f"{controller} {_MEASURED}" for controller in ("fixed:1", WIDE_GOODPUT, "default")),
+)
 _DELAY_RATIO = "fixed:1,interval=5 every 8,period_rule=delay-ratio"
 _ADACOMM = "fixed:1,interval=2 every 16,period_rule=adacomm:0.25"
 _LINKS = ("100mbit", "1gbit", "100mbit/1gbit@0.75s", "none")
@@ -76,7 +79,8 @@ GRIDS = {
             *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "mqgrad-authors on minmax"),
             *_ROUNDS,
             "default every 8,slow_momentum=0.5",
-            *_GATHERED,
+            f"default {_MEASURED} every 8",
+            *_TOPOLOGIES,
         ),
         compressors=("powersgd:rank=4",),
         methods=(*_MAIN_METHODS, "slowmo", "slowmo:period=16"),
@@ -178,7 +182,7 @@ GRIDS = {
     "workloads": Grid(
         controllers=(
             *("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
-            *_GATHERED,
+            *_TOPOLOGIES,
         ),
         compressors=("powersgd:rank=4",),
         methods=_USUAL,

@@ -169,8 +169,8 @@ class CodedMean(abc.ABC):
         return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:
-        """Of a topology that is measured, 1 where it gathers; see :meth:`Compressor.figures`."""
-        return {"gathered": float(self.choice.gathers)} if self.topology == "measured" else {}
+        """Of a topology that is measured, the share of iterations that gathered; see :meth:`Compressor.figures`."""
+        return {"gathered_share": self.choice.gathered_share} if self.topology == "measured" else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""

@@ -19,6 +19,8 @@ MOST_RANKS = 8
 
 _FIRST_BLOCK, _LONGEST_BLOCK = 2, 64
 """Iterations counted of a block: at first, and where nothing has changed for long."""
+_START = 3
+"""First iterations of a run, which take longer than the rest."""
 _MEMORY = 500.0
 """Iterations: 1/e of what has been measured counts after as many more."""
 _OPTIMISM = 2.0
@@ -46,6 +48,10 @@ class _Way:
     """Iterations, discounted."""
     mean: float = 0.0
 
+    def shift(self, change: float) -> None:
+        """Be as much faster or slower, and less certain."""
+        self.count, self.mean = min(self.count, 0.5), self.mean + change
+
     def add(self, block: _Block) -> None:
         self.count += block.iterations
         self.mean += (block.mean - self.mean) * block.iterations / self.count
@@ -66,9 +72,10 @@ class TopologyChoice:
     4. The way with the highest bound comes next: mean and two standard errors of ln(progress per second). A block
        lasts twice as long as the one before it if the way is the same, up to 64 iterations; else it begins at two.
 
-    A width that comes for the first time begins with what is known of the nearest one, as one iteration. That shards
-    code a mean again costs progress, by the figures of the last interval as soon as those are known: rank 0's. All
-    else is exchanged, and what follows is arithmetic that rounds alike on all machines: all ranks choose the same.
+    A width that comes for the first time begins with what the nearest one has shown, if that is both ways: by how
+    much one is faster, which counts as half an iteration. That shards code a mean again costs progress, by the
+    figures of the last interval as soon as those are known: rank 0's. All else is exchanged, and what follows is
+    arithmetic that rounds alike on all machines: all ranks choose the same.
     """
 
     gathers: bool = False
@@ -79,6 +86,12 @@ class TopologyChoice:
     """State: of deviations from the mean of a block, as the next."""
     degrees: float = _FIRST_COUNT
     _bits: Width = 0
+    _is_new: bool = False
+    """Whether all that is known of this width is what another one has shown."""
+    _begun: int = 0
+    """Iterations."""
+    _gathered: int = 0
+    """Of these, all-gathers."""
     _length: int = _FIRST_BLOCK
     _passed: int = 0
     """Iterations of the block that have begun."""
@@ -92,11 +105,18 @@ class TopologyChoice:
             return
         follows = step.iteration == self._next_iteration
         self._iteration, self._next_iteration = step.iteration, step.iteration + step.period
-        if self._passed > 1 and follows and step.seconds > 0:
+        self._begun += 1
+        if self._passed > 1 and self._begun > _START + 1 and follows and step.seconds > 0:
             self._logs.append(math.log(step.seconds))
         if self._passed > self._length or step.bits != self._bits:
             self._end_block(step)
         self._passed += 1
+        self._gathered += self.gathers
+
+    @property
+    def gathered_share(self) -> float:
+        """Of the iterations since the run began or was loaded."""
+        return self._gathered / max(self._begun, 1)
 
     def _end_block(self, step: Step) -> None:
         block, lost = self._exchange(step)
@@ -123,10 +143,10 @@ class TopologyChoice:
             return False
         ways = self.ways[self._bits]
         used = ways[self.gathers]
-        change = block.mean - used.mean
-        if used.count > 0 and abs(change) > _SURPRISE * self._error(1 / (1 / used.count + 1 / block.iterations)):
+        if self._is_new or self._is_surprise(used, block):
+            change, self._is_new = block.mean - used.mean, False
             for way in ways:
-                way.count, way.mean = min(way.count, 0.5), way.mean + change
+                way.shift(change)
             return False
         kept = _MEMORY / (_MEMORY + block.iterations)
         for way in ways:
@@ -136,14 +156,22 @@ class TopologyChoice:
         self.degrees = kept * (self.degrees + block.iterations)
         return True
 
+    def _is_surprise(self, used: _Way, block: _Block) -> bool:
+        if used.count == 0:
+            return False
+        expected = self._error(1 / (1 / used.count + 1 / block.iterations))
+        return abs(block.mean - used.mean) > _SURPRISE * expected
+
     def _ways(self) -> tuple[_Way, _Way]:
         """Of the width in use."""
         bits = self._bits
         if bits not in self.ways:
-            others = [other for other in self.ways if other and bits]  # 0 stands for several at once
-            nearest = min(others, key=lambda other: max(other, bits) / min(other, bits), default=None)
-            known = (_Way(), _Way()) if nearest is None else self.ways[nearest]
-            shards, gather = (_Way(count=min(way.count, 1.0), mean=way.mean) for way in known)
+            known = [other for other, pair in self.ways.items() if other and all(way.count for way in pair)]
+            self._is_new = bool(known and bits)  # 0 stands for several widths at once
+            nearest = (
+                min(known, key=lambda other: max(other, bits) / min(other, bits)) if self._is_new else None
+            )
+            shards, gather = (_Way(), _Way()) if nearest is None else map(replace, self.ways[nearest])
             self.ways[bits] = shards, gather
         return self.ways[bits]
 

@@ -88,6 +88,16 @@ def test_another_width_begins_with_what_the_nearest_has_shown() -> None:
     assert sum(used[200:]) <= 4
 
 
+@pytest.mark.parametrize("ratio", [0.85, 1.15])
+def test_a_slow_start_and_an_early_change_of_the_width_mislead_nobody(ratio: float) -> None:
+    def seconds(gathers: bool, i: int) -> float:
+        return (0.1 if i < 3 else 0.02) * (ratio if gathers else 1.0)
+
+    used = gathered(TopologyChoice(), seconds, 120, bits=lambda i: 4 if i < 3 else 1)
+    right = share(used[20:])
+    assert (right if ratio < 1 else 1 - right) > 0.8
+
+
 def test_progress_counts_and_not_seconds_alone() -> None:
     statistics = dataclasses.replace(
         BASE,
