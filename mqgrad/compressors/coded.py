@@ -27,7 +27,7 @@ from .push_pull import PushPull
 from .segments import Segment, shard_segments
 from .topology import CodedTopologyName, Topology, gathers, make_topology
 from .topology_choice import MOST_RANKS, TopologyChoice
-from .two_way_feedback import TwoWayFeedback, add_owed_
+from .two_way_feedback import FEEDBACKS, TwoWayFeedback, add_owed_
 
 _STATEFUL = ("push_gain", "pull_gain", "choice")
 
@@ -134,7 +134,8 @@ class CodedMean(abc.ABC):
 
     def coding(self, world_size: int) -> Coding:
         """What noise to expect of it; see :meth:`Compressor.coding`."""
-        gathers = self._gathers(world_size)
+        # An interval may end while the other way is tried.
+        gathers = self.choice.gathers_mostly if self._measures(world_size) else self._gathers(world_size)
         return Coding(
             rotated=self.rotated_widths,
             recoded=not gathers,
@@ -147,7 +148,9 @@ class CodedMean(abc.ABC):
 
     def _gathers(self, world_size: int) -> bool:
         """Whether every rank takes the mean of everything, in this iteration."""
-        return self.choice.gathers if self._measures(world_size) else gathers(self.topology, world_size)
+        if self._measures(world_size):
+            return self.choice.gathers
+        return gathers("auto" if self.topology == "measured" else self.topology, world_size)
 
     @property
     def num_residuals(self) -> int:
@@ -170,7 +173,7 @@ class CodedMean(abc.ABC):
 
     def figures(self) -> dict[str, float]:
         """Of a topology that is measured, the share of iterations that gathered; see :meth:`Compressor.figures`."""
-        return {"gathered_share": self.choice.gathered_share} if self.topology == "measured" else {}
+        return self.choice.figures()
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
@@ -179,7 +182,7 @@ class CodedMean(abc.ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, ["push_feedback", "pull_feedback", *_STATEFUL, "observed"], repr(self))
+        check_keys(state, (*FEEDBACKS, *_STATEFUL, "observed"), repr(self))
         self.feedback.load_state_dict(state)
         for name in _STATEFUL:
             getattr(self, name).load_state_dict(state[name])

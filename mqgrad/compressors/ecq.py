@@ -53,9 +53,13 @@ class ECQSGD(QSGD):
     def figures(self) -> dict[str, float]:
         """λ of both ways as last measured; the share of the payload that an ideal entropy code would need."""
         if not (self.growth and self.measured_bytes):  # measured in one iteration, learned in the next
-            return {}
+            return super().figures()
         growth = {f"feedback_growth_{way}": growth for way, growth in self.growth.items()}
-        return {**growth, "entropy_coded_share": self.entropy_bytes / self.measured_bytes}
+        return {
+            **super().figures(),
+            **growth,
+            "entropy_coded_share": self.entropy_bytes / self.measured_bytes,
+        }
 
     def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)

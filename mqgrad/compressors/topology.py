@@ -118,11 +118,8 @@ def make_topology(name: TopologyName) -> Topology:
 
 
 def gathers(name: CodedTopologyName, world_size: int) -> bool:
-    """Whether every rank takes the mean of everything: where it is asked for, and with two ranks by default.
-
-    More than two at a ``measured`` topology are not asked about here.
-    """
-    return name == "all-gather" or (name in ("auto", "measured") and world_size == 2)
+    """Whether every rank takes the mean of everything: where it is asked for, and with two ranks by default."""
+    return name == "all-gather" or (name == "auto" and world_size == 2)
 
 
 def join(payloads: list[torch.Tensor], device: torch.device) -> torch.Tensor:

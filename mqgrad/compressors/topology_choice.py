@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ import torch
 from ..saved_state import check_keys
 from ..statistics.efficiency import log_efficiency
 from ..statistics.interval import IntervalStatistics
+from ..statistics.two_ways import Block, TwoWays
 from ..widths import Width
 from .base import Step
 
@@ -18,204 +19,127 @@ MOST_RANKS = 8
 """Among more an all-gather is not tried: with W ranks it sends W/2 times the bytes of shards."""
 
 _FIRST_BLOCK, _LONGEST_BLOCK = 2, 64
-"""Iterations counted of a block: at first, and where nothing has changed for long."""
+"""Iterations measured in a block: at first, and where nothing has changed for long."""
 _START = 3
 """First iterations of a run, which take longer than the rest."""
-_MEMORY = 500.0
-"""Iterations: 1/e of what has been measured counts after as many more."""
-_OPTIMISM = 2.0
-"""Standard errors."""
-_SURPRISE = 4.0
-"""Standard errors, beyond which seconds have changed."""
-_FIRST_DEVIATION, _FIRST_COUNT = 0.15, 4.0
-"""Of ln(seconds) of an iteration, before any are known, and the iterations that this counts as."""
-
-
-class _Block(NamedTuple):
-    """ln(seconds) of the iterations that were counted, mean over ranks: how many, their mean, and the sum of squared
-    deviations from it."""
-
-    iterations: float
-    mean: float
-    squares: float
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class _Way:
-    """ln(seconds of an iteration) one way, at one width."""
-
-    count: float = 0.0
-    """Iterations, discounted."""
-    mean: float = 0.0
-
-    def shift(self, change: float) -> None:
-        """Be as much faster or slower, and less certain."""
-        self.count, self.mean = min(self.count, 0.5), self.mean + change
-
-    def add(self, block: _Block) -> None:
-        self.count += block.iterations
-        self.mean += (block.mean - self.mean) * block.iterations / self.count
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class TopologyChoice:
-    """Two arms of a bandit, with discounted upper confidence bounds (Garivier & Moulines, ALT 2011).
+    """Takes iterations in blocks, and learns after each which way the next one goes.
 
-    An iteration is worth its progress (:mod:`mqgrad.statistics.efficiency`) per second. In a block of iterations:
-
-    1. Each rank notes ln(seconds) of every iteration but the first, which the block before it has begun.
+    1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun.
+       Where a script reports one loss for several backwards, those are one iteration here.
     2. After the block, or where the width changes, ranks tell one another how many they are, their sum and that of
-       their squares: 32 bytes each, before the first bucket of an iteration.
-    3. Both ways at this width are discounted by these iterations, and the way in use takes them in. But if they are
-       further from what was known than four standard errors, the link has changed: what was known of both then
-       counts as half an iteration, as much faster or slower.
-    4. The way with the highest bound comes next: mean and two standard errors of ln(progress per second). A block
-       lasts twice as long as the one before it if the way is the same, up to 64 iterations; else it begins at two.
-
-    A width that comes for the first time begins with what the nearest one has shown, if that is both ways: by how
-    much one is faster, which counts as half an iteration. That shards code a mean again costs progress, by the
-    figures of the last interval as soon as those are known: rank 0's. All else is exchanged, and what follows is
-    arithmetic that rounds alike on all machines: all ranks choose the same.
+       their squared deviations: 32 bytes each, before the first bucket of an iteration.
+    3. The way of the next block is that of more progress per second, or one about which too little is known
+       (:class:`mqgrad.statistics.two_ways.TwoWays`). What coding the mean again costs in progress counts by the
+       figures of the last interval, as soon as those are known: rank 0's.
+    4. A block lasts twice as long as the one before it if way and seconds are the same, up to 64 iterations; else it
+       begins at two.
     """
 
     gathers: bool = False
     """State: whether this iteration is an all-gather."""
-    ways: dict[Width, tuple[_Way, _Way]] = dataclasses.field(default_factory=dict)
-    """State: shards and all-gather, by width."""
-    squares: float = _FIRST_COUNT * _FIRST_DEVIATION**2
-    """State: of deviations from the mean of a block, as the next."""
-    degrees: float = _FIRST_COUNT
-    _bits: Width = 0
-    _is_new: bool = False
-    """Whether all that is known of this width is what another one has shown."""
+    gathers_mostly: bool = False
+    """State: whether those are that are not for trying the other way."""
+    known: TwoWays = dataclasses.field(default_factory=TwoWays)
+    """State: of shards and of the all-gather."""
+    bits: Width = 0
+    """State: of the block; 0 where parameters have widths of their own, and before the first."""
+    length: int = _FIRST_BLOCK
+    """State: iterations measured in the block."""
+    passed: int = 0
+    """State: iterations of the block that are over."""
+    starting: int = _START
+    """State: first iterations that are left."""
     _begun: int = 0
-    """Iterations."""
+    """Iterations since the run began or was loaded."""
     _gathered: int = 0
     """Of these, all-gathers."""
-    _length: int = _FIRST_BLOCK
-    _passed: int = 0
-    """Iterations of the block that have begun."""
     _logs: list[float] = dataclasses.field(default_factory=list)
+    _laps: int = -1
     _iteration: int = -1
     _next_iteration: int = -1
+    _period: int = 1
+
+    def figures(self) -> dict[str, float]:
+        """For the run's record."""
+        return {"gathered_share": self._gathered / self._begun} if self._begun else {}
 
     def begin_iteration(self, step: Step) -> None:
         """At every bucket; the first one of an iteration counts. A collective, where a block has ended."""
         if step.iteration == self._iteration:
             return
-        follows = step.iteration == self._next_iteration
+        self._end_iteration(step)
         self._iteration, self._next_iteration = step.iteration, step.iteration + step.period
-        self._begun += 1
-        if self._passed > 1 and self._begun > _START + 1 and follows and step.seconds > 0:
-            self._logs.append(math.log(step.seconds))
-        if self._passed > self._length or step.bits != self._bits:
+        self._laps, self._period = step.laps, step.period
+        if self.passed > self.length or step.bits != self.bits:
             self._end_block(step)
-        self._passed += 1
+        self._begun += 1
         self._gathered += self.gathers
 
-    @property
-    def gathered_share(self) -> float:
-        """Of the iterations since the run began or was loaded."""
-        return self._gathered / max(self._begun, 1)
+    def _end_iteration(self, step: Step) -> None:
+        """Step 1: count the iteration before this one, and note its seconds unless others were between the two."""
+        if step.laps == self._laps:
+            return
+        if self.starting:
+            self.starting -= 1
+            return
+        self.passed += 1
+        if self.passed > 1 and step.iteration == self._next_iteration and step.seconds > 0:
+            self._logs.append(math.log(step.seconds / self._period))
 
     def _end_block(self, step: Step) -> None:
-        block, lost = self._exchange(step)
-        is_settled = self._learn(block) and step.bits == self._bits
-        self._bits, self._logs, self._passed = step.bits, [], 0
-        before, (shards, gather) = self.gathers, self._ways()
-        self.gathers = self._is_better(gather, shards, lost)
+        """Steps 2 to 4."""
+        block, gain = self._exchange(step)
+        is_settled = self.known.learn(self.bits, self.gathers, block) and step.bits == self.bits
+        before, self.gathers = self.gathers, bool(self.known.next(step.bits, self.gathers, gain))
+        self.gathers_mostly = bool(self.known.faster(step.bits, self.gathers_mostly, gain))
         is_settled = is_settled and self.gathers == before
-        self._length = min(2 * self._length, _LONGEST_BLOCK) if is_settled else _FIRST_BLOCK
+        self.length = min(2 * self.length, _LONGEST_BLOCK) if is_settled else _FIRST_BLOCK
+        self.bits, self.passed, self._logs = step.bits, 0, []
 
-    def _exchange(self, step: Step) -> tuple[_Block, float]:
-        """Step 2; and what shards lose, as rank 0 sees it."""
-        logs, lost = self._logs, lost_in_shards(step.statistics, step.bits)
-        row = [float(len(logs)), math.fsum(logs), math.fsum(x * x for x in logs), lost]
+    def _exchange(self, step: Step) -> tuple[Block, float]:
+        """What the ranks have noted, means over them; and what gathering gains in progress, as rank 0 sees it."""
+        row = [*Block.of(self._logs), gain_of_gathering(step.statistics, step.bits)]
         sent = torch.tensor(row, dtype=torch.float64, device=step.transport.device)
         rows = step.transport.all_gather(sent).tolist()
         count, total, squares, _ = (math.fsum(column) / len(rows) for column in zip(*rows, strict=True))
-        mean = total / count if count > 0 else 0.0
-        return _Block(count, mean, max(squares - count * mean * mean, 0.0)), rows[0][3]
-
-    def _learn(self, block: _Block) -> bool:
-        """Step 3; whether there was something to learn, and no surprise."""
-        if block.iterations == 0:
-            return False
-        ways = self.ways[self._bits]
-        used = ways[self.gathers]
-        if self._is_new or self._is_surprise(used, block):
-            change, self._is_new = block.mean - used.mean, False
-            for way in ways:
-                way.shift(change)
-            return False
-        kept = _MEMORY / (_MEMORY + block.iterations)
-        for way in ways:
-            way.count *= kept
-        used.add(block)
-        self.squares = kept * (self.squares + block.squares)
-        self.degrees = kept * (self.degrees + block.iterations)
-        return True
-
-    def _is_surprise(self, used: _Way, block: _Block) -> bool:
-        if used.count == 0:
-            return False
-        expected = self._error(1 / (1 / used.count + 1 / block.iterations))
-        return abs(block.mean - used.mean) > _SURPRISE * expected
-
-    def _ways(self) -> tuple[_Way, _Way]:
-        """Of the width in use."""
-        bits = self._bits
-        if bits not in self.ways:
-            known = [other for other, pair in self.ways.items() if other and all(way.count for way in pair)]
-            self._is_new = bool(known and bits)  # 0 stands for several widths at once
-            nearest = (
-                min(known, key=lambda other: max(other, bits) / min(other, bits)) if self._is_new else None
-            )
-            shards, gather = (_Way(), _Way()) if nearest is None else map(replace, self.ways[nearest])
-            self.ways[bits] = shards, gather
-        return self.ways[bits]
-
-    def _is_better(self, gather: _Way, shards: _Way, lost: float) -> bool:
-        """Step 4. A way that has never been tried comes first; of two such, shards."""
-        if not gather.count or not shards.count:
-            return shards.count > 0
-        return self._bound(gather) < self._bound(shards) + lost
-
-    def _bound(self, way: _Way) -> float:
-        """The least that ln(seconds) may well be."""
-        return way.mean - _OPTIMISM * self._error(way.count)
-
-    def _error(self, count: float) -> float:
-        return math.sqrt(self.squares / self.degrees / count)
+        return Block(count, total, squares), rows[0][-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been learned, as plain types; of the block under way nothing."""
-        ways = {bits: [(way.count, way.mean) for way in pair] for bits, pair in self.ways.items()}
-        return {"gathers": self.gathers, "ways": ways, "squares": self.squares, "degrees": self.degrees}
+        """State as plain types: all but what this rank has noted in the block under way."""
+        return {name: getattr(self, name) for name in _STATE} | {"known": self.known.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), "the choice of a topology")
-        self.gathers, self.squares, self.degrees = state["gathers"], state["squares"], state["degrees"]
-        self.ways = {}
-        for bits, pair in state["ways"].items():
-            shards, gather = (_Way(count=float(count), mean=float(mean)) for count, mean in pair)
-            self.ways[bits] = shards, gather
-        self._bits, self._length, self._passed, self._logs = 0, _FIRST_BLOCK, 0, []
+        check_keys(state, (*_STATE, "known"), "the choice of a topology")
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self.known.load_state_dict(state["known"])
+        self._logs, self._begun, self._gathered = [], 0, 0
+        self._laps, self._iteration, self._next_iteration = -1, -1, -1
 
 
-def lost_in_shards(statistics: IntervalStatistics | None, bits: Width) -> float:
+_STATE = ("gathers", "gathers_mostly", "bits", "length", "passed", "starting")
+
+
+def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> float:
     """ln of the progress of an iteration at ``bits`` gathered, relative to shards; 0 where that is not known.
 
-    Noise that feedback repays counts as far as the optimizer's steps are normalized, and not otherwise: with momentum
-    SGD the two make the same progress in an iteration (docs/compressors.md).
+    Noise that feedback repays counts as far as the optimizer's steps are normalized. As far as they are linear, as
+    with momentum SGD, the two make the same progress in an iteration (docs/compressors.md), and the small part that
+    :data:`mqgrad.statistics.efficiency.UNPAID` counts between widths would favour all-gathers.
     """
-    if statistics is None or not bits or statistics.mean_norm_sq <= 0:
+    if statistics is None or not bits or not 0 < statistics.mean_norm_sq < math.inf:
         return 0.0
     noises = [
-        replace(statistics, coding=replace(statistics.coding, recoded=each)).quantization_noise(bits)
-        for each in (False, True)
+        replace(statistics, coding=replace(statistics.coding, recoded=recoded)).quantization_noise(bits)
+        for recoded in (False, True)
     ]
+    if not math.isfinite(sum(noises)):
+        return 0.0
     relative = np.array(noises) / statistics.mean_norm_sq
     unpaid = 0.0 if statistics.coding.feedback else 1.0
     gathered, shards = log_efficiency(relative, np.array(statistics.update_exponent), np.array(unpaid))

@@ -10,6 +10,9 @@ from .base import BucketWork
 from .feedback import ErrorFeedback, Residual
 from .shard_feedback import ShardFeedback
 
+FEEDBACKS = ("push_feedback", "pull_feedback")
+"""Names in a saved state."""
+
 
 class TwoWayFeedback:
     """What a rank owes: of its own gradient and, where means are coded again, of those of the shards that it owns."""
@@ -52,12 +55,13 @@ class TwoWayFeedback:
 
     def state_dict(self) -> dict[str, Any]:
         """Both, by parameter."""
-        return {"push_feedback": self.push.state_dict(), "pull_feedback": self.pull.state_dict()}
+        return dict(zip(FEEDBACKS, (self.push.state_dict(), self.pull.state_dict()), strict=True))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
-        self.push.load_state_dict(state["push_feedback"])
-        self.pull.load_state_dict(state["pull_feedback"])
+        push, pull = (state[name] for name in FEEDBACKS)
+        self.push.load_state_dict(push)
+        self.pull.load_state_dict(pull)
 
 
 def add_owed_(work: BucketWork, push: Residual | None, pull: Residual | None, world_size: int) -> None:

@@ -115,6 +115,7 @@ class Iteration:
             # by what all ranks count alike, whatever a script reports: to learn is a collective
             measure=number == self._decisions.interval or number % _CODES_LEARN_EVERY == 0,
             seconds=self._clock.seconds,
+            laps=self._clock.laps,
             period=period,
             of_moves=self._of_moves,
             statistics=self.last_statistics,

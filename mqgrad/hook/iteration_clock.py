@@ -19,6 +19,8 @@ class IterationClock:
     def __init__(self) -> None:
         self.seconds = 0.0
         """Of the last iteration that communicated, and of those before it that did not; 0 if not known."""
+        self.laps = 0
+        """Iterations that communicated, so far."""
         self._local = 0.0
         self._start: float | None = None
         self._last_bucket: stopwatch.Mark = 0.0
@@ -50,6 +52,7 @@ class IterationClock:
             communicated: whether there was anything to wait for.
         """
         ended, self._lap = self._lap, self._lap + 1
+        self.laps += communicated
         start, self._start = self._start, time.perf_counter()
         waited, self._blocked = self._blocked, 0.0
         if start is None:

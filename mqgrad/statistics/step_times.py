@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ UNCODED = 32
 """The width at which gradients travel as they are."""
 
 _FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.1, 0.2  # relative standard deviations, per interval
-_REROUTED = 0.1  # relative standard deviation of a, where codes go another way
+_REROUTED = 0.1  # relative standard deviation of a by ln(bytes), where codes go another way
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
 _SURPRISE = 3  # standard deviations of what is expected of an interval, beyond which the link has changed
 _MOST_OVERHEAD = 0.25  # relative to what the first interval waited for
@@ -39,8 +40,8 @@ class StepTimes:
        the first small collectives, by which it is measured, wait for the slowest rank as well. Where a then is too
        small, fewer bits are tried, which costs little and shows it; where it is too large, they are not.
     2. Where rounds of local iterations have become longer or shorter, a follows by what they compute. Where codes are
-       gathered that went through shards, or the other way round, c follows by the bytes of a code, and a is less
-       certain: there is another number of collectives to wait for.
+       gathered that went through shards, or the other way round, b counts by the bytes, and a is less certain: there
+       is another number of collectives to wait for.
     3. All three drift from interval to interval, c more than a: a link's rate changes. d, of which a run that stays
        on one side of 32 bits learns nothing, drifts until it is as uncertain as it is large again.
     4. Each interval corrects all three, by how uncertain they are. The seconds of n iterations count with a relative
@@ -67,13 +68,13 @@ class StepTimes:
 
     @property
     def seconds_per_bit(self) -> float:
-        """c, the mean."""
-        return float(self._mean[1])
+        """c of a code, the mean, the way that codes go now."""
+        return float(self._mean[1]) * self._relative_bytes
 
     @property
     def slope_deviation(self) -> float:
-        """Standard deviation of c."""
-        return self._deviation(1)
+        """Standard deviation of that."""
+        return self._deviation(1) * self._relative_bytes
 
     @property
     def coding_seconds(self) -> float:
@@ -86,7 +87,8 @@ class StepTimes:
 
     def seconds(self, bits: Width) -> float:
         """Seconds to expect of an iteration at ``bits``: see :func:`optimistic_seconds`."""
-        learned = self.fixed_seconds, self.seconds_per_bit, self.slope_deviation, self.coding_seconds
+        slope, deviation = float(self._mean[1]), self._deviation(1)
+        learned = self.fixed_seconds, slope, deviation, self.coding_seconds, self._relative_bytes
         return float(optimistic_seconds(np.array(float(bits)), np.array(self._bits), *map(np.array, learned)))
 
     def observe(self, statistics: IntervalStatistics) -> None:
@@ -97,40 +99,36 @@ class StepTimes:
             return
         seconds, computed, overhead, coding = (held_within(each, *_SECONDS) for each in known)
         bits, least = statistics.mean_bits, min(computed, seconds)
+        relative_bytes = statistics.coding.relative_bytes
+        sent = _sent(bits, relative_bytes)
         begins_coding = _coded(bits) and self._covariance[2, 2] == 0
         first_coding = min(coding, seconds - least) if begins_coding else 0.0
         if self._bits > 0:
             if statistics.period != self._period:
                 self._shift(computed - self._computed)
-            if statistics.coding.relative_bytes != self._relative_bytes:
-                self._reroute(statistics.coding.relative_bytes / self._relative_bytes)
+            if relative_bytes != self._relative_bytes:
+                deviation = _REROUTED * math.log(relative_bytes / self._relative_bytes) * self._mean[0]
+                self._covariance[0, 0] += deviation**2
             self._drift()
         else:
-            self._begin(seconds - first_coding, least, overhead, statistics)
+            self._begin(seconds - first_coding, least, overhead, len(statistics.losses), sent)
         if begins_coding:
             self._begin_coding(first_coding)
-        self._correct(seconds, len(statistics.losses), bits)
-        self._bound(least, bits, coding)
+        self._correct(seconds, len(statistics.losses), sent, _coded(bits))
+        self._bound(least, sent, _coded(bits), coding)
         self._bits, self._period, self._computed = bits, statistics.period, computed
-        self._relative_bytes = statistics.coding.relative_bytes
+        self._relative_bytes = relative_bytes
 
     def _shift(self, seconds: float) -> None:
         self._mean[0] = max(self._mean[0] + seconds, 0.0)
         self._covariance[0, 0] += (_FIXED_DRIFT * seconds) ** 2
 
-    def _reroute(self, ratio: float) -> None:
-        scale = np.diag([1.0, ratio, 1.0])
-        self._mean, self._covariance = scale @ self._mean, scale @ self._covariance @ scale
-        self._covariance[0, 0] += (_REROUTED * self._mean[0]) ** 2
-
-    def _begin(
-        self, seconds: float, computed: float, overhead: float, statistics: IntervalStatistics
-    ) -> None:
-        bits, waited = statistics.mean_bits, seconds - computed
+    def _begin(self, seconds: float, computed: float, overhead: float, iterations: int, bits: float) -> None:
+        waited = seconds - computed
         fixed = computed + min(overhead, _MOST_OVERHEAD * waited)
         self._mean[:2] = fixed, (seconds - fixed) / bits
         self._covariance[:2, :2] = (waited / 2) ** 2 * np.array([[1, -1 / bits], [-1 / bits, 1 / bits**2]])
-        self._covariance[0, 0] += (fixed / len(statistics.losses)) ** 2
+        self._covariance[0, 0] += (fixed / iterations) ** 2
 
     def _begin_coding(self, seconds: float) -> None:
         counted_before = -1.0 if self._bits == 0 else 0.0  # in a first interval, what is not d is a
@@ -145,8 +143,8 @@ class StepTimes:
         forgotten = _CODING_DRIFT**2 * max(coding**2 - known, 0.0) if known > 0 else 0.0
         self._covariance += np.diag([(_FIXED_DRIFT * fixed) ** 2, (_SLOPE_DRIFT * slope) ** 2, forgotten])
 
-    def _correct(self, seconds: float, iterations: int, bits: float) -> None:
-        row = np.array([1.0, bits, _coded(bits)])
+    def _correct(self, seconds: float, iterations: int, bits: float, coded: float) -> None:
+        row = np.array([1.0, bits, coded])
         expected = row @ self._mean
         surprise, error_sq = seconds - expected, (_RELATIVE_ERROR * expected / iterations) ** 2
         if surprise**2 > _SURPRISE**2 * (row @ self._covariance @ row + error_sq):
@@ -156,9 +154,8 @@ class StepTimes:
         self._mean = self._mean + gain * surprise
         self._covariance = self._covariance - np.outer(gain, seen)
 
-    def _bound(self, least: float, bits: float, coding: float) -> None:
+    def _bound(self, least: float, bits: float, coded: float, coding: float) -> None:
         """No seconds below ``least``, none that fall with the width, no gain by coding, the same sum at ``bits``."""
-        coded = float(_coded(bits))
         total = max(float(self._mean @ (1.0, bits, coded)), least)
         slope = min(max(float(self._mean[1]), 0.0), (total - least) / bits)
         mean = max(float(self._mean[2]), 0.0)
@@ -196,6 +193,7 @@ def optimistic_seconds(
     slope: FloatArray,
     deviation: FloatArray,
     coding: FloatArray,
+    relative_bytes: FloatArray | float = 1.0,
 ) -> FloatArray:
     """Seconds at ``bits`` as seen from the width in use, in favour of what has long not been tried.
 
@@ -203,13 +201,20 @@ def optimistic_seconds(
     fifths; and ``coding`` less at 32 bits where codes are in use, more at codes where 32 bits are.
 
     So more bits, when they have long not been tried, seem less and less slow until they are tried: optimism in the
-    face of uncertainty. Fewer bits need none: a begins near the least that it can be. Float64 arrays that broadcast.
+    face of uncertainty. Fewer bits need none: a begins near the least that it can be. Float64 arrays that broadcast;
+    c is of bits that go through shards, ``relative_bytes`` what codes send in relation to that.
     """
     optimistic = np.maximum(slope - _OPTIMISM * deviation, _LEAST_SLOPE * slope)
-    by_width = slope * in_use + np.where(bits > in_use, optimistic, slope) * (bits - in_use)
+    sent, sent_now = _sent(bits, relative_bytes), _sent(in_use, relative_bytes)
+    by_width = slope * sent_now + np.where(sent > sent_now, optimistic, slope) * (sent - sent_now)
     return fixed + by_width + coding * (_coded(bits) - _coded(in_use))
 
 
-def _coded(bits: FloatArray | float) -> FloatArray:
-    """1 at widths that are coded, 0 at 32 bits."""
+def _coded(bits: FloatArray | float) -> Any:
+    """1 at widths that are coded, 0 at 32 bits; as what is given."""
     return np.less(bits, UNCODED).astype(np.float64)
+
+
+def _sent(bits: FloatArray | float, relative_bytes: FloatArray | float) -> Any:
+    """Bits that would send as many bytes through shards as these do the way that codes go; as what is given."""
+    return bits * np.where(_coded(bits), relative_bytes, 1.0)

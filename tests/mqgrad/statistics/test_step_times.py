@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervals import BASE
 
+from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.statistics.step_times import StepTimes
 from mqgrad.widths import CODED_WIDTHS, WIDTHS, Width
@@ -325,3 +326,21 @@ def test_a_state_that_lacks_something_is_refused() -> None:
     with pytest.raises(ValueError, match=r"lacks .*covariance"):
         times.load_state_dict({"mean": [0.0] * 3, "bits": [4.0]})
     assert times.state_dict() == before
+
+
+def gathered(bits: Width, seconds: float) -> IntervalStatistics:
+    """Of four ranks that gather codes: twice the bytes of shards."""
+    return dataclasses.replace(interval(bits, seconds), coding=Coding(relative_bytes=2.0))
+
+
+def test_a_bit_costs_what_it_sends_whichever_way_codes_go() -> None:
+    """0.1 s and 10 ms for each bit through shards, 20 ms gathered; 32 bits have a way of their own."""
+    times = after(*(interval(bits, 0.1 + 0.01 * bits) for bits in (4, 2, 8, 4, 2)), gathered(2, 0.14))
+    assert times.seconds_per_bit == pytest.approx(0.02, rel=0.2)
+    assert times.seconds(4) == pytest.approx(0.18, rel=0.1)
+    assert times.seconds(16) == pytest.approx(0.42, rel=0.2)
+    assert times.seconds(32) < 0.1 + 32 * 0.01 + 0.02
+    times.observe(interval(4, 0.14))
+    assert times.seconds_per_bit == pytest.approx(0.01, rel=0.2)
+    times.observe(interval(32, 0.42))
+    assert times.seconds(32) == pytest.approx(0.42, rel=0.05)

@@ -1,0 +1,133 @@
+"""Which of two ways to do the same gets a run further in a second, learned by trying both."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..saved_state import check_keys
+from ..widths import Width
+
+_MEMORY = 500.0
+"""Iterations: 1/e of what has been measured counts after as many more."""
+_OPTIMISM = 2.0
+"""Standard errors."""
+_SURPRISE, _NO_SURPRISE = 4.0, 0.1
+"""Standard errors, and ln(seconds) beside them, beyond which seconds have changed."""
+_FIRST_DEVIATION, _LEAST_DEVIATION, _FIRST_COUNT = 0.15, 0.01, 4.0
+"""Of ln(seconds) of an iteration: before any are known, the least, and the iterations that the first counts as."""
+_OUTLIER = 0.5
+"""From the median of ln(seconds): what is further off counts as so far."""
+
+
+class Block(NamedTuple):
+    """ln(seconds) of some iterations: how many, their sum and the sum of their squared deviations from the mean."""
+
+    iterations: float
+    sum: float
+    squares: float
+
+    @classmethod
+    def of(cls, logs: Sequence[float]) -> "Block":
+        """Of iterations of one rank, in which a pause counts as little more than a slow iteration."""
+        if not logs:
+            return cls(0.0, 0.0, 0.0)
+        middle = statistics.median(logs)
+        held = [min(max(log, middle - _OUTLIER), middle + _OUTLIER) for log in logs]
+        mean = math.fsum(held) / len(held)
+        return cls(float(len(held)), math.fsum(held), math.fsum((log - mean) ** 2 for log in held))
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class _Way:
+    """ln(seconds of an iteration) one way, at one width."""
+
+    count: float = 0.0
+    """Iterations, discounted."""
+    mean: float = 0.0
+
+
+class TwoWays:
+    """Two arms of a bandit at each width, with discounted upper confidence bounds (Garivier & Moulines, ALT 2011).
+
+    1. Iterations of one way discount what is known of both at their width, and are taken in.
+    2. But if they are further from what was known than four standard errors and a tenth, something has changed: what
+       was known of both is forgotten.
+    3. Next is the way with the least that ln(seconds) may well be: the mean less two standard errors. One about which
+       nothing is known comes first, of two such the one in use.
+
+    What it computes of numbers that are equal on all ranks is so, too: sums, products and roots round alike.
+    """
+
+    def __init__(self) -> None:
+        self._ways: dict[Width, tuple[_Way, _Way]] = {}
+        self._squares, self._degrees = _FIRST_COUNT * _FIRST_DEVIATION**2, _FIRST_COUNT
+
+    def learn(self, bits: Width, way: int, block: Block) -> bool:
+        """Steps 1 and 2, of way 0 or 1 at a width; whether it was as expected."""
+        if block.iterations == 0:
+            return False
+        used, mean = self._at(bits)[way], block.sum / block.iterations
+        as_expected = not self._is_surprise(used, block.iterations, mean)
+        if not as_expected:
+            del self._ways[bits]
+            used = self._at(bits)[way]
+        kept = _MEMORY / (_MEMORY + block.iterations)
+        for each in self._at(bits):
+            each.count *= kept
+        used.count += block.iterations
+        used.mean += (mean - used.mean) * block.iterations / used.count
+        self._squares = kept * (self._squares + block.squares)
+        self._degrees = kept * (self._degrees + max(block.iterations - 1, 0.0))
+        return as_expected
+
+    def next(self, bits: Width, way: int, handicap: float) -> int:
+        """Step 3, at a width: 0 or 1.
+
+        Args:
+            bits: of the next iterations.
+            way: in use.
+            handicap: added to ln(seconds) of way 0.
+        """
+        first, second = self._at(bits)
+        if not first.count or not second.count:
+            return way if not (first.count or second.count) else int(first.count > 0)
+        return int(self._least(second) < self._least(first) + handicap)
+
+    def faster(self, bits: Width, way: int, handicap: float) -> int:
+        """The way that has shown to be better, 0 or 1; the one given where that is not known yet."""
+        first, second = self._at(bits)
+        if not first.count or not second.count:
+            return way
+        return int(second.mean < first.mean + handicap)
+
+    def _at(self, bits: Width) -> tuple[_Way, _Way]:
+        return self._ways.setdefault(bits, (_Way(), _Way()))
+
+    def _is_surprise(self, used: _Way, count: float, mean: float) -> bool:
+        if used.count == 0:
+            return False
+        return abs(mean - used.mean) > _SURPRISE * self._error(used.count, count) + _NO_SURPRISE
+
+    def _least(self, way: _Way) -> float:
+        return way.mean - _OPTIMISM * self._error(way.count)
+
+    def _error(self, *counts: float) -> float:
+        """Standard error of the mean of so many iterations, or of the difference between two such means."""
+        variance = max(self._squares / self._degrees, _LEAST_DEVIATION**2)
+        return math.sqrt(variance * sum(1 / count for count in counts))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as plain types."""
+        ways = {bits: [(way.count, way.mean) for way in pair] for bits, pair in self._ways.items()}
+        return {"ways": ways, "noise": (self._squares, self._degrees)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned."""
+        check_keys(state, self.state_dict(), "the choice between two ways")
+        self._ways = {}
+        for bits, pair in state["ways"].items():
+            first, second = (_Way(count=float(count), mean=float(mean)) for count, mean in pair)
+            self._ways[bits] = first, second
+        self._squares, self._degrees = map(float, state["noise"])
