@@ -89,6 +89,11 @@ class Compressor(Protocol):
         """Parameters that have error feedback now; equal on all ranks."""
         ...
 
+    @property
+    def chosen(self) -> str:
+        """What it has chosen for itself, and must have chosen alike on all ranks; empty for most."""
+        ...
+
     def is_plain(self, bits: Widths) -> bool:
         """Whether the next :meth:`start_average_` at this width is an all-reduce of the buffer divided by the world
         size, and nothing else.
@@ -148,6 +153,10 @@ class CompressorDefaults(abc.ABC):
     @property
     def num_residuals(self) -> int:
         return 0
+
+    @property
+    def chosen(self) -> str:
+        return ""
 
     def is_plain(self, bits: Widths) -> bool:
         return False

@@ -157,6 +157,11 @@ class CodedMean(abc.ABC):
         """Parameters that have error feedback now; equal on all ranks."""
         return len(self.feedback)
 
+    @property
+    def chosen(self) -> str:
+        """The topology, where it is measured."""
+        return str(self.choice.state_dict()) if self.topology == "measured" else ""
+
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         """Coded in as many parts as on the way to the other ranks; see :meth:`Compressor.tried`."""
         if bits not in self.widths:

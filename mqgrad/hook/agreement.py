@@ -15,7 +15,7 @@ from ..statistics.interval import IntervalStatistics, ParameterStatistics
 from ..statistics.rank import RankStatistics
 from ..widths import Width, Widths, as_width, format_width
 
-_DIGESTS = ("configuration", "first parameters")
+_DIGESTS = ("configuration", "first parameters", "compressor's choice")
 _CALLS = {
     "announced iterations": "step(), set_width() and begin_interval()",
     "reported losses": "step(), take_statistics() and mark()",
@@ -58,12 +58,20 @@ class Agreement:
         self._digest = _digest(configuration)
 
     def start_check(
-        self, *, iteration: int, bits: Widths, announced: int, losses: int, residuals: int, parameters: int
+        self,
+        *,
+        iteration: int,
+        bits: Widths,
+        announced: int,
+        losses: int,
+        residuals: int,
+        parameters: int,
+        chosen: str,
     ) -> Pending[None]:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
         A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. So wherever ranks may come to disagree, this comes first: 56 bytes.
+        decoded as something else. So wherever ranks may come to disagree, this comes first: 64 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
@@ -76,6 +84,7 @@ class Agreement:
             "reported losses": losses,
             "residuals": residuals,
             "first parameters": parameters,
+            "compressor's choice": _digest(chosen) if chosen else 0,
         }
         row = torch.tensor([*mine.values()], dtype=torch.float64, device=self._transport.device)
         return self._transport.start_all_gather(row).then(lambda rows: self._compare(mine, rows))

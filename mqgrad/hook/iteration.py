@@ -26,7 +26,7 @@ class Iteration:
     """The iteration under way on one rank: opened, averaged bucket by bucket, closed; and then the next.
 
     1. If an interval has ended, the :meth:`mqgrad.CompressionState.step` before it opens it: the ranks compare
-       configuration, iteration, width and others, 56 bytes each. (So they do in the first three iterations after
+       configuration, iteration, width and others, 64 bytes each. (So they do in the first three iterations after
        construction and loading, and without a controller where the caller announces an interval, or else in every
        iteration, where the first bucket opens it.)
     2. Then they exchange the interval's statistics; rank 0's controller decides and broadcasts the width, in force
@@ -172,6 +172,7 @@ class Iteration:
             losses=reported,
             residuals=self._compressor.num_residuals,
             parameters=first_parameters,
+            chosen=self._compressor.chosen,
         )
         if self._may_overlap_check():
             self._transport.await_first(agreed)

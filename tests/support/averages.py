@@ -12,7 +12,7 @@ from torch import nn
 
 import mqgrad
 
-AGREEMENT_BYTES = 7 * 8  # sent before the gradients of each of the first iterations
+AGREEMENT_BYTES = 8 * 8  # sent before the gradients of each of the first iterations
 
 
 def means(

@@ -164,7 +164,7 @@ def test_bytes_are_counted_as_sent(topology: str) -> None:
         return sent
 
     sent = run_ranks(rank_main)[0]
-    agreement_bytes = 7 * 8
+    agreement_bytes = 8 * 8
     n, messages = 512 * 64, 1 if topology == "all-gather" else 2
     for bits in (2, 4, 8):
         seed_bytes = 8 if bits == 2 else 0  # rotated

@@ -250,6 +250,21 @@ def test_a_resumed_run_goes_on_with_what_it_has_learned() -> None:
     assert all(count > 0 for count, _ in results[0][2]["known"]["ways"][4])
 
 
+def test_a_state_of_another_run_is_named_before_anything_is_sent() -> None:
+    def rank_main(rank: int) -> str:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), compressor=MEASURED)
+        models.train(model, optimizer, state, rank, range(4))
+        saved = state.state_dict()
+        saved["compressor"]["choice"]["gathers"] = rank == 2
+        state.load_state_dict(saved)
+        with pytest.raises(RuntimeError, match="ranks disagree about the compressor's choice") as raised:
+            models.train(model, optimizer, state, rank, range(4, 5))
+        state.close()
+        return str(raised.value)
+
+    assert all("load the state of the same iteration" in told for told in run_ranks(rank_main, world_size=3))
+
+
 def test_a_run_takes_what_its_link_favours() -> None:
     """A slow link the way with fewer bytes, one of long latency that with one collective less."""
 

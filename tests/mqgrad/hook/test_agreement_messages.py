@@ -19,6 +19,7 @@ CHECKED = {
     "losses": 2,
     "residuals": 8,
     "parameters": 5,
+    "chosen": "",
 }
 MIXED = (2, 8, 32)
 RUN = {"iteration": 12, "bits": 1 / 4, "period": 3, "coding": Coding(rotated=(1, 2, 3))}
@@ -53,6 +54,10 @@ def answers(*own: dict[str, Any]) -> list[tuple[str, float]]:
         ({"residuals": 0}, "about the residuals (rank 0: 8, rank 1: 8, rank 2: 0)"),
         ({"parameters": 6}, "about the first parameters (rank 0: digest 000000000005, rank 1: digest "),
         (
+            {"chosen": "gathers"},
+            "about the compressor's choice (rank 0: digest 000000000000, rank 1: digest ",
+        ),
+        (
             {"iteration": 6, "bits": 2, "residuals": 0},
             "about the iteration (rank 0: 7, rank 1: 7, rank 2: 6)",
         ),
@@ -80,8 +85,8 @@ def test_calls_that_may_have_made_the_difference_are_named() -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 32, 1 / 64, MIXED])
-def test_ranks_that_agree_send_56_bytes_to_each_other(bits: Any) -> None:
-    assert answers(*[{"bits": bits}] * 3) == [("", 56 * 2)] * 3
+def test_ranks_that_agree_send_64_bytes_to_each_other(bits: Any) -> None:
+    assert answers(*[{"bits": bits}] * 3) == [("", 64 * 2)] * 3
 
 
 def test_the_same_widths_in_another_order_are_others() -> None:

@@ -10,7 +10,7 @@ from ranks import run_ranks
 import mqgrad
 
 INTERVAL = 8
-CHECK_BYTES = 56
+CHECK_BYTES = 64
 """To one other rank."""
 
 

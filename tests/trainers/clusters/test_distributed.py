@@ -243,8 +243,8 @@ def test_under_a_modelled_clock_everything_repeats() -> None:
         with pytest.raises(ValueError, match="a modelled clock knows one rate"):
             cluster.reset(seed=5, link=parse_emulation("100/1000@10"))
         sent = (
-            runs[0][0].wire_bytes - 2 * 56 / 4
-        )  # the first interval has three checks of 56 bytes, this one has one
+            runs[0][0].wire_bytes - 2 * 64 / 4
+        )  # the first interval has three checks of 64 bytes, this one has one
         assert cluster.run(4, bits=2).step_seconds == pytest.approx(0.011 + sent * 8 / 1e6)
         assert cluster.run(1, bits=2).iteration == 9
 

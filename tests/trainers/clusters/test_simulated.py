@@ -52,7 +52,7 @@ def test_an_interval_costs_one_check_beside_its_gradients() -> None:
         cluster.run(4, bits=32)  # the first three iterations are checked in any case
         statistics = cluster.run(8, bits=32)
         gradient = sum(parameter.nbytes for parameter in cluster.workload.build_model().parameters())
-    assert statistics.wire_bytes == gradient + 7 * 8 / 8
+    assert statistics.wire_bytes == gradient + 8 * 8 / 8
 
 
 def test_one_bit_trains_with_momentum_sgd() -> None:
