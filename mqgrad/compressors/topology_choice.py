@@ -28,39 +28,43 @@ _START = 3
 class TopologyChoice:
     """Takes iterations in blocks, and learns after each which way the next one goes.
 
-    1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun.
-       Where a script reports one loss for several backwards, those are one iteration here.
+    1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun. Of
+       several backwards for which a script reports one loss, it notes the sum.
     2. After the block, or where the width changes, ranks tell one another how many they are, their sum and that of
        their squared deviations: 32 bytes each, before the first bucket of an iteration.
     3. The way of the next block is that of more progress per second, or one about which too little is known
        (:class:`mqgrad.statistics.two_ways.TwoWays`). What coding the mean again costs in progress counts by the
        figures of the last interval, as soon as those are known: rank 0's.
-    4. A block lasts twice as long as the one before it if way and seconds are the same, up to 64 iterations; else it
-       begins at two.
+    4. A block lasts twice as long as the one before it, up to 64 iterations, if way and seconds are the same or
+       nothing was noted; else it begins at two.
+
+    When a block ends depends on what is equal on all ranks alone, whatever their scripts report.
     """
 
     gathers: bool = False
     """State: whether this iteration is an all-gather."""
     gathers_mostly: bool = False
-    """State: whether those are that are not for trying the other way."""
+    """State: whether the all-gather is the way that has shown to be better."""
     known: TwoWays = dataclasses.field(default_factory=TwoWays)
     """State: of shards and of the all-gather."""
     bits: Width = 0
     """State: of the block; 0 where parameters have widths of their own, and before the first."""
     length: int = _FIRST_BLOCK
-    """State: iterations measured in the block."""
+    """State: iterations of the block, less the first."""
     passed: int = 0
-    """State: iterations of the block that are over."""
+    """State: of those, and the first, how many are over."""
     starting: int = _START
-    """State: first iterations that are left."""
+    """State: first iterations of the run that are left."""
     _begun: int = 0
     """Iterations since the run began or was loaded."""
     _gathered: int = 0
     """Of these, all-gathers."""
     _logs: list[float] = dataclasses.field(default_factory=list)
     _laps: int = -1
+    """When seconds were known last."""
+    _is_first: bool = True
+    """Whether none were known yet in this block."""
     _iteration: int = -1
-    _next_iteration: int = -1
     _period: int = 1
 
     def figures(self) -> dict[str, float]:
@@ -71,34 +75,36 @@ class TopologyChoice:
         """At every bucket; the first one of an iteration counts. A collective, where a block has ended."""
         if step.iteration == self._iteration:
             return
-        self._end_iteration(step)
-        self._iteration, self._next_iteration = step.iteration, step.iteration + step.period
-        self._laps, self._period = step.laps, step.period
+        self._note_seconds(step)
+        self._iteration, self._period = step.iteration, step.period
+        if self.starting:
+            self.starting -= 1
+        else:
+            self.passed += 1
         if self.passed > self.length or step.bits != self.bits:
             self._end_block(step)
         self._begun += 1
         self._gathered += self.gathers
 
-    def _end_iteration(self, step: Step) -> None:
-        """Step 1: count the iteration before this one, and note its seconds unless others were between the two."""
+    def _note_seconds(self, step: Step) -> None:
+        """Step 1, in the iteration after, unless there have been others between the two."""
         if step.laps == self._laps:
             return
-        if self.starting:
-            self.starting -= 1
-            return
-        self.passed += 1
-        if self.passed > 1 and step.iteration == self._next_iteration and step.seconds > 0:
+        follows = step.iteration == self._iteration + self._period
+        is_whole = follows and self.passed > 0 and not self._is_first
+        if is_whole and step.seconds > 0:
             self._logs.append(math.log(step.seconds / self._period))
+        self._laps, self._is_first = step.laps, False
 
     def _end_block(self, step: Step) -> None:
         """Steps 2 to 4."""
         block, gain = self._exchange(step)
-        is_settled = self.known.learn(self.bits, self.gathers, block) and step.bits == self.bits
+        as_expected = self.known.learn(self.bits, self.gathers, block)
         before, self.gathers = self.gathers, bool(self.known.next(step.bits, self.gathers, gain))
         self.gathers_mostly = bool(self.known.faster(step.bits, self.gathers_mostly, gain))
-        is_settled = is_settled and self.gathers == before
-        self.length = min(2 * self.length, _LONGEST_BLOCK) if is_settled else _FIRST_BLOCK
-        self.bits, self.passed, self._logs = step.bits, 0, []
+        goes_on = step.bits == self.bits and self.gathers == before and (as_expected or not block.iterations)
+        self.length = min(2 * self.length, _LONGEST_BLOCK) if goes_on else _FIRST_BLOCK
+        self.bits, self.passed, self._logs, self._is_first = step.bits, 0, [], True
 
     def _exchange(self, step: Step) -> tuple[Block, float]:
         """What the ranks have noted, means over them; and what gathering gains in progress, as rank 0 sees it."""
@@ -118,8 +124,8 @@ class TopologyChoice:
         for name in _STATE:
             setattr(self, name, state[name])
         self.known.load_state_dict(state["known"])
-        self._logs, self._begun, self._gathered = [], 0, 0
-        self._laps, self._iteration, self._next_iteration = -1, -1, -1
+        self._logs, self._is_first, self._begun, self._gathered = [], True, 0, 0
+        self._laps, self._iteration = -1, -1
 
 
 _STATE = ("gathers", "gathers_mostly", "bits", "length", "passed", "starting")
