@@ -26,7 +26,7 @@ class Coding:
     feedback: bool = False
     """Whether what a code leaves out is sent later."""
     relative_bytes: float = 1.0
-    """What a rank sends at a width below 32 bits, relative to shards."""
+    """What a rank sends at a width below 32 bits, relative to shards; where that changes, mean over the interval."""
 
 
 def squared_norm(x: torch.Tensor) -> float:

@@ -48,7 +48,9 @@ class Step(NamedTuple):
     seconds: float = 0.0
     """What the iteration before took this rank, by the clock; 0 if that is not known."""
     laps: int = 0
-    """Iterations that the script has reported, other than of its own account; ``seconds`` are those of the last."""
+    """Iterations, or rounds, that the script has reported; ``seconds`` are those of the last one."""
+    number: int = 1
+    """Of the iteration in its interval, from 1."""
     period: int = 1
     """Iterations of the round that ends here."""
     of_moves: bool = False

@@ -134,13 +134,15 @@ class CodedMean(abc.ABC):
 
     def coding(self, world_size: int) -> Coding:
         """What noise to expect of it; see :meth:`Compressor.coding`."""
-        # An interval may end while the other way is tried.
-        gathers = self.choice.gathers_mostly if self._measures(world_size) else self._gathers(world_size)
+        gathers = self._gathers(world_size)
+        gathered_share = float(gathers)
+        if self._measures(world_size):  # and may try the other way just now
+            gathers, gathered_share = self.choice.gathers_mostly, self.choice.interval_share
         return Coding(
             rotated=self.rotated_widths,
             recoded=not gathers,
             feedback=self.error_feedback,
-            relative_bytes=world_size / 2 if gathers else 1.0,
+            relative_bytes=1 + gathered_share * (world_size / 2 - 1),
         )
 
     def _measures(self, world_size: int) -> bool:

@@ -18,25 +18,25 @@ from .base import Step
 MOST_RANKS = 8
 """Among more an all-gather is not tried: with W ranks it sends W/2 times the bytes of shards."""
 
-_FIRST_BLOCK, _LONGEST_BLOCK = 2, 64
+_FIRST_BLOCK, _LONGEST_BLOCK = 3, 64
 """Iterations measured in a block: at first, and where nothing has changed for long."""
 _START = 3
-"""First iterations of a run, which take longer than the rest."""
+"""First iterations of a process, which take longer than the rest."""
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class TopologyChoice:
     """Takes iterations in blocks, and learns after each which way the next one goes.
 
-    1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun. Of
-       several backwards for which a script reports one loss, it notes the sum.
+    1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun, and
+       but a process's first three. Of several backwards for which a script reports one loss, it notes the sum.
     2. After the block, or where the width changes, ranks tell one another how many they are, their sum and that of
        their squared deviations: 32 bytes each, before the first bucket of an iteration.
     3. The way of the next block is that of more progress per second, or one about which too little is known
        (:class:`mqgrad.statistics.two_ways.TwoWays`). What coding the mean again costs in progress counts by the
        figures of the last interval, as soon as those are known: rank 0's.
     4. A block lasts twice as long as the one before it, up to 64 iterations, if way and seconds are the same or
-       nothing was noted; else it begins at two.
+       nothing was noted; else it begins at three.
 
     When a block ends depends on what is equal on all ranks alone, whatever their scripts report.
     """
@@ -51,14 +51,14 @@ class TopologyChoice:
     """State: of the block; 0 where parameters have widths of their own, and before the first."""
     length: int = _FIRST_BLOCK
     """State: iterations of the block, less the first."""
-    passed: int = 0
-    """State: of those, and the first, how many are over."""
-    starting: int = _START
-    """State: first iterations of the run that are left."""
+    passed: int = -_START
+    """State: of those, and the first, how many are over; below 0 at the start of a run."""
     _begun: int = 0
     """Iterations since the run began or was loaded."""
     _gathered: int = 0
     """Of these, all-gathers."""
+    _in_interval: tuple[int, int] = (0, 0)
+    """The two, of the interval under way."""
     _logs: list[float] = dataclasses.field(default_factory=list)
     _laps: int = -1
     """When seconds were known last."""
@@ -71,30 +71,34 @@ class TopologyChoice:
         """For the run's record."""
         return {"gathered_share": self._gathered / self._begun} if self._begun else {}
 
+    @property
+    def interval_share(self) -> float:
+        """Share of all-gathers in the interval under way."""
+        begun, gathered = self._in_interval
+        return gathered / max(begun, 1)
+
     def begin_iteration(self, step: Step) -> None:
         """At every bucket; the first one of an iteration counts. A collective, where a block has ended."""
         if step.iteration == self._iteration:
             return
         self._note_seconds(step)
         self._iteration, self._period = step.iteration, step.period
-        if self.starting:
-            self.starting -= 1
-        else:
-            self.passed += 1
+        self.passed += 1
         if self.passed > self.length or step.bits != self.bits:
             self._end_block(step)
         self._begun += 1
         self._gathered += self.gathers
+        begun, gathered = (0, 0) if step.number == 1 else self._in_interval
+        self._in_interval = begun + 1, gathered + self.gathers
 
     def _note_seconds(self, step: Step) -> None:
         """Step 1, in the iteration after, unless there have been others between the two."""
         if step.laps == self._laps:
             return
         follows = step.iteration == self._iteration + self._period
-        is_whole = follows and self.passed > 0 and not self._is_first
-        if is_whole and step.seconds > 0:
+        if follows and not self._is_first and self._begun > _START and step.seconds > 0:
             self._logs.append(math.log(step.seconds / self._period))
-        self._laps, self._is_first = step.laps, False
+        self._laps, self._is_first = step.laps, not follows
 
     def _end_block(self, step: Step) -> None:
         """Steps 2 to 4."""
@@ -104,7 +108,7 @@ class TopologyChoice:
         self.gathers_mostly = bool(self.known.faster(step.bits, self.gathers_mostly, gain))
         goes_on = step.bits == self.bits and self.gathers == before and (as_expected or not block.iterations)
         self.length = min(2 * self.length, _LONGEST_BLOCK) if goes_on else _FIRST_BLOCK
-        self.bits, self.passed, self._logs, self._is_first = step.bits, 0, [], True
+        self.bits, self.passed, self._logs, self._is_first = step.bits, min(self.passed, 0), [], True
 
     def _exchange(self, step: Step) -> tuple[Block, float]:
         """What the ranks have noted, means over them; and what gathering gains in progress, as rank 0 sees it."""
@@ -124,11 +128,11 @@ class TopologyChoice:
         for name in _STATE:
             setattr(self, name, state[name])
         self.known.load_state_dict(state["known"])
-        self._logs, self._is_first, self._begun, self._gathered = [], True, 0, 0
-        self._laps, self._iteration = -1, -1
+        self._logs, self._is_first, self._laps, self._iteration = [], True, -1, -1
+        self._begun, self._gathered, self._in_interval = 0, 0, (0, 0)
 
 
-_STATE = ("gathers", "gathers_mostly", "bits", "length", "passed", "starting")
+_STATE = ("gathers", "gathers_mostly", "bits", "length", "passed")
 
 
 def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> float:

@@ -116,6 +116,7 @@ class Iteration:
             measure=number == self._decisions.interval or number % _CODES_LEARN_EVERY == 0,
             seconds=self._clock.seconds,
             laps=self._clock.laps,
+            number=number,
             period=period,
             of_moves=self._of_moves,
             statistics=self.last_statistics,

@@ -52,7 +52,7 @@ class ObservationSchema:
 
     | entries | value | bounds |
     |---|---|---|
-    | 1 | log2(seconds that 32 bits add to an iteration / fixed seconds) | ±20 |
+    | 1 | log2(seconds that 32 bits, if codes, would add to an iteration / fixed seconds) | ±20 |
     | 1 | the same of their standard deviation | ±20 |
     | 1 | log10(fixed seconds), those of an iteration beside its bytes, of coding if it is coded | −6 to 3 |
     | 1 | seconds that coding may well cost / fixed seconds | 0 to 0.5 |

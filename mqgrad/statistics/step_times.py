@@ -16,7 +16,7 @@ UNCODED = 32
 """The width at which gradients travel as they are."""
 
 _FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.1, 0.2  # relative standard deviations, per interval
-_REROUTED = 0.1  # relative standard deviation of a by ln(bytes), where codes go another way
+_REROUTED = 0.15  # relative standard deviation of a by ln(bytes), where codes go another way
 _RELATIVE_ERROR = 0.7  # of the seconds of one iteration; of n, an n-th of it
 _SURPRISE = 3  # standard deviations of what is expected of an interval, beyond which the link has changed
 _MOST_OVERHEAD = 0.25  # relative to what the first interval waited for

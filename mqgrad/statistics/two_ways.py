@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 from ..saved_state import check_keys
 from ..widths import Width
 
-_MEMORY = 500.0
-"""Iterations: 1/e of what has been measured counts after as many more."""
+_MEMORY, _FORGOTTEN = 300.0, 0.1
+"""Iterations: 1/e of what has been measured counts after as many more, and of a tenth of one nothing."""
+_FEWEST = 3
+"""Iterations that are taken in: of two nobody knows which one is unusual."""
 _OPTIMISM = 2.0
 """Standard errors."""
-_SURPRISE, _NO_SURPRISE = 4.0, 0.1
+_SURPRISE, _NO_SURPRISE = 4.0, 0.2
 """Standard errors, and ln(seconds) beside them, beyond which seconds have changed."""
 _FIRST_DEVIATION, _LEAST_DEVIATION, _FIRST_COUNT = 0.15, 0.01, 4.0
 """Of ln(seconds) of an iteration: before any are known, the least, and the iterations that the first counts as."""
-_OUTLIER = 0.5
+_OUTLIER = 0.3
 """From the median of ln(seconds): what is further off counts as so far."""
 
 
@@ -30,10 +32,10 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, logs: Sequence[float]) -> "Block":
-        """Of iterations of one rank, in which a pause counts as little more than a slow iteration."""
-        if not logs:
+        """Of iterations of one rank, in which a pause counts as little more than a slow iteration; at least three."""
+        if len(logs) < _FEWEST:
             return cls(0.0, 0.0, 0.0)
-        middle = statistics.median(logs)
+        middle = statistics.median_low(logs)  # pauses make iterations longer, never shorter
         held = [min(max(log, middle - _OUTLIER), middle + _OUTLIER) for log in logs]
         mean = math.fsum(held) / len(held)
         return cls(float(len(held)), math.fsum(held), math.fsum((log - mean) ** 2 for log in held))
@@ -52,8 +54,8 @@ class TwoWays:
     """Two arms of a bandit at each width, with discounted upper confidence bounds (Garivier & Moulines, ALT 2011).
 
     1. Iterations of one way discount what is known of both at their width, and are taken in.
-    2. But if they are further from what was known than four standard errors and a tenth, something has changed: what
-       was known of both is forgotten.
+    2. But if they are further from what was known than four standard errors and a fifth, something has changed: what
+       was known of both is forgotten, and these iterations with it.
     3. Next is the way with the least that ln(seconds) may well be: the mean less two standard errors. One about which
        nothing is known comes first, of two such the one in use.
 
@@ -69,18 +71,17 @@ class TwoWays:
         if block.iterations == 0:
             return False
         used, mean = self._at(bits)[way], block.sum / block.iterations
-        as_expected = not self._is_surprise(used, block.iterations, mean)
-        if not as_expected:
-            del self._ways[bits]
-            used = self._at(bits)[way]
+        if self._is_surprise(used, block.iterations, mean):
+            del self._ways[bits]  # the block with it: it may be from before and after the change
+            return False
         kept = _MEMORY / (_MEMORY + block.iterations)
         for each in self._at(bits):
-            each.count *= kept
+            each.count = kept * each.count if each.count >= _FORGOTTEN else 0.0
         used.count += block.iterations
         used.mean += (mean - used.mean) * block.iterations / used.count
         self._squares = kept * (self._squares + block.squares)
         self._degrees = kept * (self._degrees + max(block.iterations - 1, 0.0))
-        return as_expected
+        return True
 
     def next(self, bits: Width, way: int, handicap: float) -> int:
         """Step 3, at a width: 0 or 1.

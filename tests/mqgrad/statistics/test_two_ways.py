@@ -51,16 +51,19 @@ def test_after_a_change_the_other_way_comes_next() -> None:
     assert ways.next(4, 0, 0.0) == 0
     assert ways.learn(4, 0, block(0.021))  # within a tenth
     assert not ways.learn(4, 0, block(0.03))
+    assert ways.next(4, 0, 0.0) == 0  # to be measured after the change alone
+    assert ways.learn(4, 0, block(0.04))
     assert ways.next(4, 0, 0.0) == 1
-    assert ways.learn(4, 1, block(0.04))
-    assert ways.next(4, 1, 0.0) == 0
+    assert ways.learn(4, 1, block(0.03))
+    assert ways.next(4, 1, 0.0) == 1
 
 
 def test_a_pause_counts_as_little_more_than_a_slow_iteration() -> None:
     usual, paused = Block.of([0.0] * 9), Block.of([0.0] * 8 + [7.0])
     assert paused.iterations == usual.iterations
-    assert 0 < paused.sum - usual.sum <= 0.5
-    assert paused.squares < 0.25
+    assert 0 < paused.sum - usual.sum <= 0.3
+    assert paused.squares < 0.1
+    assert Block.of([0.0, 7.0]).sum <= 0.3
     assert Block.of([]).iterations == 0
 
 
