@@ -134,13 +134,12 @@ class CodedMean(abc.ABC):
 
     def coding(self, world_size: int) -> Coding:
         """What noise to expect of it; see :meth:`Compressor.coding`."""
-        gathers = self._gathers(world_size)
-        gathered_share = float(gathers)
-        if self._measures(world_size):  # and may try the other way just now
-            gathers, gathered_share = self.choice.gathers_mostly, self.choice.interval_share
+        measures = self._measures(world_size)
+        gathered_share = self.choice.interval_share if measures else float(self._gathers(world_size))
         return Coding(
             rotated=self.rotated_widths,
-            recoded=not gathers,
+            # Where it is measured, it may be so again at any time.
+            recoded=measures or not self._gathers(world_size),
             feedback=self.error_feedback,
             relative_bytes=1 + gathered_share * (world_size / 2 - 1),
         )

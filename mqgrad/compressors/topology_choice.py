@@ -43,8 +43,6 @@ class TopologyChoice:
 
     gathers: bool = False
     """State: whether this iteration is an all-gather."""
-    gathers_mostly: bool = False
-    """State: whether the all-gather is the way that has shown to be better."""
     known: TwoWays = dataclasses.field(default_factory=TwoWays)
     """State: of shards and of the all-gather."""
     bits: Width = 0
@@ -105,7 +103,6 @@ class TopologyChoice:
         block, gain = self._exchange(step)
         as_expected = self.known.learn(self.bits, self.gathers, block)
         before, self.gathers = self.gathers, bool(self.known.next(step.bits, self.gathers, gain))
-        self.gathers_mostly = bool(self.known.faster(step.bits, self.gathers_mostly, gain))
         goes_on = step.bits == self.bits and self.gathers == before and (as_expected or not block.iterations)
         self.length = min(2 * self.length, _LONGEST_BLOCK) if goes_on else _FIRST_BLOCK
         self.bits, self.passed, self._logs, self._is_first = step.bits, min(self.passed, 0), [], True
@@ -132,7 +129,7 @@ class TopologyChoice:
         self._begun, self._gathered, self._in_interval = 0, 0, (0, 0)
 
 
-_STATE = ("gathers", "gathers_mostly", "bits", "length", "passed")
+_STATE = ("gathers", "bits", "length", "passed")
 
 
 def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> float:

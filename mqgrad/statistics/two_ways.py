@@ -96,13 +96,6 @@ class TwoWays:
             return way if not (first.count or second.count) else int(first.count > 0)
         return int(self._least(second) < self._least(first) + handicap)
 
-    def faster(self, bits: Width, way: int, handicap: float) -> int:
-        """The way that has shown to be better, 0 or 1; the one given where that is not known yet."""
-        first, second = self._at(bits)
-        if not first.count or not second.count:
-            return way
-        return int(second.mean < first.mean + handicap)
-
     def _at(self, bits: Width) -> tuple[_Way, _Way]:
         return self._ways.setdefault(bits, (_Way(), _Way()))
 

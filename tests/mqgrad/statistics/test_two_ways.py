@@ -27,11 +27,9 @@ def test_each_is_tried_once_and_then_the_faster_comes_next() -> None:
     assert [ways.next(4, way, 0.0) for way in (0, 1)] == [0, 1]
     ways.learn(4, 0, block(0.02))
     assert ways.next(4, 0, 0.0) == 1
-    assert ways.faster(4, 0, 0.0) == 0  # as far as is known
     ways.learn(4, 1, block(0.03))
-    for better in (ways.next, ways.faster):
-        assert better(4, 1, 0.0) == 0
-        assert better(4, 0, 1.0) == 1  # 0 makes less progress
+    assert ways.next(4, 1, 0.0) == 0
+    assert ways.next(4, 0, 1.0) == 1  # 0 makes less progress
     assert ways.next(2, 1, 0.0) == 1  # of another width nothing is known
 
 
@@ -42,7 +40,6 @@ def test_what_has_long_not_been_tried_is_tried_again() -> None:
         way = ways.next(4, way, 0.0)
         tried.append(way)
         ways.learn(4, way, block(0.022 if way else 0.02))
-        assert ways.faster(4, way, 0.0) == 0
     assert 0 < sum(tried) < 80
 
 
