@@ -138,7 +138,7 @@ class CodedMean(abc.ABC):
         gathered_share = self.choice.interval_share if measures else float(self._gathers(world_size))
         return Coding(
             rotated=self.rotated_widths,
-            # Where it is measured, it may be so again at any time.
+            # Where the topology is measured, shards may be next.
             recoded=measures or not self._gathers(world_size),
             feedback=self.error_feedback,
             relative_bytes=1 + gathered_share * (world_size / 2 - 1),

@@ -59,7 +59,7 @@ class TopologyChoice:
     """The two, of the interval under way."""
     _logs: list[float] = dataclasses.field(default_factory=list)
     _laps: int = -1
-    """When seconds were known last."""
+    """``Step.laps`` when seconds were looked at last."""
     _is_first: bool = True
     """Whether none were known yet in this block."""
     _iteration: int = -1
