@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("cuda_ext", "mqgrad", "trainers", "envs", "agents", "experiments")
 """The lowest first; each may import those before it."""
 ROOMS = {
-    "mqgrad": ("codecs", "collectives", "compressors", "statistics", "policies", "controllers", "hook"),
+    "mqgrad": ("codecs", "collectives", "statistics", "compressors", "policies", "controllers", "hook"),
     "trainers": ("workloads", "methods", "clusters"),
     "experiments": ("netlab", "sweep", "reports", "compare", "bench"),
 }
