@@ -5,7 +5,8 @@
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds.
 Without systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said:
-as where a run did not finish.
+as where a run did not finish. With ``--from-iteration 60`` it is not times to the target but the seconds of an
+iteration, mean over those from the first evaluation at or after the 60th to the last one.
 """
 
 import argparse
@@ -22,8 +23,8 @@ from mqgrad.experiments.sweep.folder import load_config, load_results
 from mqgrad.experiments.sweep.result import CellResult
 
 
-def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
-    """By cell and system, to the target of the cell.
+def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[str, Timing | None]]:
+    """By cell and system, to the target of the cell; or of an iteration, from a number on.
 
     Raises:
         ValueError: what the folder holds is no comparison.
@@ -35,6 +36,7 @@ def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
             system: _timing(
                 [run for run in results if run.group == summary.group and run.system == system],
                 summary.target,
+                from_iteration,
             )
             for system in config.systems
         }
@@ -42,8 +44,23 @@ def timings(folder: Path) -> dict[str, dict[str, Timing | None]]:
     }
 
 
-def _timing(runs: Sequence[CellResult], target: float | None) -> Timing | None:
-    return timing_of(runs, target) if all(run.finished for run in runs) else None
+def _timing(runs: Sequence[CellResult], target: float | None, from_iteration: int | None) -> Timing | None:
+    if not all(run.finished for run in runs):
+        return None
+    if from_iteration is None:
+        return timing_of(runs, target)
+    return Timing({run.seed: _iteration_seconds(run, from_iteration) for run in runs})
+
+
+def _iteration_seconds(run: CellResult, from_iteration: int) -> float:
+    """Mean over the iterations from the first evaluation at or after a number on."""
+    points = [point for point in zip(run.iterations, run.seconds, strict=True) if point[0] >= from_iteration]
+    if len(points) < 2:
+        raise ValueError(
+            f"{run.system!r}, seed {run.seed}: fewer than two evaluations from {from_iteration} on"
+        )
+    (first, begun), (last, ended) = points[0], points[-1]
+    return (ended - begun) / (last - first)
 
 
 def over_cells(own: Sequence[Timing | None], reference: Sequence[Timing | None]) -> Ratio | None:
@@ -76,9 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="of a comparison")
     parser.add_argument("systems", nargs="*", help="as the comparison names them; all by default")
     parser.add_argument("--reference", default="plain-ddp", help="what their times are divided by")
+    parser.add_argument(
+        "--from-iteration",
+        type=int,
+        help="compare the seconds of an iteration from this one on, not times to the target",
+    )
     options = parser.parse_intermixed_args(arguments)
     try:
-        cells = timings(options.folder)
+        cells = timings(options.folder, options.from_iteration)
     except (OSError, ValueError) as error:
         sys.exit(f"paired_times.py: {error}")
     known = list(next(iter(cells.values()), {}))

@@ -74,3 +74,19 @@ def test_an_unknown_system_is_named(folder: Path, arguments: list[str], said: st
 def test_a_folder_without_a_comparison_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"config\.json"):
         paired_times.main([str(tmp_path)])
+
+
+def test_iterations_from_a_number_on_are_compared_without_their_start(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "fixed:4"), links=LINKS[:1])
+    runs = [
+        result(system, seed, [9.0, 5.0, 1.0], link=LINKS[0]) for system in config.systems for seed in (1, 2)
+    ]
+    seconds = {"fixed:32": [1.0, 2.0, 4.0], "fixed:4": [3.0, 9.0, 10.0]}
+    runs = [dataclasses.replace(run, iterations=[2, 4, 8], seconds=seconds[run.system]) for run in runs]
+    write_results(tmp_path, config, runs)
+    ratio, overall = paired_times.row(paired_times.timings(tmp_path, 4), "fixed:4", "fixed:32")
+    assert ratio is not None
+    assert overall is not None
+    assert (ratio.value, overall.value) == (pytest.approx(0.5), pytest.approx(0.5))
+    with pytest.raises(ValueError, match="seed 1: fewer than two evaluations from 5 on"):
+        paired_times.timings(tmp_path, 5)
