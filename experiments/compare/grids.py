@@ -3,6 +3,7 @@
 Durations are on 2 idle cores. Peers are at settings that suit some 100 iterations.
 """
 
+from . import tuning
 from .grid import Grid
 
 WIDE_GOODPUT = "goodput:widths=1/4+1/2+1+2+3+4+6+8+16+32"
@@ -132,6 +133,19 @@ GRIDS = {
         seeds=5,
         hosts=4,
         budget_seconds={("", ""): 12.0},
+        settings=_UNSEEN,
+    ),
+    # About an hour: what the settings of the comparisons are chosen from; 166 runs with two seeds of their own.
+    "tuning": Grid(
+        controllers=tuning.systems(tuning.CONTROLLERS),
+        compressors=tuning.systems(tuning.COMPRESSORS),
+        methods=tuning.systems(tuning.METHODS),
+        workloads=("digits-cnn",),
+        links=("100mbit", "1gbit"),
+        seeds=2,
+        first_seed=301,
+        hosts=4,
+        budget_seconds=_BUDGETS,
         settings=_UNSEEN,
     ),
     # About 65 minutes: what rounds can be set to, on the same links; 320 runs.
