@@ -9,9 +9,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from ..signals import signals_to
+from ..threads import torch_threads
 from ..workloads.workload import Workload
 from .control_channel import ControlChannel
 from .errors import LONGER, WorkerError
@@ -36,6 +38,9 @@ class TorchrunRanks:
     3. All ranks exchange their answers, failures included. Ranks that work in step end a command within one iteration
        of one another, so one that has not answered after another ``timeout_seconds`` hangs or is gone.
 
+    Rank 0 shares its process with whoever drives, who may learn in between, with random numbers and threads of its
+    own. So the ranks keep both: they compute with as many threads as when they were made.
+
     Raises:
         RuntimeError: not started by torchrun, or its port is in use.
         WorkerError: a rank could not start.
@@ -51,6 +56,8 @@ class TorchrunRanks:
         self._channel = ControlChannel()
         self._group = dist.new_group(backend="gloo", timeout=timeout)
         self._session = TrainingSession(workload, self._group, timeout_seconds)
+        self._threads = torch.get_num_threads()
+        self._random_numbers = torch.get_rng_state()
         self._is_open = True
         atexit.register(self.close)
         with self._ending_on_failure():
@@ -117,7 +124,8 @@ class TorchrunRanks:
         """Carry out a command and exchange the answers, so that every rank knows when one has failed."""
         answer: Reply | Failure
         try:
-            answer = Reply(getattr(self._session, command.method)(**command.arguments))
+            with self._as_a_rank():
+                answer = Reply(getattr(self._session, command.method)(**command.arguments))
         except Exception:
             answer = self._failure(traceback.format_exc())
         except BaseException as interruption:
@@ -125,6 +133,13 @@ class TorchrunRanks:
             self._channel.answer(self._failure(type(interruption).__name__))
             raise
         return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
+
+    @contextlib.contextmanager
+    def _as_a_rank(self) -> Iterator[None]:
+        with torch_threads(self._threads), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._random_numbers)
+            yield
+            self._random_numbers = torch.get_rng_state()
 
     def _failure(self, reason: str) -> Failure:
         failure = Failure(reason, self._channel.next_number("failures"))

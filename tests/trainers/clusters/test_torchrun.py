@@ -7,21 +7,37 @@ from pathlib import Path
 
 import faulty
 import pytest
+import torch
 
 from mqgrad.trainers import Distributed
 
 SCRIPT = """
 import os
 import time
+import faulty
+import torch
 from mqgrad.trainers import Distributed, WorkerError
 
 fault, timeout_seconds = os.environ["FAULT"], float(os.environ["TIMEOUT_SECONDS"])
 
+threads = set()
+loss = faulty.Faulty.loss
+
+def observed_loss(self, model, batch):
+    threads.add(torch.get_num_threads())
+    return loss(self, model, batch)
+
+faulty.Faulty.loss = observed_loss
+torch.set_num_threads(2)
+
 def drive():
+    torch.set_num_threads(1)  # as who learns does
+    torch.manual_seed(5)
     cluster.reset(seed=3)
     statistics = cluster.run(4, bits=4)
     cluster.verify_replicas()
     print(f"LOSSES {statistics.losses} {statistics.world_size}\\n", end="", flush=True)
+    print(f"OWN {torch.rand(1).item()} {torch.get_num_threads()} {threads}\\n", end="", flush=True)
     cluster.run(4, bits=2)
     cluster.close()
 
@@ -76,6 +92,8 @@ def test_a_torchrun_job_trains_like_local_workers_and_every_rank_hears_of_a_fail
     with Distributed("faulty:Faulty") as cluster:
         cluster.reset(seed=3)
         assert f"LOSSES {cluster.run(4, bits=4).losses} 2" in job.stdout
+    own = torch.rand(1, generator=torch.Generator().manual_seed(5)).item()
+    assert f"OWN {own} 1 {{2}}" in job.stdout  # random numbers and threads: of the driver, and of ranks
     for role in ("DRIVING", "SERVING"):
         assert f"{role} rank 1 raised an exception" in job.stdout
     assert "the data of this rank is broken" in job.stdout
