@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -20,7 +21,7 @@ class Faulty:
 
     fault: str = ""
     """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
-    by Ctrl-C, ``end`` of the batches, or ``build`` to raise while the model is built."""
+    by Ctrl-C, ``end`` of the batches; while the model is built ``build`` to raise and ``hang-at-start``."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -30,6 +31,8 @@ class Faulty:
         return "faulty"
 
     def build_model(self) -> nn.Module:
+        if self.fault == "hang-at-start" and dist.get_rank() == self.rank:
+            time.sleep(600)
         if self.fault == "build":
             raise ArithmeticError("this model cannot be built")
         return nn.Linear(self.width, 100)

@@ -64,6 +64,9 @@ class LocalRanks:
                 )
                 worker.try_send(pickle.dumps(setup), starting_seconds)
             self._collect(starting_seconds)
+        except WorkerError as error:
+            self._kill()
+            raise WorkerError(error.rank, error.reason, error.details) from error  # there is nothing to restart
         except BaseException:
             self._kill()
             raise

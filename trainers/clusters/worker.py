@@ -96,16 +96,27 @@ class Worker:
         self._channel = channel
         self._sending = threading.Lock()
         self._session: TrainingSession | None = None
+        self._position = (0, 0)
+        """While there is no session."""
         self._busy = True
 
     def serve(self) -> None:
         """Set up, then obey commands. Raises _ChannelClosed at the end of the channel."""
-        session = self._session = open_session(self._next())
+        session = self._session = self._open_session(self._next())
+        session.warm_up()
         self.send(Reply(None))
         while True:
             command: Command = self._next()
             self._busy = True
             self.send(Reply(getattr(session, command.method)(**command.arguments)))
+
+    def _open_session(self, setup: WorkerSetup) -> TrainingSession:
+        torch.set_num_threads(1)  # the ranks share one machine
+        workload = make_workload(setup.workload, **setup.workload_settings)
+        self._position = (0, 1)
+        # Longer than the driver waits: it must hear of the rank that hangs, not from those that wait for it.
+        timeout_seconds = START_SECONDS + setup.timeout_seconds
+        return TrainingSession(workload, _join(setup, timeout_seconds), timeout_seconds)
 
     def _next(self) -> Any:
         try:
@@ -124,8 +135,8 @@ class Worker:
         while os.getppid() == parent:
             time.sleep(HEARTBEAT_SECONDS)
             with self._sending:
-                if self._busy and self._session is not None:
-                    self._send(Heartbeat(self._session.position))
+                if self._busy:
+                    self._send(Heartbeat(self._position if self._session is None else self._session.position))
         os._exit(1)
 
     def _send(self, message: Reply | Failure | Heartbeat) -> None:
@@ -136,12 +147,7 @@ class Worker:
             os._exit(1)
 
 
-def open_session(setup: WorkerSetup) -> TrainingSession:
-    """Join the other ranks and get ready to train."""
-    torch.set_num_threads(1)  # the ranks share one machine
-    workload = make_workload(setup.workload, **setup.workload_settings)
-    # Longer than the driver waits: it must hear of the rank that hangs, not from those that wait for it.
-    timeout_seconds = START_SECONDS + setup.timeout_seconds
+def _join(setup: WorkerSetup, timeout_seconds: float) -> dist.ProcessGroup:
     store = dist.FileStore(setup.rendezvous_file, setup.world_size)
     dist.init_process_group(
         "gloo",
@@ -151,6 +157,4 @@ def open_session(setup: WorkerSetup) -> TrainingSession:
         timeout=datetime.timedelta(seconds=timeout_seconds),
     )
     assert dist.group.WORLD is not None
-    session = TrainingSession(workload, dist.group.WORLD, timeout_seconds)
-    session.warm_up()
-    return session
+    return dist.group.WORLD

@@ -129,6 +129,15 @@ def test_a_worker_that_cannot_start_is_explained() -> None:
     with pytest.raises(WorkerError, match="rank 0 raised") as caught:
         Distributed("faulty:Faulty", {"fault": "build"}, num_workers=1)
     assert "ArithmeticError: this model cannot be built" in caught.value.details
+    assert caught.value.remedy == ""  # there is no cluster to restart
+
+
+def test_a_rank_that_hangs_while_it_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not the one that waits for it."""
+    monkeypatch.setattr("mqgrad.trainers.clusters.local_ranks.START_SECONDS", 10.0)
+    with pytest.raises(WorkerError, match=r"rank 1 made no progress for 10 s") as caught:
+        Distributed("faulty:Faulty", {"fault": "hang-at-start"}, timeout_seconds=2)
+    assert "build_model" in caught.value.details
 
 
 def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
