@@ -202,7 +202,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         opening = self._cluster.run(self.settings.opening, self._bits)
         self._reward.reset(opening)
         self._running = True
-        self._loss_limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
+        limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
+        self._loss_limit = limit if math.isfinite(limit) else -math.inf  # whatever follows has nothing to fall from
         observation = self._observer.observe(opening)
         self._warnings.check_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)

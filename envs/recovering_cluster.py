@@ -86,9 +86,10 @@ class RecoveringCluster:
         """The cluster, started or restarted if need be."""
         if self.cluster is None:
             self.cluster = _open_cluster(self._settings)
-        elif self._failed and isinstance(self.cluster, Restartable) and self.cluster.can_restart:
+        driver = _DRIVERS.get(id(self.cluster), self)  # another environment, if it was the last to begin a run
+        if driver._failed and isinstance(self.cluster, Restartable) and self.cluster.can_restart:
             self.cluster.restart()
-        self._failed = False
+        driver._failed = False
         return self.cluster
 
     def _guard(self, call: Callable[[], Result]) -> Result:

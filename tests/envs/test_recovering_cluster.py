@@ -75,6 +75,20 @@ def test_of_two_environments_on_one_cluster_the_other_has_to_begin_anew(toy: Toy
     assert toy.restarts == 0
 
 
+def test_of_two_environments_on_one_cluster_each_restarts_what_the_other_has_lost_and_only_once(
+    toy: ToyCluster,
+) -> None:
+    training, evaluation = BitWidthEnv(cluster=toy), BitWidthEnv(cluster=toy)
+    training.reset(seed=0)
+    toy.error = WorkerError(1, "was killed")
+    with pytest.raises(WorkerError):
+        training.step(np.int64(0))
+    toy.error = None
+    evaluation.reset(seed=1)
+    training.reset()
+    assert toy.restarts == 1
+
+
 def test_an_environment_on_a_cluster_has_a_spec() -> None:
     """Gymnasium copies the arguments for it, and there is no copy of a run."""
     with contextlib.closing(Simulated("logreg", clock=CLOCK)) as cluster:
