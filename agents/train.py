@@ -162,6 +162,7 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
     )
     steps_left = (config.total_steps or ENDLESS) - model.num_timesteps
     if interruption() or steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
+        model.logger.close()
         return
 
     def save() -> Path:
