@@ -127,9 +127,10 @@ class Iteration:
 
         Args:
             reported: losses when this was asked for, if it is not now: the training thread goes on.
-            first_parameters: those that have come, as of a layout, where no iteration is complete yet.
+            first_parameters: those that have come, as of a layout, where no iteration is complete yet. Without any
+                the first bucket opens it, as ranks compare them before they send one.
         """
-        if self._is_open:
+        if self._is_open or not (self._first_parameters or first_parameters):
             return
         self._is_open = True
         stopwatch.settle()

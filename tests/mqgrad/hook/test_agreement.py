@@ -266,10 +266,10 @@ def test_a_decision_does_not_print_the_controller() -> None:
 
 @pytest.mark.parametrize("period", [1, 2])
 @pytest.mark.parametrize("bits", [4, 32])
-@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("decides", ["a controller", "set_width", "begin_interval"])
 @pytest.mark.parametrize("size", [{"width": 32}, {"layers": 1}])
 def test_ranks_with_models_of_other_sizes_are_told_and_nobody_aborts(
-    size: dict[str, int], decides: bool, bits: float, period: int
+    size: dict[str, int], decides: str, bits: float, period: int
 ) -> None:
     """A bucket of another length than a rank waits for would make Gloo end its process."""
 
@@ -284,10 +284,12 @@ def test_ranks_with_models_of_other_sizes_are_told_and_nobody_aborts(
         alone = [dist.new_group([0]), dist.new_group([1])][rank]
         model = models.small_model(**size) if rank else models.small_model()
         ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=alone)
-        controller = mqgrad.FixedBits(bits) if decides else None
+        controller = mqgrad.FixedBits(bits) if decides == "a controller" else None
         state = mqgrad.CompressionState(controller, period=period, timeout_seconds=10)
-        if not decides:
+        if decides == "set_width":
             state.set_width(bits)
+        elif decides == "begin_interval":
+            state.begin_interval(4, bits)
         ddp.register_comm_hook(state, mqgrad.compression_hook)
         with pytest.raises(RuntimeError) as raised:
             train(ddp, state, rank, model[0][0].in_features)
