@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+_NOT_COMPILED_FOR = ("no kernel image", "kernel image is invalid", "unsupported toolchain")
+"""In what CUDA says of a launch on a GPU that a library has no code for."""
 
 
 def _load_library() -> str | None:
@@ -16,7 +20,7 @@ def _load_library() -> str | None:
     try:
         torch.ops.load_library(libraries[0])
     except OSError as error:
-        return str(error)
+        return str(error.__cause__ or error)  # torch's own error has the path only
     return None
 
 
@@ -46,14 +50,15 @@ def has_kernels(device: torch.device) -> bool:
 @functools.lru_cache
 def _can_launch(gpu: torch.device) -> bool:
     """Whether the GPU is of an architecture that the kernels were compiled for, or of a newer one: which those are,
-    TORCH_CUDA_ARCH_LIST may have said. One byte is decoded, which is not waited for."""
-    payload = torch.zeros(5, dtype=torch.uint8, device=gpu)
+    TORCH_CUDA_ARCH_LIST may have said. One byte is decoded, which is not waited for; really so, also where shapes
+    are traced."""
     try:
-        torch.ops.mqgrad.decode(payload, 1, 8, 1)
-    except torch.OutOfMemoryError:
+        with unset_fake_temporarily():
+            torch.ops.mqgrad.decode(torch.zeros(5, dtype=torch.uint8, device=gpu), 1, 8, 1)
+    except RuntimeError as error:
+        if any(text in str(error) for text in _NOT_COMPILED_FOR):
+            return False
         raise
-    except RuntimeError:
-        return False
     return True
 
 
