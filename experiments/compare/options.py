@@ -60,12 +60,17 @@ def make_config(
     chosen: Grid, settings: list[str], time_limit_seconds: float | None, console: Console
 ) -> "SweepConfig":
     """The grid, out of what :func:`with_defaults` gave, and what everything is compared with."""
-    from ..sweep.axes import FP32
+    from ..sweep.axes import FP32, System
     from ..sweep.config import SweepConfig
 
     names = [system_name(kind, name) for kind in _SYSTEMS for name in getattr(chosen, kind)]
     links = available_links(list(chosen.links), console)
-    systems = systems_on(links, oracle_as_fixed_widths(names), console)
+    systems = tuple(
+        sorted(  # as the command that the report gives has them: the order counts where a sweep goes on
+            systems_on(links, oracle_as_fixed_widths(names), console),
+            key=lambda name: _SYSTEMS.index(System.parse(name).kind),
+        )
+    )
     return SweepConfig(
         systems=systems if FP32 in systems else (*systems, FP32),
         workloads=chosen.workloads,

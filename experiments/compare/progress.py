@@ -31,7 +31,8 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
         try:
             run_with_progress(sweep, retry_failed, console)
         except (KeyboardInterrupt, SystemExit, NetLabError) as error:
-            console.print(f"stopped; the same command goes on: {len(sweep.pending())} runs are left")
+            left = len(sweep.pending(retry_failed=retry_failed))
+            console.print(f"stopped; the same command goes on: {left} runs are left")
             stopped = error
         report = write_report(output)
     if stopped is not None:

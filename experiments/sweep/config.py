@@ -88,14 +88,18 @@ class SweepConfig:
         own = parse_settings(System.parse(system).settings)
         return {**self.settings.get(workload, {}), **chosen, **own}
 
-    def policy_digests(self) -> dict[str, str]:
-        """A digest of each policy file among the systems, the packaged one included."""
+    def digests(self) -> dict[str, dict[str, str]]:
+        """Of the files that runs depend on besides the configuration, by name: policies and workloads' modules."""
+        return {"policies": self._policy_digests(), "workloads": self._workload_digests()}
+
+    def _policy_digests(self) -> dict[str, str]:
+        """Of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
         policies = sorted(filter(is_policy, controllers))
         return {name: _digest(policy_path(name)) for name in policies}
 
-    def workload_digests(self) -> dict[str, str]:
-        """A digest of each module that workloads are named from (``module:factory``), but not of what it imports."""
+    def _workload_digests(self) -> dict[str, str]:
+        """Of each module that workloads are named from (``module:factory``), but not of what it imports."""
         modules = sorted({name.partition(":")[0] for name in self.workloads if ":" in name})
         files = {name: inspect.getsourcefile(importlib.import_module(name)) for name in modules}
         return {name: _digest(Path(file)) for name, file in files.items() if file is not None}

@@ -38,6 +38,7 @@ class Sweep:
         self.folder = folder
         self.config = config
         self._program = program
+        self._digests = config.digests()
 
     def pending(self, *, retry_failed: bool = False) -> list[Cell]:
         """Runs that have no result yet; on request, also those that crashed or timed out."""
@@ -62,7 +63,7 @@ class Sweep:
             SystemExit: SIGTERM or SIGHUP, likewise; with 128 and the signal's number.
             NetLabError: no lab can be built here, or the last one cannot be removed.
             ValueError: the folder's runs in labs had another congestion control than those that are pending, or links
-                of another shape.
+                of another shape; or a policy file or a workload's module has changed while runs were carried out.
         """
         pending = self.pending(retry_failed=retry_failed)
         if any(not Link.parse(cell.link).emulated for cell in pending):
@@ -76,10 +77,19 @@ class Sweep:
                         raise stopped_by(caught[0])
                     on_start(cell)
                     result = runner.run(cell)
+                    self._check_files()
                     if cell in earlier:
                         result = dataclasses.replace(result, retried=earlier[cell].first_reason)
                     _append(self.folder / "results.jsonl", result)
                     on_result(result)
+
+    def _check_files(self) -> None:
+        told = _differences(self._digests, now := self.config.digests(), now)
+        if told:
+            raise ValueError(
+                f"a file has changed while {self.folder} was filled, so that its runs could not be compared with one "
+                f"another ({told}): put it back, or give another --output"
+            )
 
 
 @contextlib.contextmanager
@@ -94,14 +104,11 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
 
     Raises:
         ValueError: an unknown name, another process is at work in the folder, or it belongs to another configuration,
-            policy, workload module, machine, version of Python, torch or numpy, or implementation of the codec.
+            policy, workload module, machine, version of Python, torch or numpy, or implementation of the codec, or
+            to one that is not known any more.
     """
     config.check_names()
-    given = {
-        "sweep": config.to_dict(),
-        "policies": config.policy_digests(),
-        "workloads": config.workload_digests(),
-    }
+    given = {"sweep": config.to_dict(), **config.digests()}
     come_from = origin(config)
     folder.mkdir(parents=True, exist_ok=True)
     with only_process_in(folder):
@@ -110,6 +117,8 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
             check_same_config(saved, given, folder)
             check_same_origin(saved, come_from, folder)
             saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # of the runs to come
+        elif (folder / "results.jsonl").exists():
+            raise ValueError(f"{folder} holds results and no config.json that tells of what; give another --output")
         else:
             saved = {**given, **come_from}
         replace_file(folder / "config.json", json.dumps(saved, indent=1) + "\n")

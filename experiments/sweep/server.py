@@ -127,9 +127,9 @@ class LocalServer:
 
     def close(self, *, at_once: bool) -> None:
         _end_input(self._process.stdin)
-        for number in (signal.SIGINT,) if at_once else (None, signal.SIGINT):
+        for number in (signal.SIGTERM,) if at_once else (None, signal.SIGTERM):
             if number is not None and self._process.poll() is None:
-                self._process.send_signal(number)  # as Ctrl-C does
+                self._process.send_signal(number)  # a script's background job would be deaf to SIGINT
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_SECONDS)
                 break

@@ -125,6 +125,14 @@ def test_the_grids_have_every_system_of_the_registries() -> None:
     assert {each.method.partition(":")[0] for each in systems} == {DEFAULT_METHOD, *method_names()}
 
 
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_command_of_a_report_makes_the_same_comparison(grid: str) -> None:
+    """The order of systems included, by which a folder is gone on with."""
+    config = grid_config(grid)
+    names = [name for kind in config._systems_by_kind().values() for name in kind]
+    assert tuple(names) == config.systems
+
+
 def test_without_root_every_link_is_emulated_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     console = Console(record=True, width=200)

@@ -257,6 +257,26 @@ def test_a_workload_that_was_edited_is_not_mixed_with_what_it_was(
         run_fake(tmp_path, config)
 
 
+def test_a_workload_that_is_edited_while_runs_are_carried_out_ends_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "now_edited_workload.py"
+    module.write_text("from mqgrad.trainers.workloads.digits import DigitsMLP\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = small_config(workloads=("now_edited_workload:DigitsMLP",), seeds=(1,))
+    with pytest.raises(ValueError, match="a file has changed while .*now_edited_workload: "):
+        run_fake(tmp_path, config, on_start=lambda cell: module.write_text(f"# {cell}"))
+    assert load_results(tmp_path / "out") == []
+
+
+def test_results_that_nothing_tells_of_are_not_taken_for_those_that_are_asked_for(tmp_path: Path) -> None:
+    config = small_config(seeds=(1,))
+    run_fake(tmp_path, config)
+    (tmp_path / "out" / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"holds results and no config\.json"):
+        run_fake(tmp_path, config)
+
+
 def test_sweeps_without_a_lab_and_finished_ones_go_on_whatever_they_had(tmp_path: Path) -> None:
     config = small_config(seeds=(1,))
     saved_before_labs_had_their_own(tmp_path / "out", config, "bbr")
