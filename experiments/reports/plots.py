@@ -20,6 +20,8 @@ from .png import png_bytes
 
 _PANELS_A_ROW = 4
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan", "tab:olive")
+_POLICY_COLOURS = ("tab:red", "tab:pink")
+_POLICY_LINES = ("-", "--", "-.", ":")  # of one colour after the other: as many policies as twice that
 _LINES_A_PANEL = len(_COLOURS)  # beside fp32 and policies
 _FOLDED_DPI = 80
 _PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
@@ -54,7 +56,8 @@ _Curves: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 def plot_losses(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     """Held-out loss over seconds of every system: a few of one family in a panel, fp32 and policies in each."""
     curves = _loss_curves(group, results)
-    panels = _panels([name for name in curves if name != group.fp32 and not has_policy(name)])
+    others = [name for name in curves if name != group.fp32 and not has_policy(name)]
+    panels = _panels(others) or [("", [])]
     columns = max(1, min(len(panels), _PANELS_A_ROW))
     rows = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(3.6 * columns, 5 * rows + 0.4), layout="constrained")
@@ -97,8 +100,8 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: Grou
     }
     policies = [name for name in curves if has_policy(name)]
     styles |= {
-        name: {"color": c, "linewidth": 2.5}
-        for name, c in zip(policies, itertools.cycle(("tab:red", "tab:pink")))
+        name: {"color": c, "linestyle": line, "linewidth": 2.5}
+        for name, (line, c) in zip(policies, itertools.cycle(itertools.product(_POLICY_LINES, _POLICY_COLOURS)))
     }
     styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == group.fp32}
     for name, style in styles.items():

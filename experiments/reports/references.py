@@ -29,7 +29,7 @@ def references(
 
     - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
     - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
-    - ``oracle``: the best of the compared fixed widths, of averages in every iteration;
+    - ``oracle``: the best of the compared fixed widths, of averages in every iteration by the default topology;
     - ``goodput``: the rule that learned policies begin as an imitation of, the best of those compared, likewise;
     - ``ideal``: as many iterations as fp32 needs to the target, each as short as those that send nothing, or in
       sweeps that lack such, no gradient. No method passes it that takes fp32's steps.
