@@ -74,7 +74,7 @@ GRIDS = {
         hosts=2,
         budget_seconds={("", ""): 3.0},
     ),
-    # About an hour: the main systems on all links, so that one report tells how they do on the whole; 420 runs.
+    # About an hour: the main systems on all links, so that one report tells how they do on the whole; 480 runs.
     "links": Grid(
         controllers=(
             *("fixed:1", "fixed:4", "fixed:32", WIDE_GOODPUT, "default", "mqgrad-authors on minmax"),
@@ -135,7 +135,7 @@ GRIDS = {
         budget_seconds={("", ""): 12.0},
         settings=_UNSEEN,
     ),
-    # About an hour: what the settings of the comparisons are chosen from; 166 runs with two seeds of their own.
+    # About an hour: what settings for comparisons are chosen from; 384 runs.
     "tuning": Grid(
         controllers=tuning.systems(tuning.CONTROLLERS),
         compressors=tuning.systems(tuning.COMPRESSORS),
@@ -192,7 +192,7 @@ GRIDS = {
         budget_seconds={("", ""): 5.0, ("", "100mbit"): 12.0},
         settings=(*_UNSEEN, "digits-cnn:dirichlet_alpha=0.1"),
     ),
-    # About 65 minutes: other models and data, with Adam; 220 runs.
+    # About 65 minutes: other models and data, with Adam; 260 runs.
     "workloads": Grid(
         controllers=(
             *("fixed:1", *_LEARNED_AND_RULE, "fixed:1 every 8", "default every 8"),
