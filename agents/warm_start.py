@@ -8,7 +8,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 
-from mqgrad.codecs.quantization_noise import quantization_noise
+from mqgrad.codecs.quantization_noise import code_noise
 from mqgrad.codecs.rotation import FEW_BITS
 from mqgrad.controllers.goodput import within_reach
 from mqgrad.policies.observation import ObservationSchema
@@ -101,7 +101,7 @@ def _imagined_efficiencies(
     """
     count = len(update_exponents)
     noises_2n = np.array(
-        [[quantization_noise(b, 1.0, 9.6, rotated=r) for b in schema.widths] for r in ((), FEW_BITS)]
+        [[code_noise(b, 1.0, 9.6, rotated=r) for b in schema.widths] for r in ((), FEW_BITS)]
     )
     scales = 10.0 ** rng.uniform(-1.5, 1.0, (count, 1))
     unpaid = np.where(rng.integers(2, size=(count, 1)), UNPAID, 1.0)

@@ -34,9 +34,7 @@ def squared_norm(x: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(x, dtype=torch.float64).square())
 
 
-def quantization_noise(
-    bits: Width, norm_sq: float, peak_energy: float, *, rotated: tuple[Width, ...]
-) -> float:
+def code_noise(bits: Width, norm_sq: float, peak_energy: float, *, rotated: tuple[Width, ...]) -> float:
     """Expected squared error of a code on a gradient with these figures: uniform levels, but sparse below one bit and
     rotated at the widths that are named.
 

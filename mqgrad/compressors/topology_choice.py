@@ -142,7 +142,7 @@ def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> flo
     if statistics is None or not bits or not 0 < statistics.mean_norm_sq < math.inf:
         return 0.0
     noises = [
-        replace(statistics, coding=replace(statistics.coding, recoded=recoded)).quantization_noise(bits)
+        replace(statistics, coding=replace(statistics.coding, recoded=recoded)).noise_of_mean(bits)
         for recoded in (False, True)
     ]
     if not math.isfinite(sum(noises)):

@@ -9,7 +9,7 @@ import torch
 
 from mqgrad.cuda_ext import SKETCH_SIZE
 
-from ..codecs.quantization_noise import Coding, quantization_noise
+from ..codecs.quantization_noise import Coding, code_noise
 from ..costs import COSTS
 from ..widths import Width
 from .efficiency import UNPAID, log_efficiency
@@ -147,11 +147,11 @@ class IntervalStatistics:
     def coding_noise(self, bits: Width) -> float:
         """Expected squared error that coding the ranks' gradients at ``bits`` adds to their mean.
 
-        See :func:`mqgrad.codecs.quantization_noise.quantization_noise`.
+        See :func:`mqgrad.codecs.quantization_noise.code_noise`.
         """
-        return quantization_noise(bits, self._norm_sq_in_mean, self.peak_energy, rotated=self.coding.rotated)
+        return code_noise(bits, self._norm_sq_in_mean, self.peak_energy, rotated=self.coding.rotated)
 
-    def quantization_noise(self, bits: Width) -> float:
+    def noise_of_mean(self, bits: Width) -> float:
         """:meth:`coding_noise` and, where the mean is coded once more, what that adds.
 
         That is taken to be as large relative to ‖ḡ‖² as the ranks' is to their gradients; it is not divided by W.
@@ -164,7 +164,7 @@ class IntervalStatistics:
 
         1 where there is no noise; 0 where a mean gradient of zero has some.
         """
-        noise, norm_sq = self.quantization_noise(bits), self.mean_norm_sq
+        noise, norm_sq = self.noise_of_mean(bits), self.mean_norm_sq
         if noise <= 0:
             return 1.0
         if norm_sq <= 0:

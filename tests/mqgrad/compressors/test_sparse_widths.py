@@ -9,7 +9,7 @@ from ranks import run_cases, run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.codecs.quantization_noise import ROTATED_GAMMA, quantization_noise, sparse_noise
+from mqgrad.codecs.quantization_noise import ROTATED_GAMMA, code_noise, sparse_noise
 from mqgrad.codecs.rotation import FEW_BITS, ROTATED_WIDTHS
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.rotated import Rotated
@@ -162,10 +162,10 @@ def test_state_travels_at_a_width_below_one() -> None:
 
 
 def test_noise_rises_as_the_width_falls() -> None:
-    noises = [quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=FEW_BITS) for bits in WIDTHS]
+    noises = [code_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=FEW_BITS) for bits in WIDTHS]
     assert noises == sorted(noises, reverse=True)
     statistics = make_interval()
-    assert statistics.quantization_noise(1 / 4) == pytest.approx(sparse_noise(1 / 4) * (1 + 4 * 0.5) / 4)
+    assert statistics.noise_of_mean(1 / 4) == pytest.approx(sparse_noise(1 / 4) * (1 + 4 * 0.5) / 4)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_noise_of_few_bits_is_that_of_the_rotated_code(
     compressor: Quantized | Rotated, bits: int
 ) -> None:
     x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), compressor.codec
-    noise = quantization_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=compressor.coding(2).rotated)
+    noise = code_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=compressor.coding(2).rotated)
     assert noise == ROTATED_GAMMA[bits]
     sent = codec.decode(codec.encode(x, bits, seed=1), x.numel(), bits)
     assert float((sent - x).square().sum() / x.square().sum()) == pytest.approx(noise, rel=0.05)

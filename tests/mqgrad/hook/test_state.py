@@ -47,7 +47,7 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert first.wire_bytes > 0
     assert 0 < first.compute_seconds <= first.step_seconds * 1.001
     assert first.gradient_noise > 0
-    assert first.quantization_noise(2) > first.quantization_noise(4) > 0
+    assert first.noise_of_mean(2) > first.noise_of_mean(4) > 0
 
 
 @pytest.mark.parametrize("bits", [4, 32])

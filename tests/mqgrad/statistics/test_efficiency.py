@@ -29,8 +29,8 @@ def test_between_the_two_it_is_their_geometric_mean() -> None:
 
 def test_a_mean_that_is_coded_once_more_has_the_noise_of_that_too() -> None:
     once, twice = statistics(), statistics(coding=Coding(recoded=True))
-    assert once.quantization_noise(2) == pytest.approx(NOISE)
-    assert twice.quantization_noise(2) == pytest.approx(NOISE + NOISE / 10.5 * 11)
+    assert once.noise_of_mean(2) == pytest.approx(NOISE)
+    assert twice.noise_of_mean(2) == pytest.approx(NOISE + NOISE / 10.5 * 11)
     assert twice.coding_noise(2) == once.coding_noise(2)
     assert twice.efficiency(2) < once.efficiency(2)
 
