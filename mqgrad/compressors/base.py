@@ -142,6 +142,11 @@ class CompressorDefaults(abc.ABC):
     """Fields that remember something of the run, with a state of their own."""
 
     @property
+    def widths(self) -> tuple[Width, ...]:
+        """32, for want of a choice: other settings decide what is sent, if anything is."""
+        return (32,)
+
+    @property
     def parameter_widths(self) -> tuple[Width, ...]:
         return ()
 

@@ -10,7 +10,6 @@ from ..checks import check_choice
 from ..layout import Layout
 from ..saved_state import check_keys
 from ..stopwatch import add_seconds
-from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 from .dgc import DGC
 from .factor_search import DENSE, Energies, FactorSearch
@@ -47,11 +46,6 @@ class GraVAC(FactorSearch, CompressorDefaults):
         super().__post_init__()
         check_choice("base", self.base, ("top-k", "dgc"))
         self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: values travel in fp32."""
-        return (32,)
 
     @property
     def num_residuals(self) -> int:

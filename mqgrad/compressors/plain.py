@@ -36,10 +36,5 @@ class NoCommunication(CompressorDefaults):
     unrelated runs, and only times mean something.
     """
 
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: nothing is quantized, and nothing sent."""
-        return (32,)
-
     def average_(self, work: BucketWork, step: Step) -> None:
         pass

@@ -16,7 +16,6 @@ from ..collectives.transport import Transport
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
-from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 
 
@@ -62,11 +61,6 @@ class PowerSGD(CompressorDefaults):
         check_count(rank=self.rank)
         check_count(0, start_iteration=self.start_iteration)
         check_range(1.0, math.inf, min_compression_rate=self.min_compression_rate)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: the factors travel in fp32."""
-        return (32,)
 
     @property
     def num_residuals(self) -> int:

@@ -10,7 +10,6 @@ from ..collectives.transport import Transport
 from ..layout import Layout
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
-from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 from .feedback import ErrorFeedback
 from .sparsified import num_largest
@@ -59,11 +58,6 @@ class SketchedSGD(CompressorDefaults):
             )
         check_count(0, min_numel=self.min_numel)
         check_keep(momentum=self.momentum)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: sketches and values travel in fp32."""
-        return (32,)
 
     @property
     def num_residuals(self) -> int:

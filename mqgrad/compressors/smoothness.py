@@ -10,7 +10,6 @@ from ..codecs.smoothness import SmoothQuantizer, StepRule, check_settings
 from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
-from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 
 
@@ -44,11 +43,6 @@ class Smoothness(CompressorDefaults):
 
     def __post_init__(self) -> None:
         check_settings(self.budget, self.steps, self.blocks)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32, for want of a choice: the budget decides what is sent."""
-        return (32,)
 
     def use_smoothness(self, matrices: Sequence[torch.Tensor]) -> None:
         """Take the smoothness matrix [d, d] of every rank, in order; the coordinates are the parameter's elements."""

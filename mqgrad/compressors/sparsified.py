@@ -11,7 +11,6 @@ from ..checks import check_share
 from ..collectives.transport import Transport
 from ..layout import Layout
 from ..stopwatch import add_seconds
-from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 
 
@@ -50,11 +49,6 @@ class Sparsified(CompressorDefaults):
 
     def __post_init__(self) -> None:
         check_share(ratio=self.ratio)
-
-    @property
-    def widths(self) -> tuple[Width, ...]:
-        """32: values travel in fp32."""
-        return (32,)
 
     @abc.abstractmethod
     def accumulate(self, work: BucketWork, world_size: int) -> Accumulated:
