@@ -14,7 +14,6 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, compressor_names, make_compre
 from mqgrad.controllers import controller_names, make_controller
 from mqgrad.trainers.clusters.method_checks import check_method
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width, make_method, method_names
-from mqgrad.widths import check_width
 
 from .options import (
     DataRoot,
@@ -144,14 +143,8 @@ def _checked_controller(
     if is_oracle or not has_width(method):
         return controller
     chosen = default_controller(compressor) if controller is None else controller
-    read_once(lambda: _check_together(chosen, compressor))
+    read_once(lambda: check_compatible(make_controller(chosen), make_compressor(compressor)))
     return chosen
-
-
-def _check_together(controller: str, compressor: str) -> None:
-    decides, code = make_controller(controller), make_compressor(compressor)
-    check_width(decides.initial_bits, code.widths)
-    check_compatible(decides, code)
 
 
 def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":

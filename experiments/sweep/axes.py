@@ -15,7 +15,6 @@ from mqgrad.trainers.methods import (
     make_method,
     method_names,
 )
-from mqgrad.widths import check_width
 
 from ..netlab.link import LinkRates, parse_link_rates
 from ..runs import default_controller
@@ -138,7 +137,6 @@ class System(NamedTuple):
                 f"a compressor: {', '.join(compressor_names())}; or a method: {', '.join(method_names())}"
             )
             raise ValueError(f"{error}; or {others}") from None
-        check_width(controller.initial_bits, compressor.widths)
         try:
             check_compatible(controller, compressor)
         except ValueError as error:

@@ -12,7 +12,7 @@ from ..controllers.fixed import FixedBits
 from ..controllers.period_rules import PeriodRule
 from ..failures import described
 from ..statistics.interval import IntervalStatistics
-from ..widths import Width, Widths, check_parameter_widths, check_width
+from ..widths import Width, Widths, as_width, check_parameter_widths, check_width
 from .agreement import Decision
 
 _T = TypeVar("_T")
@@ -109,7 +109,7 @@ class Decisions:
         self.traits = traits_of(controller)
         """What the controller asks for."""
         first_bits = controller.initial_bits if controller is not None else compressor.widths[-1]
-        self.first_bits: Width = check_width(first_bits, compressor.widths)
+        self.first_bits: Width = as_width(first_bits)
         self.bits: Widths = self.first_bits
         """From the next iteration on."""
         interval = self._whole_interval()

@@ -295,7 +295,7 @@ def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(
         (("--controller", "[/x]"), "[/x]"),
         (("--controller", "fixed:4", "--compressor", "zip[1]"), "zip[1]"),
         (("--controller", "goodput", "--compressor", "minmax"), "Goodput chooses among"),
-        (("--controller", "fixed:4", "--compressor", "top-k"), "bit width 4 is not supported"),
+        (("--controller", "fixed:4", "--compressor", "top-k"), "FixedBits chooses among 4 bits"),
         (("--controller", "goodput", "--method", "local-sgd"), "it has no width for a controller"),
         (("--method", "backup-workers", "--num-workers", "1"), "of 1 ranks"),
     ],

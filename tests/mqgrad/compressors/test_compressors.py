@@ -7,6 +7,7 @@ import models
 import pytest
 import torch
 from ranks import run_cases
+from scripted import Scripted
 
 import mqgrad
 from mqgrad.codecs.vector_codec import Feedback
@@ -134,6 +135,12 @@ def test_below_one_bit_there_is_error_feedback() -> None:
     assert min(compressor.widths) == 1
     with pytest.raises(ValueError, match=r"Goodput chooses among 1/2, 4 bits, and Quantized has 1, "):
         check_compatible(mqgrad.Goodput(widths=(1 / 2, 4)), compressor)
+
+
+def test_a_first_width_that_the_compressor_lacks_is_refused_where_a_controller_tells_no_widths() -> None:
+    check_compatible(Scripted([4, 1 / 2]), mqgrad.QSGD())
+    with pytest.raises(ValueError, match=r"bit width 0\.5 is not supported; choose one of 1, "):
+        check_compatible(Scripted([1 / 2, 4]), mqgrad.QSGD())
 
 
 @pytest.mark.parametrize("spec", ["quantized:feedback_gain=1", "rotation:unbiased=true"])
