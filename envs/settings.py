@@ -16,7 +16,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.policies.observation import KINDS, ObservationSchema
 from mqgrad.policies.policy import ACTIONS
 from mqgrad.trainers.clusters.clock import ModelClock
-from mqgrad.widths import Width, check_width
+from mqgrad.widths import TIMED_WIDTHS, Width, check_width
 
 REWARDS = ("log-loss", "authors")
 
@@ -51,7 +51,7 @@ class BitWidthSettings:
     ``log-loss`` reward a discount, or seconds count for nothing."""
     max_steps: int | None = None
     """Steps after which an episode is truncated even if seconds are left."""
-    widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    widths: tuple[Width, ...] = TIMED_WIDTHS
     """Bit widths to choose from, increasing."""
     initial_bits: Width | None = None
     """Width of the opening interval; None takes the largest of ``widths`` up to 4 bits."""

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from mqgrad.agents.config import DEFAULT_ALGO
-from mqgrad.widths import Width, parse_width
+from mqgrad.widths import Width, parse_widths
 
 from .options import (
     DataRoot,
@@ -122,7 +122,7 @@ def train(
         "period": period,
         "budget_seconds": budget_seconds,
         "smoothing_seconds": smoothing_seconds,
-        "widths": parse_widths(widths),
+        "widths": widths_option(widths),
         "preset": preset,
         "timeout_seconds": timeout_seconds,
     }
@@ -242,9 +242,9 @@ def parse_rate(text: str | None) -> float | tuple[float, float] | None:
     return rates[0] if len(rates) == 1 else (rates[0], rates[1])
 
 
-def parse_widths(text: str | None) -> tuple[Width, ...] | None:
+def widths_option(text: str | None) -> tuple[Width, ...] | None:
     """``"1/4+2+32"`` → (0.25, 2, 32)."""
     try:
-        return None if text is None else tuple(parse_width(part) for part in text.split("+"))
+        return None if text is None else parse_widths(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None

@@ -4,13 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, get_origin
 
-from .widths import Width, parse_width
+from .widths import Width, parse_width, parse_widths
 
 T = TypeVar("T")
-
-
-def _read_widths(text: str) -> tuple[Width, ...]:
-    return tuple(parse_width(width) for width in text.split("+"))
 
 
 def _read_flag(text: str) -> bool:
@@ -27,7 +23,7 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float | None: (float, "a number"),
     bool: (_read_flag, "true or false"),
     Width: (parse_width, "a number of bits, such as 4 or 1/4"),
-    tuple[Width, ...]: (_read_widths, "numbers of bits joined by +, such as 1/4+2+8"),
+    tuple[Width, ...]: (parse_widths, "numbers of bits joined by +, such as 1/4+2+8"),
 }
 
 

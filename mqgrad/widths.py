@@ -23,6 +23,10 @@ WIDTHS: tuple[Width, ...] = (*SPARSE_WIDTHS, *DENSE_WIDTHS)
 """Every width of the collective: below 1 the largest magnitudes, 1-8 quantized, 16 is bfloat16, 32 is a plain fp32
 all-reduce."""
 
+TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+"""Choice, where none is given, of rules and policies that weigh seconds against noise: not sending fewer bits must be
+one of the answers."""
+
 
 def check_width(bits: Width, allowed: tuple[Width, ...] = WIDTHS) -> Width:
     """Return ``bits``, whole widths as integers, if it is an allowed width.
@@ -99,3 +103,12 @@ def parse_width(text: str) -> Width:
         return as_width(float(Fraction(text.strip())))
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f"{text!r} is not a number") from error
+
+
+def parse_widths(text: str) -> tuple[Width, ...]:
+    """The widths that a text joins by plus signs: ``1/4+2+8``.
+
+    Raises:
+        ValueError: one is not a number.
+    """
+    return tuple(parse_width(width) for width in text.split("+"))

@@ -6,8 +6,8 @@ from ..checks import check_keep, check_range
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
-from ..widths import Width
-from .rule import TIMED_WIDTHS, WidthRule, usable
+from ..widths import TIMED_WIDTHS, Width
+from .rule import WidthRule, usable
 
 REACH = 4
 """Times the bits in use, which one decision of the goodput rule goes to at most."""

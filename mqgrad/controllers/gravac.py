@@ -6,8 +6,8 @@ from typing import ClassVar
 from ..checks import check_count, check_keep, check_range
 from ..gain_search import stepped
 from ..statistics.interval import IntervalStatistics, Trial
-from ..widths import Width
-from .rule import TIMED_WIDTHS, WidthRule, ewma, usable
+from ..widths import TIMED_WIDTHS, Width
+from .rule import WidthRule, ewma, usable
 
 _SHORTEST_STEP = 1e-9  # seconds; keeps a throughput finite
 

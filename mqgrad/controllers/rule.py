@@ -11,9 +11,6 @@ from ..saved_state import check_keys
 from ..statistics.interval import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
 
-TIMED_WIDTHS: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
-"""Choice of rules that weigh seconds against noise: not sending fewer bits must be one of the answers."""
-
 
 @runtime_checkable
 class Stateful(Protocol):

@@ -19,7 +19,7 @@ from ..statistics.interval import IntervalStatistics
 from ..statistics.losses import SMOOTHED_LIMIT, SmoothedLosses, held_within, log_loss
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
-from ..widths import Width, check_widths
+from ..widths import TIMED_WIDTHS, Width, check_widths
 
 SCHEMA_VERSION = 5
 KINDS = ("full", "loss", "authors")
@@ -74,7 +74,7 @@ class ObservationSchema:
     """
 
     kind: str = "full"
-    widths: tuple[Width, ...] = (1, 2, 3, 4, 6, 8, 16, 32)
+    widths: tuple[Width, ...] = TIMED_WIDTHS
     """Bit widths that a policy chooses from, increasing."""
     history: int = 5
     """Interval means (or, for ``authors``, iterations) that are remembered."""

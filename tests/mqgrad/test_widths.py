@@ -11,6 +11,7 @@ from mqgrad.widths import (
     check_width,
     format_width,
     parse_width,
+    parse_widths,
 )
 
 
@@ -26,6 +27,13 @@ def test_text_json_and_float_give_the_width_back(bits: float) -> None:
 def test_what_is_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         parse_width(text)
+    with pytest.raises(ValueError, match="is not a number"):
+        parse_widths(f"4+{text}")
+
+
+def test_several_widths_are_joined_by_plus_signs() -> None:
+    assert parse_widths("1/4+2 + 32") == (0.25, 2, 32)
+    assert parse_widths("4") == (4,)
 
 
 @pytest.mark.parametrize("bits", [True, 0, -1, 2.5, 9, 1 / 3, 1 / 128, float("nan"), float("inf"), "4", None])

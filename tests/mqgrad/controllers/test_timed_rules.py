@@ -11,9 +11,9 @@ from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.goodput import relative_goodput, within_reach
 from mqgrad.controllers.gravac import squared_cosine
-from mqgrad.controllers.rule import TIMED_WIDTHS
 from mqgrad.statistics.interval import ParameterStatistics, Trial
 from mqgrad.statistics.step_times import StepTimes
+from mqgrad.widths import TIMED_WIDTHS
 
 
 def test_goodput_maximises_efficiency_per_second() -> None:
