@@ -3,9 +3,9 @@
 import gymnasium
 
 from .bit_width import BitWidthEnv
-from .settings import BitWidthSettings, authors
+from .settings import BitWidthSettings
 
-__all__ = ["ENV_ID", "BitWidthEnv", "BitWidthSettings", "authors"]
+__all__ = ["ENV_ID", "BitWidthEnv", "BitWidthSettings"]
 
 ENV_ID = "mqgrad/BitWidth-v0"
 

@@ -1,7 +1,7 @@
 """The arguments of the environment, checked, and the authors' choice of them."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from mqgrad.checks import (
@@ -143,13 +143,8 @@ class BitWidthSettings:
         return self.initial_bits
 
 
-def authors() -> dict[str, Any]:
-    """The arguments of MQGrad's own experiment (Cui et al., ICTIR 2018): 400 decisions, seconds unlimited.
-
-    Its quantizer codes matrices above 105,000 elements alone: ``digits-cnn`` has one, ``digits-mlp`` has none, and
-    there the width changes nothing unless ``compressor="minmax:min_numel=…"`` lowers the limit.
-    """
-    return {
+PRESETS: dict[str, dict[str, Any]] = {
+    "authors": {
         "interval": 5,
         "opening": 5,
         "budget_seconds": None,
@@ -162,9 +157,12 @@ def authors() -> dict[str, Any]:
         "reward": "authors",
         "compressor": "minmax",
     }
+}
+"""Arguments by name. ``authors``: MQGrad's own experiment (Cui et al., ICTIR 2018), 400 decisions, seconds unlimited.
 
-
-PRESETS: dict[str, Callable[[], dict[str, Any]]] = {"authors": authors}
+Its quantizer codes matrices above 105,000 elements alone: ``digits-cnn`` has one, ``digits-mlp`` has none, and there
+the width changes nothing unless ``compressor="minmax:min_numel=…"`` lowers the limit.
+"""
 
 
 def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSettings:
@@ -175,7 +173,7 @@ def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSett
     """
     if preset is not None:
         check_choice("preset", preset, tuple(PRESETS))
-        arguments = PRESETS[preset]() | arguments
+        arguments = PRESETS[preset] | arguments
     names = [field.name for field in dataclasses.fields(BitWidthSettings)]
     unknown = sorted(set(arguments) - set(names))
     if unknown:

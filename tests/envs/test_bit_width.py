@@ -12,7 +12,8 @@ from stable_baselines3.common.env_checker import check_env as sb3_check
 from toy_cluster import CLOCK, ToyCluster, play
 
 import mqgrad.envs
-from mqgrad.envs import BitWidthEnv, authors
+from mqgrad.envs import BitWidthEnv
+from mqgrad.envs.settings import PRESETS
 from mqgrad.trainers import LinkEmulation, ModelClock, Simulated
 
 
@@ -148,7 +149,7 @@ def test_authors_preset(toy: ToyCluster) -> None:
         observation, reward, *_ = env.step(np.int64(action))
         slope = np.polyfit(np.arange(5), observation.astype(float), 1)[0]
         assert reward == pytest.approx(-300 * slope / (5 + 5 * bits), rel=1e-3)
-    assert authors()["widths"] == (2, 3, 4, 5, 6, 7, 8)
+    assert PRESETS["authors"]["widths"] == (2, 3, 4, 5, 6, 7, 8)
 
 
 def test_the_authors_reward_is_of_five_losses_however_many_are_observed(toy: ToyCluster) -> None:

@@ -11,7 +11,8 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check
 from stable_baselines3.common.env_checker import check_env as sb3_check
 from toy_cluster import CLOCK, play
 
-from mqgrad.envs import BitWidthEnv, authors
+from mqgrad.envs import BitWidthEnv
+from mqgrad.envs.settings import PRESETS
 from mqgrad.trainers import Distributed, WorkerError
 
 
@@ -30,7 +31,7 @@ def test_real_cluster_repeats_under_a_modelled_clock(modelled: Distributed) -> N
 
 
 def test_the_authors_preset_trains_with_their_quantizer(modelled: Distributed) -> None:
-    assert authors()["compressor"] == "minmax"
+    assert PRESETS["authors"]["compressor"] == "minmax"
     env = BitWidthEnv(preset="authors", cluster=modelled, compressor="minmax:min_numel=60000", max_steps=6)
     _, infos = play(env, 1, seed=1)
     assert [info["bits"] for info in infos] == [2, 3, 4, 5, 6, 7, 8]
