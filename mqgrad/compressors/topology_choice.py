@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from ..saved_state import check_keys
+from ..statistics.bandit import Block, TwoArmedBandit
 from ..statistics.efficiency import log_efficiency
 from ..statistics.interval import IntervalStatistics
-from ..statistics.two_ways import Block, TwoWays
 from ..widths import Width
 from .base import Step
 
@@ -26,24 +26,24 @@ _START = 3
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class TopologyChoice:
-    """Takes iterations in blocks, and learns after each which way the next one goes.
+    """Takes iterations in blocks, and learns after each which topology the next one has.
 
     1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun, and
        but a process's first three. Of several backwards for which a script reports one loss, it notes the sum.
     2. After the block, or where the width changes, ranks tell one another how many they are, their sum and that of
        their squared deviations: 32 bytes each, before the first bucket of an iteration.
-    3. The way of the next block is that of more progress per second, or one about which too little is known
-       (:class:`mqgrad.statistics.two_ways.TwoWays`). What coding the mean again costs in progress counts by the
-       figures of the last interval, as soon as those are known: rank 0's.
-    4. A block lasts twice as long as the one before it, up to 64 iterations, if way and seconds are the same or
-       nothing was noted; else it begins at three.
+    3. The topology of the next block is that of more progress per second, or one about which too little is known
+       (:class:`mqgrad.statistics.bandit.TwoArmedBandit`). What coding the mean again costs in progress counts by
+       the figures of the last interval, as soon as those are known: rank 0's.
+    4. A block lasts twice as long as the one before it, up to 64 iterations, if topology and seconds are the same
+       or nothing was noted; else it begins at three.
 
     When a block ends depends on what is equal on all ranks alone, whatever their scripts report.
     """
 
     gathers: bool = False
     """State: whether this iteration is an all-gather."""
-    known: TwoWays = dataclasses.field(default_factory=TwoWays)
+    known: TwoArmedBandit = dataclasses.field(default_factory=TwoArmedBandit)
     """State: of shards and of the all-gather."""
     bits: Width = 0
     """State: of the block; 0 where parameters have widths of their own, and before the first."""

@@ -17,8 +17,8 @@ from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.compressors.base import Step
 from mqgrad.compressors.topology_choice import TopologyChoice, gain_of_gathering
 from mqgrad.costs import Costs
+from mqgrad.statistics.bandit import TwoArmedBandit
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.statistics.two_ways import TwoWays
 from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import Width
@@ -107,7 +107,7 @@ def test_follows_a_link_that_changes(levels: tuple[float, float], before: float,
 
 @pytest.mark.parametrize("before", [0.25, 4.0])
 def test_what_was_far_slower_is_not_thought_so_for_ever(before: float) -> None:
-    """Nothing changes in the way in use."""
+    """Nothing changes in the topology in use."""
 
     def seconds(gathers: bool, i: int) -> float:
         if gathers == (before < 1):
@@ -240,8 +240,8 @@ def test_nothing_owed_is_lost_between_the_two(bits: Width) -> None:
     """What was applied is what ranks have sent, and that all but what they still owe."""
 
     def rank_main(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-        # The other way after each block, so that ranks exchange what they have noted, too.
-        TwoWays.next = lambda self, bits, way, handicap: 1 - way  # type: ignore[method-assign]
+        # The other topology after each block, so that ranks exchange what they have noted, too.
+        TwoArmedBandit.next = lambda self, bits, arm, handicap: 1 - arm  # type: ignore[method-assign]
         model, _, state = models.new_run(mqgrad.FixedBits(bits), compressor=MEASURED)
         alone = models.small_model()
         applied, own = torch.zeros(()), torch.zeros(())
@@ -305,7 +305,7 @@ def test_a_state_of_another_run_is_named_before_anything_is_sent() -> None:
 
 
 def test_a_run_takes_what_its_link_favours() -> None:
-    """A slow link the way with fewer bytes, one of long latency that with one collective less."""
+    """A slow link the one with fewer bytes, one of long latency that with one collective less."""
 
     def rank_main(rank: int, mbit_per_s: float, latency_ms: float) -> tuple[float, list[bytes]]:
         link = LinkEmulation(mbit_per_s=mbit_per_s, latency_ms=latency_ms)

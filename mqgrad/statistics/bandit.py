@@ -1,4 +1,4 @@
-"""Which of two ways to do the same gets a run further in a second, learned by trying both."""
+"""A two-armed bandit: which of two alternatives gets a run further in a second, learned by trying both."""
 
 import dataclasses
 import math
@@ -42,37 +42,37 @@ class Block(NamedTuple):
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
-class _Way:
-    """ln(seconds of an iteration) one way, at one width."""
+class _Arm:
+    """ln(seconds of an iteration) by one arm, at one width."""
 
     count: float = 0.0
     """Iterations, discounted."""
     mean: float = 0.0
 
 
-class TwoWays:
-    """Two arms of a bandit at each width, with discounted upper confidence bounds (Garivier & Moulines, ALT 2011).
+class TwoArmedBandit:
+    """Two arms at each width, with discounted upper confidence bounds (Garivier & Moulines, ALT 2011).
 
-    1. Iterations of one way discount what is known of both at their width, and are taken in.
+    1. Iterations of one arm discount what is known of both at their width, and are taken in.
     2. But if they are further from what was known than four standard errors and a fifth, something has changed: what
        was known of both is forgotten, and these iterations with it.
-    3. Next is the way with the least that ln(seconds) may well be: the mean less two standard errors. One about which
+    3. Next is the arm with the least that ln(seconds) may well be: the mean less two standard errors. One about which
        nothing is known comes first, of two such the one in use.
 
     What it computes of numbers that are equal on all ranks is so, too: sums, products and roots round alike.
     """
 
     def __init__(self) -> None:
-        self._ways: dict[Width, tuple[_Way, _Way]] = {}
+        self._arms: dict[Width, tuple[_Arm, _Arm]] = {}
         self._squares, self._degrees = _FIRST_COUNT * _FIRST_DEVIATION**2, _FIRST_COUNT
 
-    def learn(self, bits: Width, way: int, block: Block) -> bool:
-        """Steps 1 and 2, of way 0 or 1 at a width; whether it was as expected."""
+    def learn(self, bits: Width, arm: int, block: Block) -> bool:
+        """Steps 1 and 2, of arm 0 or 1 at a width; whether it was as expected."""
         if block.iterations == 0:
             return False
-        used, mean = self._at(bits)[way], block.sum / block.iterations
+        used, mean = self._at(bits)[arm], block.sum / block.iterations
         if self._is_surprise(used, block.iterations, mean):
-            del self._ways[bits]  # the block with it: it may be from before and after the change
+            del self._arms[bits]  # the block with it: it may be from before and after the change
             return False
         kept = _MEMORY / (_MEMORY + block.iterations)
         for each in self._at(bits):
@@ -83,29 +83,29 @@ class TwoWays:
         self._degrees = kept * (self._degrees + max(block.iterations - 1, 0.0))
         return True
 
-    def next(self, bits: Width, way: int, handicap: float) -> int:
+    def next(self, bits: Width, arm: int, handicap: float) -> int:
         """Step 3, at a width: 0 or 1.
 
         Args:
             bits: of the next iterations.
-            way: in use.
-            handicap: added to ln(seconds) of way 0.
+            arm: in use.
+            handicap: added to ln(seconds) of arm 0.
         """
         first, second = self._at(bits)
         if not first.count or not second.count:
-            return way if not (first.count or second.count) else int(first.count > 0)
+            return arm if not (first.count or second.count) else int(first.count > 0)
         return int(self._least(second) < self._least(first) + handicap)
 
-    def _at(self, bits: Width) -> tuple[_Way, _Way]:
-        return self._ways.setdefault(bits, (_Way(), _Way()))
+    def _at(self, bits: Width) -> tuple[_Arm, _Arm]:
+        return self._arms.setdefault(bits, (_Arm(), _Arm()))
 
-    def _is_surprise(self, used: _Way, count: float, mean: float) -> bool:
+    def _is_surprise(self, used: _Arm, count: float, mean: float) -> bool:
         if used.count == 0:
             return False
         return abs(mean - used.mean) > _SURPRISE * self._error(used.count, count) + _NO_SURPRISE
 
-    def _least(self, way: _Way) -> float:
-        return way.mean - _OPTIMISM * self._error(way.count)
+    def _least(self, arm: _Arm) -> float:
+        return arm.mean - _OPTIMISM * self._error(arm.count)
 
     def _error(self, *counts: float) -> float:
         """Standard error of the mean of so many iterations, or of the difference between two such means."""
@@ -114,14 +114,15 @@ class TwoWays:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        ways = {bits: [(way.count, way.mean) for way in pair] for bits, pair in self._ways.items()}
-        return {"ways": ways, "noise": (self._squares, self._degrees)}
+        pairs = {bits: [(arm.count, arm.mean) for arm in pair] for bits, pair in self._arms.items()}
+        # The key is older than the name that arms have now.
+        return {"ways": pairs, "noise": (self._squares, self._degrees)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), "the choice between two ways")
-        self._ways = {}
+        check_keys(state, self.state_dict(), "the two-armed bandit")
+        self._arms = {}
         for bits, pair in state["ways"].items():
-            first, second = (_Way(count=float(count), mean=float(mean)) for count, mean in pair)
-            self._ways[bits] = first, second
+            first, second = (_Arm(count=float(count), mean=float(mean)) for count, mean in pair)
+            self._arms[bits] = first, second
         self._squares, self._degrees = map(float, state["noise"])
