@@ -10,7 +10,7 @@ from mqgrad.cuda_ext import Vector, checks, whole
 from mqgrad.cuda_ext.scattered import readable
 
 from ..widths import Width, check_width
-from .vector_codec import Feedback, VectorCodec, placed
+from .vector_codec import Feedback, VectorCodec, placed, through
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -60,14 +60,13 @@ class Codec(VectorCodec):
                 stream, so that randomness follows a bucket wherever it lies in ``x``.
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
-        through = {} if feedback is None else feedback._asdict()
         if check_width(bits) < 1:
-            return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits), **through), out)
+            return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits), **through(feedback)), out)
         if bits < 16:
-            grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
-            return cuda_ext.encode(x, *grid, seed, bucket_ids, **through, out=out)
+            code = (int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids)
+            return cuda_ext.encode(x, *code, **through(feedback), out=out)
         if bits == 16:
-            return cuda_ext.encode_bfloat16(x, **through, out=out)
+            return cuda_ext.encode_bfloat16(x, **through(feedback), out=out)
         values = _floats_of(x)
         sent = values if feedback is None else _with_feedback(values, feedback)
         return placed(sent.view(torch.uint8), out)
@@ -107,12 +106,11 @@ class Codec(VectorCodec):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P]; 1-16 bits in one pass."""
-        through = {} if feedback is None else feedback._asdict()
         if check_width(bits) == 16:
-            return cuda_ext.reduce_encode_bfloat16(payloads, numel, **through, out=out)
+            return cuda_ext.reduce_encode_bfloat16(payloads, numel, **through(feedback), out=out)
         if 1 <= bits <= 8:
-            grid = (int(bits), self.bucket_size, self.rounding == "stochastic")
-            return cuda_ext.reduce_encode(payloads, numel, *grid, seed, bucket_ids, **through, out=out)
+            code = (int(bits), self.bucket_size, self.rounding == "stochastic", seed, bucket_ids)
+            return cuda_ext.reduce_encode(payloads, numel, *code, **through(feedback), out=out)
         return super().encode_mean(payloads, numel, bits, seed, bucket_ids, feedback=feedback, out=out)
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:

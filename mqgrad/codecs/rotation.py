@@ -12,7 +12,7 @@ from mqgrad.cuda_ext import Vector
 from ..widths import Width
 from .codec import Codec
 from .quantization_noise import ROTATED_GAMMA
-from .vector_codec import Feedback, VectorCodec
+from .vector_codec import Feedback, VectorCodec, through
 
 ROTATED_WIDTHS = tuple(ROTATED_GAMMA)
 FEW_BITS: tuple[Width, ...] = (1, 2, 3)
@@ -51,8 +51,7 @@ class RotationCodec(VectorCodec):
     ) -> torch.Tensor:
         """Code a floating vector [N]. All buckets of a vector share the signs, so ``bucket_ids`` play no part."""
         code = (int(bits), self.bucket_size, self.unbiased, seed)
-        through = {} if feedback is None else feedback._asdict()
-        return cuda_ext.encode_rotated(x, *code, **through, out=out)
+        return cuda_ext.encode_rotated(x, *code, **through(feedback), out=out)
 
     def encode_mean(
         self,
@@ -67,8 +66,7 @@ class RotationCodec(VectorCodec):
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P], in one pass."""
         code = (int(bits), self.bucket_size, self.unbiased, seed)
-        through = {} if feedback is None else feedback._asdict()
-        return cuda_ext.reduce_encode_rotated(payloads, numel, *code, **through, out=out)
+        return cuda_ext.reduce_encode_rotated(payloads, numel, *code, **through(feedback), out=out)
 
     def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         """Decode to float32 [numel]."""

@@ -1,7 +1,7 @@
 """What a codec of flat vectors is."""
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,11 @@ class Feedback(NamedTuple):
     overflowing step does not poison the run."""
     alpha: float = 1.0
     beta: float = 1.0
+
+
+def through(feedback: Feedback | None) -> dict[str, Any]:
+    """As arguments of the ops that encode."""
+    return {} if feedback is None else feedback._asdict()
 
 
 class VectorCodec(abc.ABC):
