@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from typing import Any
 
 import torch
 
@@ -10,6 +9,7 @@ from mqgrad import cuda_ext
 from mqgrad.cuda_ext import Vector
 
 from ..widths import Width
+from .by_width import ByWidth
 from .codec import Codec
 from .quantization_noise import ROTATED_GAMMA
 from .vector_codec import Feedback, VectorCodec, through
@@ -95,7 +95,7 @@ def rotation_codec(bucket_size: int, *, unbiased: bool) -> RotationCodec:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FewBitsRotated(VectorCodec):
+class FewBitsRotated(ByWidth):
     """Another codec, with unbiased rotation in its place at 1-3 bits.
 
     Few uniform levels are cheaper, and can diverge under momentum SGD: most elements of a gradient are small, so
@@ -115,34 +115,4 @@ class FewBitsRotated(VectorCodec):
         return rotation_codec(size & -size, unbiased=True)
 
     def at(self, bits: Width) -> VectorCodec:
-        """The codec of a width."""
         return self.rotation if bits in FEW_BITS else self.others
-
-    def payload_bytes(self, numel: int, bits: Width) -> int:
-        return self.at(bits).payload_bytes(numel, bits)
-
-    def encode(self, x: Vector, bits: Width, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.at(bits).encode(x, bits, *args, **kwargs)
-
-    def encode_mean(
-        self, payloads: torch.Tensor, numel: int, bits: Width, *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
-        return self.at(bits).encode_mean(payloads, numel, bits, *args, **kwargs)
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        return self.at(bits).decode(payload, numel, bits)
-
-    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_into_(out, payload, bits)
-
-    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_mean_into_(out, payloads, bits)
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        self.at(bits).decode_add_(accumulator, payload, bits)
-
-    def repeats_padding(self, bits: Width) -> bool:
-        return self.at(bits).repeats_padding(bits)
-
-    def is_contractive(self, bits: Width) -> bool:
-        return self.at(bits).is_contractive(bits)
