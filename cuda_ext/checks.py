@@ -12,7 +12,9 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
-    numel, bits, bucket_size = map(operator.index, (numel, bits, bucket_size))  # NumPy's integers would overflow
+    numel, bits, bucket_size = map(
+        operator.index, (numel, bits, bucket_size)
+    )  # NumPy's integers would overflow
     return 4 * -(-numel // bucket_size) + -(-numel * bits // 8)
 
 

@@ -203,7 +203,9 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._reward.reset(opening)
         self._running = True
         limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
-        self._loss_limit = limit if math.isfinite(limit) else -math.inf  # whatever follows has nothing to fall from
+        self._loss_limit = (
+            limit if math.isfinite(limit) else -math.inf
+        )  # whatever follows has nothing to fall from
         observation = self._observer.observe(opening)
         self._warnings.check_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)

@@ -86,7 +86,9 @@ class RecoveringCluster:
         """The cluster, started or restarted if need be."""
         if self.cluster is None:
             self.cluster = _open_cluster(self._settings)
-        driver = _DRIVERS.get(id(self.cluster), self)  # another environment, if it was the last to begin a run
+        driver = _DRIVERS.get(
+            id(self.cluster), self
+        )  # another environment, if it was the last to begin a run
         if driver._failed and isinstance(self.cluster, Restartable) and self.cluster.can_restart:
             self.cluster.restart()
         driver._failed = False

@@ -101,7 +101,9 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: Grou
     policies = [name for name in curves if has_policy(name)]
     styles |= {
         name: {"color": c, "linestyle": line, "linewidth": 2.5}
-        for name, (line, c) in zip(policies, itertools.cycle(itertools.product(_POLICY_LINES, _POLICY_COLOURS)))
+        for name, (line, c) in zip(
+            policies, itertools.cycle(itertools.product(_POLICY_LINES, _POLICY_COLOURS))
+        )
     }
     styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == group.fp32}
     for name, style in styles.items():

@@ -37,7 +37,8 @@ _NOTES = (
     "which tells neither faster nor slower, or nothing to compare with yet.",
     "**References**, chosen in hindsight for each cell: *fp16* and *PowerSGD* are the faster of PyTorch's own hook "
     "and our compressor, PowerSGD at the best of the compared ranks; *oracle* the best of the compared fixed "
-    "widths of our code, in each iteration and by the default topology; *goodput* the best of those rules, of which learned policies begin as an imitation. "
+    "widths of our code, in each iteration and by the default topology; *goodput* the best of those rules, of which "
+    "learned policies begin as an imitation. "
     "*Ideal*: as many iterations as fp32 needs, each as short as those of no-sync, which sends nothing; where a "
     "sweep has only none, the hook without gradients, methods that communicate more rarely can pass it.",
     "**The ceiling** of a time-only schedule is ½·log2(AM/GM) of the squared gradient norms of the goodput rule's "

@@ -118,7 +118,9 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
             check_same_origin(saved, come_from, folder)
             saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # of the runs to come
         elif (folder / "results.jsonl").exists():
-            raise ValueError(f"{folder} holds results and no config.json that tells of what; give another --output")
+            raise ValueError(
+                f"{folder} holds results and no config.json that tells of what; give another --output"
+            )
         else:
             saved = {**given, **come_from}
         replace_file(folder / "config.json", json.dumps(saved, indent=1) + "\n")

@@ -66,7 +66,9 @@ class LocalRanks:
             self._collect(starting_seconds)
         except WorkerError as error:
             self._kill()
-            raise WorkerError(error.rank, error.reason, error.details) from error  # there is nothing to restart
+            raise WorkerError(
+                error.rank, error.reason, error.details
+            ) from error  # there is nothing to restart
         except BaseException:
             self._kill()
             raise

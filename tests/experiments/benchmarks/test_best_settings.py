@@ -50,5 +50,5 @@ def test_the_table_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_folder_without_a_comparison_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="best_settings.py: "):
+    with pytest.raises(SystemExit, match=r"best_settings\.py: "):
         best_settings.main([str(tmp_path)])

@@ -264,7 +264,7 @@ def test_a_workload_that_is_edited_while_runs_are_carried_out_ends_them(
     module.write_text("from mqgrad.trainers.workloads.digits import DigitsMLP\n")
     monkeypatch.syspath_prepend(tmp_path)
     config = small_config(workloads=("now_edited_workload:DigitsMLP",), seeds=(1,))
-    with pytest.raises(ValueError, match="a file has changed while .*now_edited_workload: "):
+    with pytest.raises(ValueError, match=r"a file has changed while .*now_edited_workload: "):
         run_fake(tmp_path, config, on_start=lambda cell: module.write_text(f"# {cell}"))
     assert load_results(tmp_path / "out") == []
 

@@ -18,7 +18,7 @@ from mqgrad.hook.decisions import Decisions
 )
 def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, interval: int) -> None:
     """To measure and decide takes as long, however short they are; and never more than ten times as long."""
-    controller = Scripted([4, 2], interval=10)
+    controller = Scripted([4, 2, 2, 2], interval=10)
     seen = statistics(step_seconds=step_seconds)
 
     def decided(**of_run: object) -> float:
