@@ -148,6 +148,25 @@ GRIDS = {
         budget_seconds=_BUDGETS,
         settings=_UNSEEN,
     ),
+    # About 45 minutes: published systems at the best of those settings beside this project's; 320 runs.
+    "tuned": Grid(
+        controllers=(
+            "fixed:1",
+            "fixed:1 on quantized:topology=all-gather",
+            *_LEARNED_AND_RULE,
+            "fixed:1 every 8",
+            "default every 8,slow_momentum=0.5",
+            *tuning.BEST_CONTROLLERS,
+        ),
+        compressors=("powersgd:rank=4",),
+        methods=("plain-ddp", "plain-ddp:hook=fp16", *tuning.BEST_METHODS),
+        workloads=("digits-cnn",),
+        links=_LINKS,
+        seeds=5,
+        hosts=4,
+        budget_seconds=_BUDGETS,
+        settings=_UNSEEN,
+    ),
     # About 65 minutes: what rounds can be set to, on the same links; 320 runs.
     "rounds": Grid(
         controllers=(

@@ -95,6 +95,18 @@ METHODS = {
 }
 
 
+BEST_CONTROLLERS = (
+    "fixed:2 on qsgd",
+    "fixed:1 on rotation:unbiased=true,error_feedback=false",
+    "dadaquant:interval=5,start=1,patience=10",
+    "dq-sgd:interval=5,keep=0.9",
+    "mqgrad-authors on quantized",
+)
+BEST_METHODS = ("slowmo:period=16,beta=0.3", "local-sgd:period=16")
+"""Those that did best in experiments/results/2026-11-28-tuning, of the systems that came nearest to 1 bit and of the
+papers that this project began with."""
+
+
 def systems(candidates: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """All of them, in order."""
     return tuple(name for names in candidates.values() for name in names)
