@@ -24,6 +24,7 @@ from rate_plot import plot
 from mqgrad import cuda_ext
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import ROTATED_WIDTHS, RotationCodec
+from mqgrad.codecs.uniform import UniformCodec
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench.peers import find_peers
@@ -68,7 +69,10 @@ class Point(NamedTuple):
 
 
 def send_coded(
-    source: Source, codec: Codec | RotationCodec, bits: Width, scales: torch.dtype = torch.float32
+    source: Source,
+    codec: Codec | UniformCodec | RotationCodec,
+    bits: Width,
+    scales: torch.dtype = torch.float32,
 ) -> Sent:
     """As the collective's push does. Scales of another type are rounded in the payload and counted as such."""
     bucket_size = codec.bucket_size

@@ -17,7 +17,11 @@ class ByWidth(VectorCodec):
 
     @abc.abstractmethod
     def at(self, bits: Width) -> VectorCodec:
-        """The codec of a width."""
+        """The codec of a width.
+
+        Raises:
+            ValueError: for an unknown width.
+        """
 
     def payload_bytes(self, numel: int, bits: Width) -> int:
         return self.at(bits).payload_bytes(numel, bits)

@@ -115,4 +115,4 @@ class FewBitsRotated(ByWidth):
         return rotation_codec(size & -size, unbiased=True)
 
     def at(self, bits: Width) -> VectorCodec:
-        return self.rotation if bits in FEW_BITS else self.others
+        return self.rotation if bits in FEW_BITS else self.others.at(bits)

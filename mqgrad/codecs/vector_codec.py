@@ -26,7 +26,7 @@ def through(feedback: Feedback | None) -> dict[str, Any]:
 
 
 class VectorCodec(abc.ABC):
-    """Codes flat vectors made of scale buckets; see :class:`mqgrad.codecs.codec.Codec` for the arguments.
+    """Codes flat vectors made of scale buckets.
 
     Hashable, and equal to what codes alike.
     """
@@ -47,17 +47,32 @@ class VectorCodec(abc.ABC):
         *,
         feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
-    ) -> torch.Tensor: ...
+    ) -> torch.Tensor:
+        """Code a floating vector [N], in one tensor or scattered, as a uint8 payload [P].
+
+        Args:
+            seed: of stochastic rounding and of rotations; the same seed gives the same bytes.
+            bucket_ids: int64 [ceil(N / bucket_size)], the identity of each scale bucket in the random
+                stream, so that randomness follows a bucket wherever it lies in ``x``.
+            out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
+        """
 
     def repeats_padding(self, bits: Width) -> bool:
         """Whether padding should repeat elements: zeros would change what is decoded of them."""
         return False
 
     @abc.abstractmethod
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor: ...
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        """Decode a uint8 payload to float32 [numel].
+
+        Raises:
+            TypeError: the payload is not uint8.
+            ValueError: it is not a vector of exactly the length of ``numel`` elements.
+        """
 
     @abc.abstractmethod
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None: ...
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        """Add a decoded payload to the float32 ``accumulator`` [N]."""
 
     @abc.abstractmethod
     def is_contractive(self, bits: Width) -> bool:

@@ -1,0 +1,44 @@
+"""The largest magnitudes alone: widths below one bit."""
+
+import dataclasses
+
+import torch
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import Vector, whole
+
+from ..widths import Width
+from .vector_codec import Feedback, VectorCodec, placed, through
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SparseCodec(VectorCodec):
+    """Of the whole vector, so that neither buckets nor seeds play a part."""
+
+    def payload_bytes(self, numel: int, bits: Width) -> int:
+        return cuda_ext.sparse_bytes(numel, _elements_per_bit(bits))
+
+    def encode(
+        self,
+        x: Vector,
+        bits: Width,
+        seed: int = 0,
+        bucket_ids: torch.Tensor | None = None,
+        *,
+        feedback: Feedback | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits), **through(feedback)), out)
+
+    def is_contractive(self, bits: Width) -> bool:
+        return True
+
+    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        return cuda_ext.sparse_decode(payload, numel, _elements_per_bit(bits))
+
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+        cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
+
+
+def _elements_per_bit(bits: Width) -> int:
+    return round(1 / bits)
