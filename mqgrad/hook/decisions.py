@@ -23,8 +23,6 @@ _INTERVAL = 10
 _METHODS = ("decide", "state_dict", "load_state_dict")
 _MOST_STRETCHED = 10
 """Times as long as a controller says, at most, an interval is."""
-_MOST_PATIENCE = 4
-"""Times its ``least_seconds``, at most, that it waits between two decisions."""
 _RULE_INTERVAL = 10
 """Rounds between two decisions of a period rule, at most: a fixed width has longer intervals."""
 
@@ -117,7 +115,6 @@ class Decisions:
         """Iterations of the current interval."""
         self.period = period
         """Iterations of the round that is open, or of the next one."""
-        self._kept = 0  # decisions in a row that have left the width as it was
         self.terms = self._terms(interval)
         """What all ranks must have alike."""
 
@@ -170,19 +167,15 @@ class Decisions:
 
         bits = _made(controller, decide, rank)
         period = self.period if rule is None else _made(rule, lambda: rule.decide(statistics), rank)
-        return Decision(bits, self._next_interval(controller, statistics.step_seconds, bits), period)
+        return Decision(bits, self._next_interval(controller, statistics), period)
 
-    def _next_interval(self, controller: Controller, step_seconds: float, bits: Widths) -> int:
+    def _next_interval(self, controller: Controller, statistics: IntervalStatistics) -> int:
         """As long as the controller says, or longer where iterations are short: to measure and decide takes some
-        milliseconds, however short they are. The more so, the longer decisions have changed nothing."""
-        interval = self._interval_of(controller)
-        if self.period_rule is not None or not 0 < step_seconds < math.inf:
+        milliseconds, however short they are."""
+        interval, step = self._interval_of(controller), statistics.step_seconds
+        if self.period_rule is not None or not 0 < step < math.inf:
             return interval
-        seconds = self.traits.least_seconds * min(1 + self._kept_with(bits), _MOST_PATIENCE)
-        return max(interval, min(math.ceil(seconds / step_seconds), _MOST_STRETCHED * interval))
-
-    def _kept_with(self, bits: Widths) -> int:
-        return self._kept + 1 if bits == self.bits else 0
+        return max(interval, min(math.ceil(self.traits.least_seconds / step), _MOST_STRETCHED * interval))
 
     def adopt(self, decision: Decision) -> None:
         """Do what rank 0 has decided.
@@ -193,7 +186,6 @@ class Decisions:
         deciders = _named(self.controller), _named(self.period_rule)
         interval = whole_iterations(f"{deciders[0]} of rank 0 decided on an interval of", decision.interval)
         period = whole_iterations(f"{deciders[1]} of rank 0 decided on a period of", decision.period)
-        self._kept = self._kept_with(decision.bits)
         self.bits, self.interval, self.period = decision.bits, interval, period
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,7 +194,6 @@ class Decisions:
             "requested_bits": self.bits,
             "interval": self.interval,
             "period": self.period,
-            "decisions_kept": self._kept,
             "controller_class": None if self.controller is None else type(self.controller).__name__,
             "controller": self.controller.state_dict() if self.controller is not None else None,
             "period_rule": self.period_rule.state_dict() if self.period_rule is not None else None,
@@ -214,7 +205,7 @@ class Decisions:
         self.bits = bits if isinstance(bits, tuple) else check_width(bits)
         if isinstance(self.controller, FixedBits):  # which may have been given another one since
             self.bits = self.controller.bits
-        self.interval, self.period, self._kept = state["interval"], state["period"], state["decisions_kept"]
+        self.interval, self.period = state["interval"], state["period"]
         if self.controller is not None:
             self.controller.load_state_dict(state["controller"])
         if self.period_rule is not None:

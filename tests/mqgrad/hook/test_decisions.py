@@ -31,17 +31,6 @@ def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, inte
     assert decided(rule=make_period_rule("delay-ratio")) == 10
 
 
-def test_the_longer_a_width_is_kept_the_longer_are_intervals_up_to_four_times() -> None:
-    controller = Scripted([4, 4, 4, 4, 4, 2, 2], interval=10)
-    controller.least_seconds = 0.25
-    own = Decisions(controller, None, make_compressor("quantized"), period=1)
-    intervals = []
-    for _ in range(7):
-        own.adopt(own.make(statistics(step_seconds=0.0125), 1, rank=0))
-        intervals.append(own.interval)
-    assert intervals == [40, 60, 80, 80, 20, 40, 20]
-
-
 def test_policies_and_the_goodput_rule_ask_for_it() -> None:
     policy = mqgrad.load_policy("default")
     assert policy.least_seconds == mqgrad.Goodput().least_seconds == 0.25
