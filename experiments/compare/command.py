@@ -19,7 +19,7 @@ def compare(
         str,
         typer.Option(
             help=f"What is compared where other options do not say otherwise: {', '.join(GRIDS)}. quick takes 7 "
-            "minutes on 2 idle cores; the others are the full comparison, in about six and a half hours."
+            "minutes on 2 idle cores; the others are the full comparison, in about eight and a half hours."
         ),
     ] = "quick",
     controllers: Annotated[

@@ -135,7 +135,7 @@ GRIDS = {
         budget_seconds={("", ""): 12.0},
         settings=_UNSEEN,
     ),
-    # About an hour: what settings for comparisons are chosen from; 384 runs.
+    # About 65 minutes: what settings for comparisons are chosen from; 384 runs.
     "tuning": Grid(
         controllers=tuning.systems(tuning.CONTROLLERS),
         compressors=tuning.systems(tuning.COMPRESSORS),
@@ -148,7 +148,7 @@ GRIDS = {
         budget_seconds=_BUDGETS,
         settings=_UNSEEN,
     ),
-    # About 45 minutes: published systems at the best of those settings beside this project's; 320 runs.
+    # About 50 minutes: published systems at the best of those settings beside this project's; 320 runs.
     "tuned": Grid(
         controllers=(
             "fixed:1",
