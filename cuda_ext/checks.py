@@ -31,9 +31,10 @@ def as_int64(seed: int, name: str = "seed") -> int:
 
 
 def require_layout(numel: int, bits: int, bucket_size: int) -> None:
-    for name, value in (("bits", bits), ("bucket_size", bucket_size), ("numel", numel)):
-        if not hasattr(value, "__index__"):
-            raise TypeError(f"{name} must be an integer, got {value!r}")
+    if not type(numel) is type(bits) is type(bucket_size) is int:
+        for name, value in (("bits", bits), ("bucket_size", bucket_size), ("numel", numel)):
+            if not hasattr(value, "__index__"):
+                raise TypeError(f"{name} must be an integer, got {value!r}")
     if not 1 <= bits <= 8:
         raise ValueError(f"bits must be in 1..8, got {bits}")
     if bucket_size < 1:

@@ -1,5 +1,6 @@
 """The ops that tell whether messages arrived as they were sent."""
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,9 +64,7 @@ def _covered_parts(messages: Tensor, lengths: Sequence[int], covered: Sequence[i
     checks.require_bytes("messages", messages, (sum(lengths),))
     most = [length - CHECKSUM_BYTES for length in lengths]
     parts = most if covered is None else list(covered)
-    if len(parts) != len(most) or any(
-        not 0 <= part <= limit for part, limit in zip(parts, most, strict=True)
-    ):
+    if len(parts) != len(most) or min(parts, default=0) < 0 or any(map(operator.gt, parts, most)):
         raise ValueError(f"covered must be of messages with {most} bytes before their checksums, got {parts}")
     return parts
 

@@ -1,7 +1,6 @@
 """Vectors that lie in several tensors, as the gradients of a DDP bucket do."""
 
 import bisect
-import dataclasses
 import math
 
 import torch
@@ -10,19 +9,27 @@ from torch import Tensor
 from mqgrad.cuda_ext import checks, library
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Scattered:
     """A vector [length] that lies in several tensors, with zeros between and behind them.
 
     The CPU's ops read and write the tensors where they are, and raise ``RuntimeError`` if they share memory with what
     is written or read beside them; elsewhere torch gathers them, or copies to them.
+
+    Args:
+        tensors: at least one, 1-D and contiguous, of a floating type, on one device, as they lie in the vector.
+        offsets: where each begins. Those of a part of a vector may lie before it or behind it, in part or as a whole.
+        length: elements of the vector.
+
+    Raises:
+        TypeError: a tensor is of no supported type.
+        ValueError: one is not 1-D or not contiguous, or they overlap in the vector.
     """
 
-    tensors: list[Tensor]
-    """At least one, 1-D and contiguous, of a floating type, on one device, as they lie in the vector."""
-    offsets: list[int]
-    """Where each begins. Those of a part of a vector may lie before it or behind it, in part or as a whole."""
-    length: int
+    __slots__ = ("length", "offsets", "tensors")
+
+    def __init__(self, tensors: list[Tensor], offsets: list[int], length: int) -> None:
+        _require_tensors(tensors, offsets)
+        self.tensors, self.offsets, self.length = tensors, offsets, length
 
     def numel(self) -> int:
         return self.length
@@ -35,8 +42,10 @@ class Scattered:
         """Elements from ``part.start`` to ``part.stop``, as another vector in the same memory."""
         first = max(bisect.bisect_right(self.offsets, part.start) - 1, 0)
         last = max(bisect.bisect_left(self.offsets, part.stop), first + 1)
-        offsets = [offset - part.start for offset in self.offsets[first:last]]
-        return Scattered(self.tensors[first:last], offsets, part.stop - part.start)
+        cut = Scattered.__new__(Scattered)  # what is checked of the whole holds for its parts
+        cut.tensors, cut.length = self.tensors[first:last], part.stop - part.start
+        cut.offsets = [offset - part.start for offset in self.offsets[first:last]]
+        return cut
 
     def gathered(self) -> Tensor:
         """A copy in one tensor, float32 [length]."""
@@ -80,9 +89,9 @@ class Scattered:
 Vector = Tensor | Scattered
 
 
-def _require_tensors(x: Scattered) -> None:
+def _require_tensors(tensors: list[Tensor], offsets: list[int]) -> None:
     end: float = -math.inf
-    for tensor, offset in zip(x.tensors, x.offsets, strict=True):
+    for tensor, offset in zip(tensors, offsets, strict=True):
         checks.require_input(tensor, 1)
         if not tensor.is_contiguous():
             raise ValueError("the tensors of a scattered vector are used in place and must be contiguous")
@@ -98,10 +107,9 @@ def readable(x: Vector) -> Vector:
 
     Raises:
         TypeError: it is of no supported type.
-        ValueError: it is not 1-D, or tensors of a scattered one are not contiguous or overlap in it.
+        ValueError: it is not 1-D.
     """
     if isinstance(x, Scattered):
-        _require_tensors(x)
         return x if library.runs_on_cpu(x.device) else x.gathered()
     checks.require_input(x, 1)
     return x.contiguous()
@@ -111,12 +119,10 @@ def is_writable(out: Vector, payload: Tensor) -> bool:
     """Whether the ops write to a vector where it is, while they read a payload.
 
     Raises:
-        TypeError: a tensor that is not float32, or one of a scattered vector of no supported type.
-        ValueError: one that is not contiguous, is on another device or shares memory with the payload; tensors of a
-            scattered vector that overlap in it.
+        TypeError: a tensor that is not float32.
+        ValueError: one that is not contiguous, is on another device or shares memory with the payload.
     """
     if isinstance(out, Scattered):
-        _require_tensors(out)
         return library.runs_on_cpu(out.device)
     checks.require_floats("out", out, out.numel(), payload.device)
     checks.require_apart("out", out, payload=payload)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .costs import Costs
-from .trace import trace_range
+from .trace import open_range
 
 Mark = float | torch.Event
 """A moment: of the clock, or of a CUDA stream."""
@@ -74,11 +74,13 @@ class Timed:
 
     def __enter__(self) -> None:
         self._start = mark()
-        self._range = trace_range(self._name)
-        self._range.__enter__()
+        self._range = open_range(self._name)
+        if self._range is not None:
+            self._range.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, *failure: Any) -> None:
-        self._range.__exit__(kind, *failure)
+        if self._range is not None:
+            self._range.__exit__(kind, *failure)
         if kind is None:
             since(self._start, self._add)
 

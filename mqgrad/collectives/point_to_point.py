@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,8 @@ class PointToPoint:
         self._rank, world_size = group.rank(), group.size()
         # No two ranks begin with the same receiver.
         self._peers = [(self._rank + step) % world_size for step in range(1, world_size)]
+        waits = f"rank {self._rank} of {world_size} waited in vain for rank"
+        self._waits = [f"{waits} {peer}" for peer in range(world_size)]
         self._all_to_alls, self._of_bytes, self._of_figures = (itertools.count(kind, 3) for kind in range(3))
 
     def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
@@ -71,7 +74,7 @@ class PointToPoint:
         """Post the receives of one message from every other rank, but of empty ones, which are not sent."""
         tag = next(numbers) % _TAGS
         receives = [
-            self._named(peer, self._group.recv, received[peer], tag)
+            NamedWork(partial(self._group.recv, [received[peer]], peer, tag), self._waits[peer])
             for peer in reversed(self._peers)  # in the order in which they are sent
             if received[peer].numel()
         ]
@@ -79,17 +82,13 @@ class PointToPoint:
         def send(messages: Sequence[torch.Tensor]) -> _Works:
             received[self._rank].copy_(messages[self._rank])
             sends = [
-                self._named(peer, self._group.send, messages[peer], tag)
+                NamedWork(partial(self._group.send, [messages[peer]], peer, tag), self._waits[peer])
                 for peer in self._peers
                 if messages[peer].numel()
             ]
             return _Works([*receives, *sends])
 
         return send
-
-    def _named(self, peer: int, start: Callable[..., Work], message: torch.Tensor, tag: int) -> NamedWork:
-        waits = f"rank {self._rank} of {len(self._peers) + 1} waited in vain for rank {peer}"
-        return NamedWork(lambda: start([message], peer, tag), waits)
 
     def close(self) -> None:
         """Hold the group no longer; what has been posted is not to be sent any more."""

@@ -55,7 +55,11 @@ class Coder(Protocol):
 
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Exchange(abc.ABC):
-    """The mean over ranks of one bucket's gradients, through coded payloads."""
+    """The mean over ranks of one bucket's gradients, through coded payloads.
+
+    All of it goes on in inference mode: what autograd notes of views and writes, for nobody, costs a tenth of the
+    thread's time. So what it makes must not outlast it; residuals are made before.
+    """
 
     coder: Coder
     layout: Layout

@@ -35,17 +35,19 @@ class Gathered(Exchange):
         chunks = planned(
             layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size, in_shards=False
         )
-        self.take(gradients)
-        like = self.new_messages(0)
-        posted = [transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks]
-        gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
-        self.push.clear_padding()
+        with torch.inference_mode():
+            self.take(gradients)
+            like = self.new_messages(0)
+            posted = [transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks]
+            gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
+            self.push.clear_padding()
 
         def finish() -> None:
             # 3.
-            for chunk, pending in zip(chunks, gathered, strict=True):
-                self._decode_mean(chunk, pending.wait())
-            self.give_back()
+            with torch.inference_mode():
+                for chunk, pending in zip(chunks, gathered, strict=True):
+                    self._decode_mean(chunk, pending.wait())
+                self.give_back()
 
         return Pending(finish)
 

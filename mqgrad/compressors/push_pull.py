@@ -44,16 +44,18 @@ class PushPull(Exchange):
         """
         layout, step = self.layout, self.step
         chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
-        self.take(gradients)
-        pulled = self._push_and_pull(chunks)
-        self.push.clear_padding()
-        self.pull.clear_padding()
+        with torch.inference_mode():
+            self.take(gradients)
+            pulled = self._push_and_pull(chunks)
+            self.push.clear_padding()
+            self.pull.clear_padding()
 
         def finish() -> None:
             # 6.
-            for chunk, pull in zip(chunks, pulled, strict=True):
-                self._decode(chunk, pull.wait())
-            self.give_back()
+            with torch.inference_mode():
+                for chunk, pull in zip(chunks, pulled, strict=True):
+                    self._decode(chunk, pull.wait())
+                self.give_back()
 
         return Pending(finish)
 

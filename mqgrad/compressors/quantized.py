@@ -70,11 +70,10 @@ class Quantized(CodedMean):
 
     def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
         """Of Note [Slow feedback]; at most what is stable."""
-        alpha, beta = super().coefficients(gain, bits)
+        is_rotated = bits in self.rotated_widths
+        alpha, beta = rotated_coefficients(bits) if is_rotated else super().coefficients(gain, bits)
         if not 1 <= bits <= 8:
             return alpha, beta
-        if bits in self.rotated_widths:
-            alpha, beta = rotated_coefficients(bits)
         return (alpha if of_moves else min(alpha, self.feedback_gain)), beta
 
 
