@@ -6,6 +6,7 @@ from ..checks import check_keep, check_range
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
+from ..statistics.wide_trial import WideTrial
 from ..widths import TIMED_WIDTHS, Width
 from .rule import WidthRule, usable
 
@@ -26,7 +27,8 @@ class Goodput(WidthRule):
     quantization as the noise.
 
     A decision takes at most four times the bits of the last one (or the next width, if that is more): what an
-    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most.
+    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. The second
+    one may be to try 8 bits (:class:`mqgrad.statistics.wide_trial.WideTrial`).
 
     Not in the formula: that one code takes longer to compute than another.
     """
@@ -45,6 +47,8 @@ class Goodput(WidthRule):
     """State: those averages."""
     times: StepTimes = dataclasses.field(init=False, default_factory=StepTimes, compare=False)
     """State: what the widths used so far took."""
+    trial: WideTrial = dataclasses.field(init=False, default_factory=WideTrial, compare=False)
+    """State: of 8 bits."""
 
     def prepare(self) -> None:
         check_keep(keep=self.keep)
@@ -63,6 +67,9 @@ class Goodput(WidthRule):
             return None
         smoothed = self.gradient.observe(statistics)
         self.times.observe(statistics)
+        tried = self.trial.width(statistics, self.times, self.widths)
+        if tried is not None:
+            return tried
         choice = within_reach(self.widths, self.bits)
         goodputs = {bits: relative_goodput(smoothed, self.times, bits) for bits in choice}
         best = max(goodputs, key=lambda bits: goodputs[bits])
