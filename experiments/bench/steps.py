@@ -21,7 +21,8 @@ from mqgrad.widths import Width
 
 from .transport import Variant, combine_ranks, median, median_parts, scaled
 
-_WARM_UP_STEPS = 2  # after a change of width: residuals are allocated, or sent in full
+WARM_UP_STEPS = 2
+"""Before those that count: after a change of width residuals are allocated, or sent in full."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +50,7 @@ def measure_steps(
     Gradient figures, of the last iteration of an interval, are in the seconds; the exchange of statistics after it,
     once per interval, is not.
     """
-    turns = _Turns(widths, interval=_WARM_UP_STEPS + iterations)
+    turns = _Turns(widths, interval=WARM_UP_STEPS + iterations)
     replicas = {"plain": Replica(workload, None), "hook": Replica(workload, turns)}
     variants: list[Variant] = [None, *widths]
     measured: list[dict[Variant, Costs]] = []
@@ -108,7 +109,7 @@ class Replica:
         """Costs per iteration, after a few that are not counted. ``bits``: the width the hook has to be at."""
         if self._state is not None:
             self._state.mark()  # other replicas' turns are no part of this one's iterations
-        for _ in range(_WARM_UP_STEPS):
+        for _ in range(WARM_UP_STEPS):
             self._step()
         dist.barrier()
         before = dataclasses.replace(self._state.totals) if self._state is not None else None

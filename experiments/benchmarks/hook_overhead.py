@@ -5,14 +5,19 @@
 
 Replicas of one model, without a hook and with it under each controller, train in short blocks that take turns, in
 another order each round, so that a machine that is busy for a while slows all of them. A round gives each controller
-one ratio of seconds, the slowest rank's; printed and written is their geometric mean with its 95 % interval. The
+one ratio of seconds, the slowest rank's; printed and written is their geometric mean with its 95 % interval, and
+behind it the processor time of an iteration of rank 0, medians over rounds: of the training thread, of the
+communication thread, and of the backend's. Where ranks share cores, each waits for all ranks' processor time. The
 goal is 1.02 for ``fixed:32``. What ``--controllers "fixed:1 fixed:1@4 plain@4"`` names with an @ has DDP's buckets of
 4 MiB, without a hook or with it.
 """
 
 import argparse
 import json
+import pathlib
 import random
+import statistics
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,19 +26,20 @@ import torch.distributed as dist
 from output_file import output_file
 
 from mqgrad.controllers import make_controller
-from mqgrad.experiments.bench.steps import Replica
+from mqgrad.experiments.bench.steps import WARM_UP_STEPS, Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
 from mqgrad.experiments.provenance import script_origin
 from mqgrad.trainers.workloads.workload import Workload, make_workload
 
 PLAIN = "plain"
+THREADS = ("training", "communication", "backend")
 
 
 def main() -> None:
     options = parse_options()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    seconds = measure(options)
+    seconds, processor = measure(options)
     if dist.get_rank() == 0:
         figures = {name: ratio_to_plain(seconds, name) for name in seconds if name != PLAIN}
         report = {
@@ -43,6 +49,7 @@ def main() -> None:
             "rounds": options.rounds,
             "plain_milliseconds": 1e3 * sorted(seconds[PLAIN])[options.rounds // 2],
             "ratio_to_plain": figures,
+            "processor_milliseconds": {name: medians(rounds) for name, rounds in processor.items()},
             **script_origin(f"torchrun --nproc-per-node {dist.get_world_size()}"),
         }
         options.json.write_text(json.dumps(report, indent=1) + "\n")
@@ -65,21 +72,45 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def measure(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of an iteration of the slowest rank, by controller and round."""
+def measure(
+    options: argparse.Namespace,
+) -> tuple[dict[str, list[float]], dict[str, list[dict[str, float]]]]:
+    """Seconds of an iteration of the slowest rank, and this rank's processor seconds by threads; both by controller
+    and round."""
     workload = make_workload(options.workload)
     replicas = {name: new_replica(workload, name) for name in (*options.controllers.split(), PLAIN)}
     orders = random.Random(0)  # the same on all ranks
     seconds: dict[str, list[float]] = {name: [] for name in replicas}
+    processor: dict[str, list[dict[str, float]]] = {name: [] for name in replicas}
     for number in range(options.rounds + 1):
         for name in orders.sample(sorted(replicas), len(replicas)):
-            slowest = torch.tensor(replicas[name].measure(options.iterations).step_seconds)
+            before = processor_seconds()
+            costs, iterations = replicas[name].measure(options.iterations), options.iterations + WARM_UP_STEPS
+            after = processor_seconds()
+            slowest = torch.tensor(costs.step_seconds)
             dist.all_reduce(slowest, dist.ReduceOp.MAX)
             if number > 0:  # the first round warms up
                 seconds[name].append(float(slowest))
+                processor[name].append({key: (after[key] - before[key]) / iterations for key in THREADS})
     for replica in replicas.values():
         replica.close()
-    return seconds
+    return seconds, processor
+
+
+def processor_seconds() -> dict[str, float]:
+    """Of this process so far, by what its threads are for; the backend's are not Python's."""
+    of_python = {thread.native_id: thread.name for thread in threading.enumerate()}
+    totals = dict.fromkeys(THREADS, 0.0)
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        name = of_python.get(int(task.name), "")
+        kind = "communication" if name.startswith("mqgrad-comm") else "training" if name else "backend"
+        totals[kind] += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return totals
+
+
+def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    """Milliseconds, by threads."""
+    return {key: 1e3 * statistics.median(each[key] for each in rounds) for key in THREADS}
 
 
 def new_replica(workload: Workload, name: str) -> Replica:
@@ -99,8 +130,11 @@ def ratio_to_plain(seconds: dict[str, list[float]], name: str) -> Sequence[float
 
 def print_report(report: dict[str, Any]) -> None:
     print(f"{report['workload']}, {report['ranks']} ranks, plain DDP {report['plain_milliseconds']:.2f} ms")
-    for name, (value, low, high) in report["ratio_to_plain"].items():
-        print(f"{name:>20}  {value:.3f} [{low:.3f}, {high:.3f}]")
+    print(f"{'':>20}  time ÷ plain DDP's     processor ms: {', '.join(THREADS)}")
+    for name, milliseconds in report["processor_milliseconds"].items():
+        value, low, high = report["ratio_to_plain"].get(name, (1.0, 1.0, 1.0))
+        of_threads = "  ".join(f"{milliseconds[key]:5.2f}" for key in THREADS)
+        print(f"{name:>20}  {value:.3f} [{low:.3f}, {high:.3f}]   {of_threads}")
 
 
 if __name__ == "__main__":

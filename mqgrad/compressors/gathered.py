@@ -38,7 +38,9 @@ class Gathered(Exchange):
         with torch.inference_mode():
             self.take(gradients)
             like = self.new_messages(0)
-            posted = [transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks]
+            posted = [
+                transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks
+            ]
             gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
             self.push.clear_padding()
 

@@ -27,7 +27,9 @@ class WideTrial:
     def __init__(self) -> None:
         self._decisions = 0
 
-    def width(self, statistics: IntervalStatistics, times: StepTimes, widths: Sequence[Width]) -> Width | None:
+    def width(
+        self, statistics: IntervalStatistics, times: StepTimes, widths: Sequence[Width]
+    ) -> Width | None:
         """Of the next interval, or None. To be asked at every decision.
 
         Args:

@@ -39,6 +39,10 @@ def test_every_controller_is_measured_beside_plain_ddp(
         assert 0 < low <= ratio <= high
     assert {"machine", "versions", "revision"} <= set(report)
     assert nothing == ""
-    first, *others = told.splitlines()
+    for milliseconds in report["processor_milliseconds"].values():
+        assert milliseconds["training"] > 0
+    assert report["processor_milliseconds"]["plain@1"]["communication"] < 0.1
+    assert report["processor_milliseconds"]["default@1"]["communication"] > 0.1
+    first, _, *others = told.splitlines()
     assert first.startswith("digits-mlp, 2 ranks, plain DDP ")
-    assert [line.split()[0] for line in others] == ["fixed:32", "default@1", "plain@1"]
+    assert [line.split()[0] for line in others] == ["fixed:32", "default@1", "plain@1", "plain"]

@@ -172,3 +172,24 @@ def test_bytes_are_counted_as_sent(topology: str) -> None:
         assert sent[bits] == codes_and_scales + messages * (seed_bytes + CHECKSUM_BYTES) + agreement_bytes
     assert sent[16] == 2 * n + messages * CHECKSUM_BYTES + agreement_bytes
     assert sent[32] == 4 * n + agreement_bytes
+
+
+@pytest.mark.parametrize("topology", ["sharded", "all-gather"])
+def test_what_an_exchange_leaves_behind_is_for_autograd_as_before(topology: str) -> None:
+    """It goes on in inference mode, whose tensors could not be changed in place outside of it."""
+
+    def rank_main(rank: int):
+        model = models.small_model()
+        state = mqgrad.CompressionState(mqgrad.FixedBits(2), compressor=mqgrad.Quantized(topology=topology))
+        ddp = models.compressed_ddp(model, state)
+        state.step(models.backward(ddp, rank, 0))
+        gradient, feedback = next(iter(model.parameters())).grad, state.compressor.feedback
+        kept = [*feedback.push._flats.values(), *feedback.pull.state_dict().values()]
+        for residual in kept:
+            residual.mul_(1)
+        inference = [tensor.is_inference() for tensor in (gradient, *kept)]
+        state.close()
+        return len(kept), any(inference)
+
+    for kept, any_inference in run_ranks(rank_main, 3):
+        assert (kept > 0, any_inference) == (True, False)
