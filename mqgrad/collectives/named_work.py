@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from .wire_meter import Work
 
@@ -15,6 +16,11 @@ _REMEDY = (
     "before the others, with fewer batches (which DDP.join() does not make up for) or by a decision of its own: "
     "decide such things on all ranks together"
 )
+
+
+def waits_in(group: dist.ProcessGroup, what: str) -> str:
+    """Who waits in vain where any rank may be the one that is missing."""
+    return f"rank {group.rank()} of {group.size()} waited in vain for another one in {what}"
 
 
 class NamedWork:

@@ -10,8 +10,9 @@ import torch.distributed as dist
 
 from ..codecs.quantization_noise import Coding
 from ..collectives.comm_thread import CommThread
+from ..collectives.own_group import own_group
 from ..collectives.paced_link import Link, check_link
-from ..collectives.process_group import ProcessGroupTransport, own_group
+from ..collectives.process_group import ProcessGroupTransport
 from ..collectives.transport import Transport
 from ..compressors import DEFAULT_COMPRESSOR, Compressor, make_compressor
 from ..controllers.base import Controller

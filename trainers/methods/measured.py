@@ -6,7 +6,8 @@ import time
 import torch
 from torch import nn
 
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.collectives.own_group import own_group
+from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.costs import Costs
 from mqgrad.statistics.rank import RankStatistics
 from mqgrad.widths import Width

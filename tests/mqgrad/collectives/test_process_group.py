@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from ranks import run_cases, run_ranks
 
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_backend, own_group
+from mqgrad.collectives.own_group import own_backend, own_group
+from mqgrad.collectives.process_group import ProcessGroupTransport
 
 WORLD_SIZE = 3
 BY_COLLECTIVES = [False, True]

@@ -12,7 +12,8 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.collectives.own_group import own_group
+from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.wire_meter import Pending
 from mqgrad.compressors import segments
 from mqgrad.compressors.base import BucketWork, Step

@@ -6,7 +6,8 @@ import pytest
 from ranks import run_ranks
 
 from mqgrad.codecs.quantization_noise import Coding
-from mqgrad.collectives.process_group import ProcessGroupTransport, own_group
+from mqgrad.collectives.own_group import own_group
+from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.hook.agreement import Agreement, Decision, RankDisagreement
 from mqgrad.statistics.interval import Trial
 from mqgrad.statistics.rank import RankStatistics
