@@ -29,6 +29,9 @@ class Transport(WireMeter, abc.ABC):
     hands over N, once: whom the backend has relay it is not counted. Payloads of an all-to-all or all-gather may
     differ in length.
 
+    Coded messages are exchanged in inference mode: tensors made there cannot be changed in place outside of it, as on
+    another thread.
+
     Args:
         device: where tensors of control messages must live.
         paced: emulated link, to whose times collectives are stretched.
