@@ -27,8 +27,8 @@ class Goodput(WidthRule):
     quantization as the noise.
 
     A decision takes at most four times the bits of the last one (or the next width, if that is more): what an
-    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. The second
-    one may be to try 8 bits (:class:`mqgrad.statistics.wide_trial.WideTrial`).
+    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. The
+    second, the eighth and so on may be to try 8 bits (:class:`mqgrad.statistics.wide_trial.WideTrial`).
 
     Not in the formula: that one code takes longer to compute than another.
     """
@@ -48,7 +48,7 @@ class Goodput(WidthRule):
     times: StepTimes = dataclasses.field(init=False, default_factory=StepTimes, compare=False)
     """State: what the widths used so far took."""
     trial: WideTrial = dataclasses.field(init=False, default_factory=WideTrial, compare=False)
-    """State: of 8 bits."""
+    """State: when 8 bits are tried."""
 
     def prepare(self) -> None:
         check_keep(keep=self.keep)

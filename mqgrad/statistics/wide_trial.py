@@ -1,4 +1,4 @@
-"""One interval at many bits, early in a run, to learn what bytes cost."""
+"""An interval at many bits now and then, to learn what bytes cost."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,10 @@ from .interval import IntervalStatistics
 from .step_times import StepTimes
 
 _BITS = 8
-_AT = 2
-"""The decision that it follows: iterations of an opening are longer than others."""
-_MOST_SLOWDOWN = 2.0
+_FIRST, _FACTOR = 2, 4
+"""Decisions that a trial follows: the second, as iterations of an opening are longer than others, and then each of
+four times that number."""
+_MOST_SLOWDOWN = 1.5
 """Of an iteration, expected at the optimistic price of a bit."""
 
 
@@ -21,11 +22,14 @@ class WideTrial:
     Few widths side by side hardly tell what bytes cost from what ranks wait for one another: between 1 and 3 bits an
     iteration on a fast link differs by less than two intervals at one width do. A run there would stay with few bits
     that gain nothing, and never learn that none of its coding was needed. An interval at 8 bits tells, and from there
-    32 bits are within reach. It is made once, and not where iterations are expected to take more than twice as long.
+    32 bits are within reach of the goodput rule, which learned policies begin with.
+
+    Trials become rarer, as does what is left to learn from them; one is left out where iterations are expected to
+    take half as long again.
     """
 
     def __init__(self) -> None:
-        self._decisions = 0
+        self._decisions, self._next = 0, _FIRST
 
     def width(
         self, statistics: IntervalStatistics, times: StepTimes, widths: Sequence[Width]
@@ -37,16 +41,19 @@ class WideTrial:
             times: what has been learned, that interval included.
             widths: to choose from.
         """
-        self._decisions = min(self._decisions + 1, _AT + 1)
-        if self._decisions != _AT or _BITS not in widths or statistics.mean_bits >= _BITS:
+        self._decisions += 1
+        if self._decisions < self._next:
+            return None
+        self._next *= _FACTOR
+        if _BITS not in widths or statistics.mean_bits >= _BITS:
             return None
         return _BITS if times.seconds(_BITS) <= _MOST_SLOWDOWN * statistics.step_seconds else None
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        return {"decisions": self._decisions}
+        return {"decisions": self._decisions, "next": self._next}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), "the trial of 8 bits")
-        self._decisions = int(state["decisions"])
+        check_keys(state, self.state_dict(), "the trials of 8 bits")
+        self._decisions, self._next = int(state["decisions"]), int(state["next"])

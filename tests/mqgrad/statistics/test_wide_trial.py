@@ -26,12 +26,14 @@ def tried(*intervals: IntervalStatistics, widths: tuple[Width, ...] = TIMED_WIDT
     return answers
 
 
-def test_the_second_decision_tries_8_bits_once() -> None:
-    assert tried(interval(4, 0.05), *[interval(1, 0.04)] * 3) == [None, 8, None, None]
+def test_the_second_decision_tries_8_bits_then_the_eighth_and_the_thirty_second() -> None:
+    answers = tried(interval(4, 0.05), *[interval(1, 0.04)] * 39)
+    assert [number for number, bits in enumerate(answers, 1) if bits == 8] == [2, 8, 32]
+    assert set(answers) == {None, 8}
 
 
-def test_not_where_iterations_would_take_more_than_twice_as_long() -> None:
-    assert tried(interval(4, 0.42), interval(1, 0.12), interval(1, 0.12)) == [None, None, None]
+def test_not_where_iterations_would_take_half_as_long_again() -> None:
+    assert tried(interval(4, 0.42), *[interval(1, 0.12)] * 9) == [None] * 10
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
