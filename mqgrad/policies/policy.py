@@ -51,7 +51,7 @@ class FrozenPolicy:
 
     It picks the actions that the SB3 model it came from would pick (ties go to the first action; for that model so do
     outputs that its softmax rounds to the same probability), holds no code, and needs torch and numpy only. But where
-    it observes what widths take, and may choose any of them, it sometimes tries 8 bits
+    it observes what widths take, and may choose any of them, its second decision may be to try 8 bits
     (:class:`mqgrad.statistics.wide_trial.WideTrial`).
 
     Raises:
@@ -99,7 +99,8 @@ class FrozenPolicy:
         if self.action != "absolute":
             self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
         self._observer = Observer(self.schema, self.budget_seconds, self.interval)
-        self._trial = WideTrial()
+        # One, as policies have not learned with trials: later in a run the packaged one takes more bits after them.
+        self._trial = WideTrial(repeats=False)
         self._bits = self.initial_bits
 
     @property

@@ -26,9 +26,13 @@ class WideTrial:
 
     Trials become rarer, as does what is left to learn from them; one is left out where iterations are expected to
     take half as long again.
+
+    Args:
+        repeats: whether there are any after the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeats: bool = True) -> None:
+        self._repeats = repeats
         self._decisions, self._next = 0, _FIRST
 
     def width(
@@ -42,7 +46,7 @@ class WideTrial:
             widths: to choose from.
         """
         self._decisions += 1
-        if self._decisions < self._next:
+        if self._decisions < self._next or not (self._repeats or self._decisions == _FIRST):
             return None
         self._next *= _FACTOR
         if _BITS not in widths or statistics.mean_bits >= _BITS:
