@@ -13,7 +13,6 @@ import torch
 from ..checks import check_choice, check_range, plain_number
 from ..saved_state import check_keys
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
-from ..statistics.wide_trial import WideTrial
 from ..widths import Width, check_width
 from .observation import ObservationSchema, Observer
 from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
@@ -50,9 +49,7 @@ class FrozenPolicy:
     """A controller that evaluates a multilayer perceptron on the observation and takes the largest output.
 
     It picks the actions that the SB3 model it came from would pick (ties go to the first action; for that model so do
-    outputs that its softmax rounds to the same probability), holds no code, and needs torch and numpy only. But where
-    it observes what widths take, and may choose any of them, its second decision may be to try 8 bits
-    (:class:`mqgrad.statistics.wide_trial.WideTrial`).
+    outputs that its softmax rounds to the same probability), holds no code, and needs torch and numpy only.
 
     Raises:
         ValueError: naming the field that does not fit the others.
@@ -99,8 +96,6 @@ class FrozenPolicy:
         if self.action != "absolute":
             self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
         self._observer = Observer(self.schema, self.budget_seconds, self.interval)
-        # One, as policies have not learned with trials: later in a run the packaged one takes more bits after them.
-        self._trial = WideTrial(repeats=False)
         self._bits = self.initial_bits
 
     @property
@@ -129,26 +124,18 @@ class FrozenPolicy:
     def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next, in bits."""
         action = self.act(self._observer.observe(statistics))
-        chosen = apply_action(self.action, action, self._bits, self.schema.widths)
-        self._bits = self._tried(statistics) or chosen
+        self._bits = apply_action(self.action, action, self._bits, self.schema.widths)
         return self._bits
-
-    def _tried(self, statistics: IntervalStatistics) -> Width | None:
-        if self.schema.kind != "full" or self.action != "absolute":
-            return None
-        return self._trial.width(statistics, self._observer.times, self.widths)
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy remembers of the run, as plain types."""
-        observer, trial = self._observer.state_dict(), self._trial.state_dict()
-        return {"bits": self._bits, "observer": observer, "trial": trial}
+        return {"bits": self._bits, "observer": self._observer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, ["bits", "observer", "trial"], "the policy")
+        check_keys(state, ["bits", "observer"], "the policy")
         self._bits = check_width(state["bits"], self.schema.widths)
         self._observer.load_state_dict(state["observer"])
-        self._trial.load_state_dict(state["trial"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a ``.mqg`` file (see :mod:`mqgrad.policies.policy_file`).

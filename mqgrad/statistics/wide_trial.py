@@ -22,17 +22,13 @@ class WideTrial:
     Few widths side by side hardly tell what bytes cost from what ranks wait for one another: between 1 and 3 bits an
     iteration on a fast link differs by less than two intervals at one width do. A run there would stay with few bits
     that gain nothing, and never learn that none of its coding was needed. An interval at 8 bits tells, and from there
-    32 bits are within reach of the goodput rule, which learned policies begin with.
+    32 bits are within reach of the goodput rule.
 
     Trials become rarer, as does what is left to learn from them; one is left out where iterations are expected to
     take half as long again.
-
-    Args:
-        repeats: whether there are any after the first.
     """
 
-    def __init__(self, *, repeats: bool = True) -> None:
-        self._repeats = repeats
+    def __init__(self) -> None:
         self._decisions, self._next = 0, _FIRST
 
     def width(
@@ -46,7 +42,7 @@ class WideTrial:
             widths: to choose from.
         """
         self._decisions += 1
-        if self._decisions < self._next or not (self._repeats or self._decisions == _FIRST):
+        if self._decisions < self._next:
             return None
         self._next *= _FACTOR
         if _BITS not in widths or statistics.mean_bits >= _BITS:

@@ -17,11 +17,9 @@ def interval(bits: Width, seconds: float) -> IntervalStatistics:
     )
 
 
-def tried(
-    *intervals: IntervalStatistics, widths: tuple[Width, ...] = TIMED_WIDTHS, repeats: bool = True
-) -> list[Width | None]:
+def tried(*intervals: IntervalStatistics, widths: tuple[Width, ...] = TIMED_WIDTHS) -> list[Width | None]:
     """At each decision."""
-    trial, times, answers = WideTrial(repeats=repeats), StepTimes(), []
+    trial, times, answers = WideTrial(), StepTimes(), []
     for statistics in intervals:
         times.observe(statistics)
         answers.append(trial.width(statistics, times, widths))
@@ -32,11 +30,6 @@ def test_the_second_decision_tries_8_bits_then_the_eighth_and_the_thirty_second(
     answers = tried(interval(4, 0.05), *[interval(1, 0.04)] * 39)
     assert [number for number, bits in enumerate(answers, 1) if bits == 8] == [2, 8, 32]
     assert set(answers) == {None, 8}
-
-
-def test_without_repeats_there_is_one_trial() -> None:
-    answers = tried(interval(4, 0.05), *[interval(1, 0.04)] * 39, repeats=False)
-    assert answers == [None, 8, *[None] * 38]
 
 
 def test_not_where_iterations_would_take_half_as_long_again() -> None:
