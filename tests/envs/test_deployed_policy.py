@@ -1,6 +1,7 @@
 """What a deployed policy sees and does is what its agent saw and did in the environment."""
 
 import numpy as np
+import pytest
 import torch
 from toy_cluster import CLOCK, ToyCluster
 
@@ -9,13 +10,14 @@ from mqgrad.policies.policy import FrozenPolicy
 from mqgrad.trainers import Simulated
 
 
-def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster) -> None:
-    """The environment's observation and the deployed controller's are the same vector."""
-    env = BitWidthEnv(cluster=toy, budget_seconds=1.0)
+@pytest.mark.parametrize("trials", [False, True])
+def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster, trials: bool) -> None:
+    """The environment's observation and the deployed controller's are the same vector, and so are the trials."""
+    env = BitWidthEnv(cluster=toy, budget_seconds=1.0, trials=trials)
     schema = env.settings.schema
     weight, bias = torch.zeros(len(schema.widths), schema.size), torch.zeros(len(schema.widths))
     weight[0, -2], weight[6, -1], bias[5] = 1.0, 1.0, 0.3  # moved by the width in use and by progress
-    policy = FrozenPolicy(schema=schema, layers=[(weight, bias)], budget_seconds=1.0)
+    policy = FrozenPolicy(schema=schema, layers=[(weight, bias)], budget_seconds=1.0, trials=trials)
     other = ToyCluster()
     observation, _ = env.reset(seed=3)
     other.reset(toy.resets[-1][0])
