@@ -56,8 +56,8 @@ class BitWidthSettings:
     initial_bits: Width | None = None
     """Width of the opening interval; None takes the largest of ``widths`` up to 4 bits."""
     trials: bool = False
-    """Whether 8 bits are tried now and then, whatever the action; see :class:`mqgrad.statistics.wide_trial.WideTrial`.
-    Needs the ``full`` observation and ``absolute`` actions."""
+    """Whether 8 bits are tried now and then, whatever the action (:class:`mqgrad.statistics.wide_trial.WideTrial`);
+    needs the ``full`` observation and ``absolute`` actions."""
     observation: str = "full"
     """Kind of the observation: ``full``, ``loss`` or ``authors``."""
     history: int = 5

@@ -73,8 +73,8 @@ class FrozenPolicy:
     of the loss is as if it had decided after each ``interval``."""
     initial_bits: Width = 8
     trials: bool = False
-    """Whether it tries 8 bits now and then, whatever the network says (:class:`mqgrad.statistics.wide_trial.WideTrial`),
-    as it did where it learned."""
+    """Whether it tries 8 bits now and then, whatever the network says, as it did where it learned
+    (:class:`mqgrad.statistics.wide_trial.WideTrial`)."""
     normalization: Normalization | None = None
     budget_seconds: float | None = None
     """Length of the run that progress is measured against."""
@@ -258,7 +258,8 @@ def check_trials(trials: object, action: str, observation: str) -> None:
         raise ValueError(f"trials {trials!r} must be true or false")
     if trials and (action, observation) != ("absolute", "full"):
         raise ValueError(
-            f"trials need action 'absolute' and observation 'full', not {action!r} and {observation!r}: leave them out"
+            f"trials need action 'absolute' and observation 'full', not {action!r} and {observation!r}: leave them "
+            "out"
         )
 
 

@@ -22,13 +22,16 @@ def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster, tri
     observation, _ = env.reset(seed=3)
     other.reset(toy.resets[-1][0])
     bits = policy.decide(other.run(2, bits=4))
-    done, seen = False, set()
+    done, seen, was_tried = False, set(), False
     while not done:
-        observation, _, _, done, info = env.step(np.int64(policy.act(observation)))
+        action = policy.act(observation)
+        observation, _, _, done, info = env.step(np.int64(action))
         assert info["bits"] == bits
         seen.add(bits)
+        was_tried |= bits != schema.widths[action]
         bits = policy.decide(other.run(5, bits=bits))
     assert seen == {1, 8, 16}
+    assert was_tried == trials
 
 
 class Recording(FrozenPolicy):
