@@ -102,9 +102,14 @@ class TrainConfig:
             try:
                 json.dumps(value, allow_nan=False)
             except (TypeError, ValueError) as error:
+                remedy = (
+                    "objects go through train(..., make_env=...)"
+                    if name == "env"
+                    else "objects cannot be saved"
+                )
                 raise ValueError(
                     f"{name}={value!r} cannot be saved with the run ({error}); numbers have to be finite, and "
-                    "objects go through train(..., make_env=...)"
+                    f"{remedy}"
                 ) from error
         return json.dumps(self.to_dict(), indent=2) + "\n"
 

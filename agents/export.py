@@ -238,6 +238,7 @@ def _run_folder(zip_path: Path) -> Path:
     """The folder of the run that a model or one of its checkpoints belongs to."""
     if not zip_path.exists():
         raise FileNotFoundError(f"there is no model at {zip_path}")
+    zip_path = zip_path.absolute()
     candidates = [zip_path.parent, *list(zip_path.parents)[1:3]]
     return next((folder for folder in candidates if (folder / "config.json").exists()), zip_path.parent)
 

@@ -105,7 +105,6 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
         model, seconds = _start(config, env, checkpoint)
         config.save(config.output / "config.json")  # a run that is refused stays as it was
         save_settings(config.output, settings)
-        save_origin(config.output)
         _learn(config, model, seconds, interruption)
         if model.num_timesteps > 0:  # else the run was interrupted before it began
             save_model(config.output, model)
@@ -164,6 +163,7 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
     if interruption() or steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
         model.logger.close()
         return
+    save_origin(config.output)
 
     def save() -> Path:
         return save_checkpoint(config.output, model, limits.seconds)

@@ -79,8 +79,9 @@ class RecoveringCluster:
     def close(self) -> None:
         """Stop the workers, unless they are the caller's."""
         if self._owned and self.cluster is not None:
+            _DRIVERS.pop(id(self.cluster), None)
             self.cluster.close()
-            self.cluster = None
+            self.cluster, self._failed = None, False
 
     def _ready(self) -> Cluster:
         """The cluster, started or restarted if need be."""

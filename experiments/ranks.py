@@ -17,6 +17,11 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
+def is_first() -> bool:
+    """Whether this process is rank 0 of a torchrun job, or of none."""
+    return not under_torchrun() or int(os.environ["RANK"]) == 0
+
+
 def read_once(read: Callable[[], _T]) -> _T:
     """What ``read`` returns; in a torchrun job only rank 0 reads, and the other ranks need no copy of its files."""
     return on_rank_0(read) if under_torchrun() else read()
@@ -38,7 +43,7 @@ def open_cluster(
             yield cluster
         return
     cluster = Distributed.from_torchrun(workload, settings, clock=clock, timeout_seconds=timeout_seconds)
-    if int(os.environ["RANK"]) == 0:
+    if is_first():
         with cluster:
             yield cluster
     else:

@@ -186,12 +186,14 @@ def _not_none(options: dict[str, Any]) -> dict[str, Any]:
 def _train(config: "TrainConfig", *, resume: bool) -> None:
     from mqgrad.trainers import WorkerError
 
+    from .ranks import is_first
     from .training import train_policy
 
     try:
         model = train_policy(config, resume=resume)
     except (KeyboardInterrupt, SystemExit, WorkerError):
-        _print_paths(_how_to_go_on(config.output), stderr=True)
+        if is_first():  # what can be gone on with is in its folder
+            _print_paths(_how_to_go_on(config.output), stderr=True)
         raise
     if model is not None:
         _print_paths(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")

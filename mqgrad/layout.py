@@ -62,6 +62,11 @@ class Layout:
         """The parameters' parts of a vector [numel], without padding."""
         return list(flat.split_with_sizes(self._pieces)[::2])
 
+    def ids_of(self, part: slice) -> torch.Tensor:
+        """int64 [buckets of the part]: the identities of the scale buckets that make up a part of the vector."""
+        bucket_size = self.numel // len(self.bucket_ids)
+        return self.bucket_ids[part.start // bucket_size : part.stop // bucket_size]
+
     def widths(self, by_key: tuple[Width, ...]) -> tuple[Width, ...]:
         """The width of each parameter.
 

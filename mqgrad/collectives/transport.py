@@ -83,6 +83,11 @@ class Transport(WireMeter, abc.ABC):
         """Sum or maximum over ranks, in place."""
         ...
 
+    def average_(self, buffer: torch.Tensor) -> None:
+        """Mean over ranks, in place. Divided before it is summed: half precision could overflow."""
+        buffer.div_(self.world_size)
+        self.all_reduce_(buffer)
+
     def can_start_sum(self, tensor: torch.Tensor) -> bool:
         """Whether there is :meth:`start_sum` for such a tensor."""
         return False

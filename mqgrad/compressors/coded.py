@@ -173,7 +173,8 @@ class CodedMean(abc.ABC):
         decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
         in_shards = not self._gathers(layout.numel // layout.shard_numel)
         for (segment,) in shard_segments(layout, bits, None, in_shards=in_shards):
-            payload = codec.encode(self._coded_from(vector.part(segment.part), bits), bits)
+            part = self._coded_from(vector.part(segment.part), bits)
+            payload = codec.encode(part, bits, bucket_ids=layout.ids_of(segment.part))
             codec.decode_into_(decoded[segment.part], payload, bits)
         return layout.views(decoded)
 
@@ -209,7 +210,7 @@ class CodedMean(abc.ABC):
             self._encode(mean, exchange, way, segment, out)
             return
         numel, bits = segment.numel, segment.bits
-        feedback, ids = self._feedback(exchange, way, segment), exchange.bucket_ids(segment)
+        feedback, ids = self._feedback(exchange, way, segment), exchange.layout.ids_of(segment.part)
         self.codec.encode_mean(payloads, numel, bits, way.seed, ids, feedback=feedback, out=out)
 
     def _feedback(self, exchange: Exchange, way: Way, segment: Segment) -> Feedback | None:
@@ -226,7 +227,8 @@ class CodedMean(abc.ABC):
         feedback = self._feedback(exchange, way, segment)
         learns = feedback is not None and exchange.step.measure and self.learns_gain(segment.bits)
         value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
-        self.codec.encode(x, segment.bits, way.seed, exchange.bucket_ids(segment), feedback=feedback, out=out)
+        ids = exchange.layout.ids_of(segment.part)
+        self.codec.encode(x, segment.bits, way.seed, ids, feedback=feedback, out=out)
         if value is not None:
             self.observed = exchange.step.iteration
             self._observe(way.gain, segment.bits, out, value)

@@ -32,7 +32,7 @@ class DGC(Sparsified):
     clip: float = 0.0
     """What the norm of a bucket's mean gradient is to be at most; each rank clips its own to √W·clip, as the mean of
     W independent ones of that norm has it. (The paper's are clipped to clip/√W, being W-ths of these.) 0: no
-    clipping."""
+    clipping. After a restart DDP's buckets are others for an iteration, and so is what is clipped there."""
     warmup_iterations: int = 0
     """Iterations in which the ratio falls from 1/4 by factors of 4; the paper's is 4 epochs."""
     velocity: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)

@@ -98,11 +98,6 @@ class Exchange(abc.ABC):
             self.vector.finish()
         self.checks.raise_problem()
 
-    def bucket_ids(self, segment: Segment) -> torch.Tensor:
-        """int64 [buckets of the segment]: the identity of each scale bucket."""
-        size = self.coder.bucket_size
-        return self.layout.bucket_ids[segment.part.start // size : segment.part.stop // size]
-
     def new_messages(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.layout.bucket_ids.device)
 

@@ -76,8 +76,7 @@ class GraVAC(FactorSearch, CompressorDefaults):
         # 3.
         if self.sent == DENSE:
             work.layout.unpack(values, work.gradients)
-            work.buffer.div_(step.transport.world_size)  # first: half precision could overflow
-            step.transport.all_reduce_(work.buffer)
+            step.transport.average_(work.buffer)
         else:
             indices = torch.cat(_first(largest, work.layout, self.sent))
             mean = average_elements(values, indices, step.transport)

@@ -68,8 +68,7 @@ class PowerSGD(CompressorDefaults):
 
     def average_(self, work: BucketWork, step: Step) -> None:
         if step.iteration < self.start_iteration:
-            work.buffer.div_(step.transport.world_size)
-            step.transport.all_reduce_(work.buffer)
+            step.transport.average_(work.buffer)
         else:
             self._average_low_rank(work, step)
 

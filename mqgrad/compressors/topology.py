@@ -71,8 +71,7 @@ class Sharded:
         return transport.post_all_gather(lengths, like)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
-        buffer.div_(transport.world_size)
-        transport.all_reduce_(buffer)
+        transport.average_(buffer)
 
 
 class Star:

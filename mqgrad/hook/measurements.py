@@ -103,18 +103,22 @@ class Measurements:
         self.totals = restored(Totals, state["totals"])
 
 
-def check_loss(loss: torch.Tensor | float) -> None:
-    """Raise ``ValueError`` for a loss that is not one number; of a tensor, without waiting for its value."""
+def check_loss(loss: torch.Tensor | float, rank: int) -> None:
+    """Raise ``ValueError``, naming the rank, for a loss that is not one number; of a tensor, without waiting for its
+    value."""
     if isinstance(loss, torch.Tensor):
         if loss.numel() != 1 or loss.is_complex():
             raise ValueError(
-                f"step() was given a loss of shape {tuple(loss.shape)}, {loss.dtype}: give its mean, one number"
+                f"step() of rank {rank} was given a loss of shape {tuple(loss.shape)}, {loss.dtype}: give its mean, "
+                "one number"
             )
         return
     try:
         float(loss)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"step() was given {loss!r} as its loss ({error}): give one number") from None
+        raise ValueError(
+            f"step() of rank {rank} was given {loss!r} as its loss ({error}): give one number"
+        ) from None
 
 
 def _own(loss: torch.Tensor | float) -> torch.Tensor | float:

@@ -146,7 +146,9 @@ class RoundMemory:
 
     def _slow_step(self, key: int, mean: torch.Tensor, part: float) -> torch.Tensor:
         velocity = self._velocities.setdefault(key, torch.zeros_like(mean))
-        step = mean.add(velocity, alpha=part * self._momentum)
+        # Rounded twice on every processor: `add` with an alpha rounds once where there are fused operations, and
+        # replicas on two kinds of hosts would part.
+        step = velocity.mul(part * self._momentum).add_(mean)
         velocity.mul_(1 - part * (1 - self._momentum)).add_(mean)
         return step
 

@@ -94,7 +94,8 @@ class TrainingLoop:
     def step(self, loss: torch.Tensor | float) -> None:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
         self.check_open("step()")
-        check_loss(loss)  # before anything is counted
+        self._thread.check()  # a script may have caught what backward raised
+        check_loss(loss, self._transport.rank)  # before anything is counted
         self._forgotten.on_step()
         if self._in_rounds:
             self._end_local_iteration()

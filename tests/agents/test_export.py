@@ -145,6 +145,15 @@ def test_sarsa_compares_the_current_width_with_the_next(tmp_path: Path) -> None:
         assert [at_width.act(observation) for observation in observations] == expected
 
 
+def test_a_checkpoint_is_exported_from_within_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config_for(tmp_path / "run", total_steps=3), make_env=toy_env)
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    monkeypatch.chdir(checkpoint)
+    assert export("model.zip", tmp_path / "policy.mqg").provenance["config"]["total_steps"] == 3
+
+
 def test_export_from_a_run_folder_tells_where_the_policy_comes_from(tmp_path: Path) -> None:
     config = TrainConfig(
         output=tmp_path / "run",

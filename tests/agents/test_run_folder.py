@@ -89,6 +89,17 @@ def test_what_a_user_keeps_beside_checkpoints_is_none_of_them(finished_run: Path
     assert set(newest.parent.iterdir()) == {*whole, *kept}
 
 
+def test_a_run_with_nothing_left_to_learn_keeps_what_it_was_made_by(
+    finished_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished_run, run := tmp_path / "run")
+    (run / "origin.json").write_text("{}")
+    train(config_for(run, total_steps=60), resume=True, make_env=toy_env)
+    assert (run / "origin.json").read_text() == "{}"
+    train(config_for(run, total_steps=61), resume=True, make_env=toy_env)
+    assert (run / "origin.json").read_text() != "{}"
+
+
 @pytest.mark.parametrize("damage", ["half", "gone"])
 @pytest.mark.parametrize("file", ["model.zip", "replay_buffer.pkl", "random_states.pt", "progress.json"])
 def test_a_damaged_checkpoint_is_named(finished_run: Path, tmp_path: Path, file: str, damage: str) -> None:

@@ -110,6 +110,31 @@ def test_a_copy_of_an_environment_begins_anew_on_workers_of_its_own() -> None:
     env.close()
 
 
+class OwnCluster(ToyCluster):
+    """Counts restarts of all."""
+
+    all_restarts = 0
+
+    def restart(self) -> None:
+        super().restart()
+        OwnCluster.all_restarts += 1
+
+
+def test_new_workers_are_not_restarted_for_what_the_closed_ones_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[OwnCluster] = []
+    monkeypatch.setattr(
+        "mqgrad.envs.recovering_cluster._open_cluster", lambda _: started.append(OwnCluster()) or started[-1]
+    )
+    env = BitWidthEnv()
+    env.reset(seed=0)
+    started[0].error = WorkerError(1, "was killed")
+    with pytest.raises(WorkerError):
+        env.step(np.int64(0))
+    env.close()
+    env.reset()
+    assert (len(started), OwnCluster.all_restarts) == (2, 0)
+
+
 def test_close_twice_leaves_a_given_cluster_open(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy)
     env.reset()

@@ -21,10 +21,13 @@ class Faulty:
 
     fault: str = ""
     """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
-    by Ctrl-C, ``end`` of the batches; while the model is built ``build`` to raise and ``hang-at-start``."""
+    by Ctrl-C, ``end`` of the batches; ``hang-in-backward``; while the model is built ``build`` to raise and
+    ``hang-at-start``."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
+    has_buffers: bool = False
+    """Whether the ranks meet in forward, too."""
 
     @property
     def name(self) -> str:
@@ -35,7 +38,8 @@ class Faulty:
             time.sleep(600)
         if self.fault == "build":
             raise ArithmeticError("this model cannot be built")
-        return nn.Linear(self.width, 100)
+        layers = [nn.Linear(self.width, 100), *([nn.BatchNorm1d(100)] if self.has_buffers else [])]
+        return nn.Sequential(*layers)
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=0.1)
@@ -56,7 +60,10 @@ class Faulty:
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         inputs, targets = batch
-        return (model(inputs) - targets).square().mean()
+        outputs = model(inputs)
+        if self.fault == "hang-in-backward" and dist.get_rank() == self.rank:
+            outputs.register_hook(lambda _: time.sleep(600))
+        return (outputs - targets).square().mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         return {"loss": 0.0}

@@ -70,7 +70,7 @@ class Cluster(Protocol):
             controller: decides the width; if None, the caller of :meth:`run` does.
             compressor: how gradients travel, as ``mqgrad.make_compressor`` takes it.
             method: how the replicas train together, as :func:`mqgrad.trainers.methods.make_method` takes it; all but
-                ``ddp`` send fp32 and have neither width nor controller.
+                ``ddp`` have neither width nor controller, and most send fp32.
         """
         ...
 

@@ -126,8 +126,10 @@ class LocalRanks:
                     replies[worker.rank] = message.value
                 deadline = time.monotonic() + timeout_seconds
             if time.monotonic() >= deadline:
-                late = [w for w in self._workers if w.rank not in replies]
-                raise _explain_hang(min(late, key=lambda w: positions[w.rank]), timeout_seconds)
+                late = {w.rank: w for w in self._workers if w.rank not in replies}
+                furthest_behind = min(positions[rank] for rank in late)
+                hung = [w for rank, w in late.items() if positions[rank] == furthest_behind]
+                raise _explain_hang(hung, timeout_seconds)
         return [replies[rank] for rank in range(self.world_size)]
 
     def _explain(self, first: "WorkerProcess", message: Failure | None) -> WorkerError:
@@ -188,7 +190,7 @@ class WorkerProcess:
         try:
             self.channel.send_bytes(pickled)
         except BlockingIOError as error:
-            raise _explain_hang(self, timeout_seconds) from error
+            raise _explain_hang([self], timeout_seconds) from error
         except OSError:
             pass
 
@@ -235,12 +237,16 @@ def _bound_sending(channel: Connection, seconds: float) -> None:
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, rest))
 
 
-def _explain_hang(worker: WorkerProcess, timeout_seconds: float) -> WorkerError:
-    """The rank furthest behind is to blame: the others wait for it."""
-    worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
+def _explain_hang(furthest_behind: list[WorkerProcess], timeout_seconds: float) -> WorkerError:
+    """The rank furthest behind is to blame: the others wait for it. Where there are several, their stacks tell."""
+    for worker in furthest_behind:
+        worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
     time.sleep(_GRACE_SECONDS)
-    reason = f"made no progress for {timeout_seconds:g} s: {LONGER}"
-    return WorkerError(worker.rank, reason, worker.log_tail(), RESTART)
+    first, *others = furthest_behind
+    also = "".join(f", nor did rank {worker.rank}" for worker in others)
+    stacks = "".join(f"\n--- rank {worker.rank} ---\n{worker.log_tail()}" for worker in others)
+    reason = f"made no progress for {timeout_seconds:g} s{also}: {LONGER}"
+    return WorkerError(first.rank, reason, first.log_tail() + stacks, RESTART)
 
 
 def _environment() -> dict[str, str]:

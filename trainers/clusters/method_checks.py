@@ -18,7 +18,9 @@ def check_method(
     """Raises ValueError, naming the method and the remedy, if it has no width for the controller, lacks one that it
     needs, has too few ranks, needs measured seconds, or cannot be paced on the link."""
     if controller is not None and not has_width(name):
-        raise ValueError(f"method {name!r} sends fp32: it has no width for a controller to decide")
+        raise ValueError(
+            f"method {name!r} has no width for a controller to decide: leave the controller out, or take method 'ddp'"
+        )
     if isinstance(method, DDP) and method.period_rule and controller is None:
         raise ValueError(f"method {name!r}: a period rule decides where a controller does: give one")
     if isinstance(method, BackupWorkers):

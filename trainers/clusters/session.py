@@ -49,8 +49,8 @@ class TrainingSession:
         self.rank = group.rank()
         self.world_size = group.size()
         self.position = (0, 0)
-        """Steps begun, and whether the current one has come to where ranks meet. If one rank hangs on its own and the
-        others wait for it, it has the smallest position."""
+        """Steps begun, and the places where ranks meet that the current one has come to: forward, of a model with
+        buffers, and backward. If a rank hangs on its own and the others wait for it, none has a smaller position."""
         self._group = group
         self._timeout_seconds = timeout_seconds
         self._replica: Replica | None = None
@@ -72,7 +72,7 @@ class TrainingSession:
         optimizer = self.workload.build_optimizer(model)
         scheduler = self.workload.build_scheduler(optimizer)
         batches = endless_batches(self.workload, self.rank, self.world_size, seed)
-        self._meet_others()
+        self._come_to_meeting()
         run_method = make_method(method)
         setup = Setup(
             model=model,
@@ -140,9 +140,10 @@ class TrainingSession:
     def _train_step(self, replica: Replica) -> None:
         self._begin_step()
         batch = next(replica.batches)
+        self._come_to_meeting()
         replica.optimizer.zero_grad()
         loss = self.workload.loss(replica.module, batch)
-        self._meet_others()
+        self._come_to_meeting()
         loss.backward()
         replica.method.step(loss)
         replica.scheduler.step()
@@ -150,8 +151,9 @@ class TrainingSession:
     def _begin_step(self) -> None:
         self.position = (self.position[0] + 1, 0)
 
-    def _meet_others(self) -> None:
-        self.position = (self.position[0], 1)
+    def _come_to_meeting(self) -> None:
+        steps, meetings = self.position
+        self.position = (steps, meetings + 1)
 
 
 def fingerprint_of(model: nn.Module) -> str:

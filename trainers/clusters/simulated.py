@@ -25,7 +25,8 @@ class Simulated:
     """W virtual ranks train one model in this process, one after another; seconds are *modelled*.
 
     Everything but the processes is that of :class:`~mqgrad.trainers.Distributed` with the method ``ddp``: the
-    statistics, the agreement between ranks, controllers, compressors and the bytes they send. With the same seed,
+    statistics, the agreement between ranks, controllers, compressors and the bytes they send. (Controllers decide
+    after as many iterations as they say, however short those are.) With the same seed,
     workload and widths it computes the same losses and figures to the last bit, except where fp32 is summed over
     more than two ranks (width 32, and compressors that leave some parameters uncoded), whose order Gloo chooses. For
     pre-training policies and for more ranks than a machine has cores; claims are made on real clusters.

@@ -22,8 +22,14 @@ from .schedules import warmup_inverse_sqrt
 from .sharding import shuffled_indices
 from .workload import Batch
 
-_HELD_OUT_EVERY = 10  # every tenth file is held out
-_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+_HELD_OUT_EVERY = 10  # every tenth file is held out, from the first; of fewer, the last
+_SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "test",
+    "tests",
+}  # of the standard library
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +59,10 @@ class BytesText:
     weight_decay: float = 0.01
     warmup_iterations: int = 100
     data_root: str = ""
-    """Folder to read text from; the running Python's standard library when empty."""
+    """Folder to read text from; the running Python's standard library when empty, without its tests."""
     file_pattern: str = "*.py"
-    """Files to read below ``data_root``."""
+    """Files to read below ``data_root``, in the order of their paths. Every tenth is held out, from the first; of
+    fewer than ten, the last."""
     max_bytes: int = 4 * 2**20
     """Training data is cut off here."""
     evaluation_bytes: int = 16 * 2**10
@@ -122,7 +129,7 @@ class BytesText:
         if len(data) <= self.context:
             raise ValueError(
                 f"context {self.context} is longer than the {len(data)} bytes of {part} data there are "
-                "(every tenth file of data_root is held out, from the first)"
+                "(every tenth file of data_root is held out, from the first; of fewer than ten, the last)"
             )
         return data.unfold(0, self.context + 1, self.context)
 
@@ -146,14 +153,16 @@ class BytesData:
 
 @functools.cache
 def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
-    """Matching files below ``data_root`` in sorted order, other people's packages and test suites left out.
+    """Matching files below ``data_root`` in sorted order; of the standard library without packages and tests.
 
     Raises:
         ValueError: fewer than two files: one to train on and one to hold out.
     """
     root = Path(data_root or sysconfig.get_path("stdlib"))
     files = sorted(
-        p for p in root.rglob(file_pattern) if p.is_file() and not _is_skipped(p.relative_to(root))
+        path
+        for path in root.rglob(file_pattern)
+        if path.is_file() and (data_root or not _is_skipped(path.relative_to(root)))
     )
     if len(files) < 2:
         raise ValueError(
@@ -165,10 +174,12 @@ def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
 
 @functools.cache
 def load_bytes(data_root: str, file_pattern: str, max_bytes: int) -> BytesData:
-    """Read files in order until there are ``max_bytes`` of training data, holding out every tenth file."""
+    """Read files in order until there are ``max_bytes`` of training data, or all of them where few are held out."""
     train, held_out = bytearray(), bytearray()
-    for index, file in enumerate(list_files(data_root, file_pattern)):
-        part = train if index % _HELD_OUT_EVERY else held_out
+    files = list_files(data_root, file_pattern)
+    first = 0 if len(files) >= _HELD_OUT_EVERY else len(files) - 1
+    for index, file in enumerate(files):
+        part = held_out if index % _HELD_OUT_EVERY == first else train
         part += file.read_bytes()
         if len(train) >= max_bytes:
             break

@@ -45,7 +45,8 @@ class Workload(Protocol):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Scalar training loss of a batch, between 1e-6 and 1e18 where its logarithm is rewarded, as
-        ``mqgrad train`` does. ``model`` is wrapped in DistributedDataParallel."""
+        ``mqgrad train`` does. ``model`` is that of ``build_model``, with most methods within DistributedDataParallel:
+        call it, and do not rely on its ``module``."""
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

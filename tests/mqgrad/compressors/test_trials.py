@@ -4,7 +4,7 @@ import models
 import numpy as np
 import pytest
 import torch
-from layouts import layout_of
+from layouts import bucket_of, layout_of
 from ranks import run_ranks
 from scripted import Scripted
 
@@ -12,6 +12,7 @@ import mqgrad
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.compressors.base import BucketWork
+from mqgrad.layout import LayoutTable
 
 
 def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):
@@ -81,6 +82,19 @@ def test_elements_that_do_not_fill_a_bucket_are_tried_as_if_they_did(spec: str) 
     work = BucketWork(gradient, [gradient], layout)
     (values,) = mqgrad.make_compressor(f"{spec}:bucket_size=32").tried(work, 1)
     assert torch.equal(values, gradient)
+
+
+@pytest.mark.parametrize("spec", ["quantized", "qsgd", "ecq-sgd"])
+def test_what_is_tried_does_not_depend_on_ddps_buckets(spec: str) -> None:
+    """Random numbers went by the place in the bucket, and after a restart buckets are others for an iteration."""
+    compressor = mqgrad.make_compressor(spec)
+    first, second = torch.randn(2, 1000, generator=torch.Generator().manual_seed(0)).unbind()
+    table = LayoutTable(bucket_size=512, world_size=2)
+    together, alone = [
+        compressor.tried(BucketWork(gradients[0], gradients, bucket_of(table, gradients)[0]), 2)
+        for gradients in ([first, second], [second])
+    ]
+    assert torch.equal(together[1], alone[0])
 
 
 @pytest.mark.parametrize(("world_size", "parts"), [(2, 1), (4, 4)])

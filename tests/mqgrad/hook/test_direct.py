@@ -141,6 +141,8 @@ def test_a_rank_that_does_not_come_is_named(handed_over: list[bool]) -> None:
         with pytest.raises(RuntimeError, match="communication stopped after an earlier failure: rank 0 of 2"):
             models.train(model, optimizer, state, rank, range(6, 7))
         with pytest.raises(RuntimeError, match="earlier failure"):
+            state.step(1.0)  # of a script that catches what backward raises
+        with pytest.raises(RuntimeError, match="earlier failure"):
             state.state_dict()
         state.close()
 

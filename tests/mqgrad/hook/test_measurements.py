@@ -28,12 +28,12 @@ def test_losses_of_a_round_are_not_added_up_in_16_bits() -> None:
 def test_a_loss_is_one_number() -> None:
     """Told where it is reported: to find out where it is read would be to fail in the middle of a backward."""
     with pytest.raises(ValueError, match=r"shape \(4, 2\), torch.float32: give its mean"):
-        check_loss(torch.ones(4, 2))
+        check_loss(torch.ones(4, 2), 1)
     for wrong in (None, "a", 1j, 10**400, torch.tensor(1j)):
-        with pytest.raises(ValueError, match=r"step\(\) was given"):
-            check_loss(wrong)
+        with pytest.raises(ValueError, match=r"step\(\) of rank 1 was given"):
+            check_loss(wrong, 1)
     for right in (torch.ones(1), torch.tensor(2), 1, float("nan")):
-        check_loss(right)
+        check_loss(right, 1)
 
 
 @pytest.mark.parametrize("interval", [2, KEPT_LOSSES + 5])

@@ -115,6 +115,23 @@ def test_a_hanging_worker_is_noticed_in_time_and_shows_where_it_hangs() -> None:
         assert "_misbehave" in caught.value.details
 
 
+def test_where_ranks_meet_in_forward_the_one_that_hangs_before_it_is_named() -> None:
+    """Rank 0 waits there to broadcast the buffers of BatchNorm, and was named."""
+    with faulty_cluster(fault="hang", has_buffers=True, timeout_seconds=3) as cluster:
+        with pytest.raises(WorkerError, match=r"^rank 1 made no progress for 3 s: ") as caught:
+            cluster.run(10, bits=4)
+        assert "_misbehave" in caught.value.details
+
+
+def test_a_rank_that_hangs_where_the_others_wait_is_among_those_named() -> None:
+    """Rank 0 was named alone."""
+    with faulty_cluster(fault="hang-in-backward", timeout_seconds=3) as cluster:
+        with pytest.raises(WorkerError, match=r"rank 0 made no progress for 3 s, nor did rank 1: ") as caught:
+            cluster.run(10, bits=4)
+        assert "--- rank 1 ---" in caught.value.details
+        assert "in loss" in caught.value.details
+
+
 def test_a_rank_that_reads_nothing_is_named_though_a_command_does_not_fit_into_its_channel() -> None:
     """Nothing bounded how long the driver waited for it to take the rest."""
     with faulty_cluster(timeout_seconds=2) as cluster:

@@ -8,6 +8,7 @@ import torch
 
 from mqgrad.trainers import Workload, make_workload, register_workload, workload_names
 from mqgrad.trainers.workloads import workload as registry
+from mqgrad.trainers.workloads.bytes_text import load_bytes
 from mqgrad.trainers.workloads.digits import DigitsMLP, load_digits
 from mqgrad.trainers.workloads.optimizers import OPTIMIZERS
 
@@ -113,6 +114,22 @@ def test_invalid_settings_are_named(settings: dict, message: str) -> None:
 def test_missing_data_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"data_root '{tmp_path}' has 0 files matching '\*\.py'"):
         make_workload("bytes-gpt", data_root=str(tmp_path))
+
+
+def test_of_few_files_of_text_the_last_one_is_held_out(tmp_path: Path) -> None:
+    """It was the first, so that a model trained on ``valid.txt`` and not on ``train.txt``."""
+    (tmp_path / "tests").mkdir()
+    for name in ("train.txt", "valid.txt", "tests/more.txt"):
+        (tmp_path / name).write_text(name)
+    data = load_bytes(str(tmp_path), "*.txt", 100)
+    assert (bytes(data.train), bytes(data.held_out)) == (b"tests/more.txttrain.txt", b"valid.txt")
+
+
+def test_of_many_files_of_text_every_tenth_is_held_out(tmp_path: Path) -> None:
+    for index in range(12):
+        (tmp_path / f"{index:02d}.txt").write_text(f"{index:x}")
+    data = load_bytes(str(tmp_path), "*.txt", 100)
+    assert (bytes(data.train), bytes(data.held_out)) == (b"123456789b", b"0a")
 
 
 def test_too_little_data_is_named(tmp_path: Path) -> None:
