@@ -15,6 +15,9 @@ from mqgrad.trainers.workloads.schedules import warmup_constant
 from mqgrad.trainers.workloads.workload import Batch
 
 
+_TO_HANG_IN_BACKWARD = 5  # rows of a batch
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Faulty:
     """Linear regression of noise, so that workers start without a data library."""
@@ -51,17 +54,23 @@ class Faulty:
         generator = torch.Generator().manual_seed(seed * world_size + rank)
         iteration = 0
         while True:
+            rows = 4
             if rank == self.rank and iteration == self.iteration:
                 if self.fault == "end":
                     return
+                if self.fault == "hang-in-backward":
+                    rows = _TO_HANG_IN_BACKWARD
                 self._misbehave()
-            yield torch.randn(4, self.width, generator=generator), torch.randn(4, 100, generator=generator)
+            yield (
+                torch.randn(rows, self.width, generator=generator),
+                torch.randn(rows, 100, generator=generator),
+            )
             iteration += 1
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         inputs, targets = batch
         outputs = model(inputs)
-        if self.fault == "hang-in-backward" and dist.get_rank() == self.rank:
+        if len(inputs) == _TO_HANG_IN_BACKWARD:
             outputs.register_hook(lambda _: time.sleep(600))
         return (outputs - targets).square().mean()
 
