@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from mqgrad.trainers.workloads.schedules import warmup_constant
 from mqgrad.trainers.workloads.workload import Batch
 
-
 _TO_HANG_IN_BACKWARD = 5  # rows of a batch
 
 
