@@ -53,7 +53,6 @@ _OF_THE_POLICY = (
     "interval",
     "opening",
     "initial_bits",
-    "trials",
     "budget_seconds",
 )
 
@@ -95,7 +94,6 @@ def export(model: BaseAlgorithm | str | Path, path: str | Path) -> FrozenPolicy:
         interval=settings.interval,
         opening=settings.opening,
         initial_bits=settings.first_bits,
-        trials=settings.trials,
         normalization=_normalization(model),
         budget_seconds=settings.budget_seconds,
         provenance=provenance(model, config, settings) | made_by,

@@ -44,10 +44,6 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     - 0: keep the width
     - 1: take the next width up; at the last one, keep it
 
-    With `trials`, some steps run at 8 bits whatever the action: the second, the eighth and so on, each four times the
-    number of the last, unless the width is 8 bits or more or iterations are expected to take half as long again. Few
-    widths side by side hardly tell what bytes cost. `info["bits"]` and the observation hold the width that was used.
-
     ## Observation Space
 
     `Box` of float32, taken after each interval; every entry is finite. With `observation="full"`, `history=5` and
@@ -117,7 +113,6 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     | `budget_seconds`      | **float**                      | `5.0`              | seconds of training per episode |
     | `max_steps`           | **int**                        | `None`             | steps per episode at most; alone, it leaves seconds uncounted by an undiscounted log-loss reward (warned of) |
     | `widths`              | **tuple**                      | `(1,2,3,4,6,8,16,32)` | bit widths to choose from |
-    | `trials`              | **bool**                       | `False`            | see Action Space; for `"absolute"` and `"full"` |
     | `initial_bits`        | **float**                      | `None`             | width of the opening interval; by default the largest up to 4 |
     | `observation`         | **str**                        | `"full"`           | `"full"`, `"loss"` or `"authors"` |
     | `history`             | **int**                        | `5`                | intervals (`authors`: iterations) that the observation looks back |
@@ -173,7 +168,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             workload = make_workload(self.settings.workload, **self.settings.workload_settings or {})
             compressor_for(workload, self.settings.compressor, self.settings.num_workers)
         self._cluster = RecoveringCluster(self.settings, cluster)
-        self._observer = Observer(schema, self.settings.budget_seconds, trials=self.settings.trials)
+        self._observer = Observer(schema, self.settings.budget_seconds)
         self._reward = make_reward(self.settings)
         self._running = False
         self._warnings = EpisodeWarnings(self.settings, self._reward)
@@ -216,7 +211,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         return observation, self._info(opening)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Train one interval at the width that ``action`` chooses, or at the one that is to be tried.
+        """Train one interval at the width that ``action`` chooses.
 
         Raises:
             ValueError: an action outside the action space.
@@ -232,8 +227,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         if not self.action_space.contains(action):
             raise ValueError(f"action {action!r} is not one of 0 to {self.action_space.n - 1}")
         settings = self.settings
-        chosen = apply_action(settings.action, int(action), self._bits, settings.widths)
-        self._bits = self._observer.tried or chosen
+        self._bits = apply_action(settings.action, int(action), self._bits, settings.widths)
         self._running = False  # in case training fails or is interrupted
         statistics = self._cluster.run(settings.interval, self._bits)
         self._steps += 1

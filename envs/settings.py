@@ -14,7 +14,7 @@ from mqgrad.checks import (
 )
 from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.policies.observation import KINDS, ObservationSchema
-from mqgrad.policies.policy import ACTIONS, check_trials
+from mqgrad.policies.policy import ACTIONS
 from mqgrad.trainers.clusters.clock import ModelClock
 from mqgrad.widths import TIMED_WIDTHS, Width, check_width
 
@@ -55,9 +55,6 @@ class BitWidthSettings:
     """Bit widths to choose from, increasing."""
     initial_bits: Width | None = None
     """Width of the opening interval; None takes the largest of ``widths`` up to 4 bits."""
-    trials: bool = False
-    """Whether 8 bits are tried now and then, whatever the action (:class:`mqgrad.statistics.wide_trial.WideTrial`);
-    needs the ``full`` observation and ``absolute`` actions."""
     observation: str = "full"
     """Kind of the observation: ``full``, ``loss`` or ``authors``."""
     history: int = 5
@@ -90,7 +87,6 @@ class BitWidthSettings:
         self._set_widths()
         self._check_numbers()
         self._check_together()
-        check_trials(self.trials, self.action, self.observation)
         object.__setattr__(self, "link_mbit_per_s", check_rate(self.link_mbit_per_s))
 
     def _set_widths(self) -> None:

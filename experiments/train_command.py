@@ -70,13 +70,6 @@ def train(
     widths: Annotated[
         str | None, typer.Option(help="Bit widths to choose from, increasing: 1/4+1/2+2+4+8+32.")
     ] = None,
-    trials: Annotated[
-        bool | None,
-        typer.Option(
-            "--trials",
-            help="Try 8 bits in some intervals, whatever the agent chooses, to learn what bytes cost.",
-        ),
-    ] = None,
     preset: Annotated[str | None, typer.Option(help="'authors': the setting of the MQGrad paper.")] = None,
     algo: Annotated[
         str, typer.Option(help="ppo, dqn, sarsa, or another Stable-Baselines3 class.")
@@ -130,7 +123,6 @@ def train(
         "budget_seconds": budget_seconds,
         "smoothing_seconds": smoothing_seconds,
         "widths": widths_option(widths),
-        "trials": trials,
         "preset": preset,
         "timeout_seconds": timeout_seconds,
     }

@@ -19,7 +19,6 @@ from ..statistics.interval import IntervalStatistics
 from ..statistics.losses import SMOOTHED_LIMIT, SmoothedLosses, held_within, log_loss
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
-from ..statistics.wide_trial import WideTrial
 from ..widths import TIMED_WIDTHS, Width, check_widths
 
 SCHEMA_VERSION = 5
@@ -159,21 +158,14 @@ class Observer:
         schema: layout of the observations.
         budget_seconds: length of the run that progress is measured against; None leaves progress at 0.
         interval: iterations that one entry of the drops is of; None: an interval, however long.
-        trials: whether 8 bits are to be tried now and then.
     """
 
     def __init__(
-        self,
-        schema: ObservationSchema,
-        budget_seconds: float | None = None,
-        interval: int | None = None,
-        *,
-        trials: bool = False,
+        self, schema: ObservationSchema, budget_seconds: float | None = None, interval: int | None = None
     ) -> None:
         self.schema = schema
         self.budget_seconds = budget_seconds
         self._interval = interval
-        self._trials = trials
         self.reset()
 
     def reset(self) -> None:
@@ -184,17 +176,12 @@ class Observer:
         self._smoothed = SmoothedLosses(self.schema.history)
         self._times = StepTimes()
         self._gradient = SmoothedGradient()
-        self._trial = WideTrial()
-        self.tried: Width | None = None
-        """To be used in the next interval, whatever the agent or the policy chooses."""
 
     def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
         """Take in one interval and return the observation after it, float32 [schema.size]."""
         self.elapsed_seconds += held_within(statistics.seconds, 0.0, 1e9, nan=0.0)
         self._smoothed.extend(statistics.losses)
         self._times.observe(statistics)
-        if self._trials:
-            self.tried = self._trial.width(statistics, self._times, self.schema.widths)
         self._log_losses += map(log_loss, self._means(statistics.losses))
         del self._log_losses[: -self.schema.history]
         if self._first_log_loss is None:
@@ -244,7 +231,6 @@ class Observer:
             "smoothed": list(self._smoothed.values),
             "times": self._times.state_dict(),
             "gradient": self._gradient.state_dict(),
-            "trial": self._trial.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -256,7 +242,6 @@ class Observer:
         self._smoothed.values = list(state["smoothed"])
         self._times.load_state_dict(state["times"])
         self._gradient.load_state_dict(state["gradient"])
-        self._trial.load_state_dict(state["trial"])
 
 
 def _log_ratio(numerator: float, denominator: float, limit: float) -> float:

@@ -38,7 +38,6 @@ _PLAIN_FIELDS = (
     "opening",
     "least_seconds",
     "initial_bits",
-    "trials",
     "budget_seconds",
     "provenance",
 )
@@ -72,9 +71,6 @@ class FrozenPolicy:
     """Between two decisions: intervals are made longer, up to ten times, where iterations are short. What it observes
     of the loss is as if it had decided after each ``interval``."""
     initial_bits: Width = 8
-    trials: bool = False
-    """Whether it tries 8 bits now and then, whatever the network says, as it did where it learned
-    (:class:`mqgrad.statistics.wide_trial.WideTrial`)."""
     normalization: Normalization | None = None
     budget_seconds: float | None = None
     """Length of the run that progress is measured against."""
@@ -97,10 +93,9 @@ class FrozenPolicy:
         outputs = 2 if self.action == "keep-or-increase" else len(self.schema.widths)
         check_layers(self.layers, self.schema.size, outputs)
         check_range(0.0, 3600.0, least_seconds=self.least_seconds)
-        check_trials(self.trials, self.action, self.schema.kind)
         if self.action != "absolute":
             self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
-        self._observer = Observer(self.schema, self.budget_seconds, self.interval, trials=self.trials)
+        self._observer = Observer(self.schema, self.budget_seconds, self.interval)
         self._bits = self.initial_bits
 
     @property
@@ -129,8 +124,7 @@ class FrozenPolicy:
     def decide(self, statistics: IntervalStatistics) -> Width:
         """Observe one interval and return the width of the next, in bits."""
         action = self.act(self._observer.observe(statistics))
-        chosen = apply_action(self.action, action, self._bits, self.schema.widths)
-        self._bits = self._observer.tried or chosen
+        self._bits = apply_action(self.action, action, self._bits, self.schema.widths)
         return self._bits
 
     def state_dict(self) -> dict[str, Any]:
@@ -206,12 +200,7 @@ def load_policy(path: str | os.PathLike[str], budget_seconds: float | None = Non
 
 
 def _build(document: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> FrozenPolicy:
-    document = {
-        "opening": None,
-        "least_seconds": LEAST_SECONDS,
-        "trials": False,
-        **document,
-    }  # the first files lack them
+    document = {"opening": None, "least_seconds": LEAST_SECONDS, **document}  # the first files lack them
     expected = {*_PLAIN_FIELDS, "observation", "num_layers", "normalization_clip"}
     if set(document) != expected:
         raise ValueError(f"its fields are {sorted(document)} and not {sorted(expected)}")
@@ -247,20 +236,6 @@ def apply_action(mode: str, action: int, bits: Width, widths: tuple[Width, ...])
     if mode == "absolute":
         return widths[action]
     return widths[min(widths.index(bits) + action, len(widths) - 1)]
-
-
-def check_trials(trials: object, action: str, observation: str) -> None:
-    """Raise ``ValueError`` unless an agent may learn, or a policy decide, with trials of 8 bits, or has none.
-
-    It has to see what they tell of the price of bytes, and to choose any width after them.
-    """
-    if type(trials) is not bool:
-        raise ValueError(f"trials {trials!r} must be true or false")
-    if trials and (action, observation) != ("absolute", "full"):
-        raise ValueError(
-            f"trials need action 'absolute' and observation 'full', not {action!r} and {observation!r}: leave them "
-            "out"
-        )
 
 
 def _check_iterations(name: str, value: object) -> None:

@@ -50,12 +50,6 @@ def test_same_seed_same_trajectory(toy: ToyCluster) -> None:
     assert play(env, 3) != play(env, 3)
 
 
-def test_with_trials_some_steps_run_at_8_bits_in_every_episode(toy: ToyCluster) -> None:
-    env = BitWidthEnv(cluster=toy, trials=True, max_steps=12)
-    for _ in range(2):
-        assert [info["bits"] for info in play(env, 2)[1]] == [4, 3, 8, 3, 3, 3, 3, 3, 8, 3, 3, 3, 3]
-
-
 def test_return_telescopes_to_the_drop_within_the_budget(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, budget_seconds=1.0, initial_bits=8)
     rewards, infos = play(env, 2, seed=0)

@@ -67,8 +67,6 @@ def test_normalization_is_that_of_vec_normalize() -> None:
         ({"interval": 0}, "interval 0"),
         ({"opening": 2.0}, r"opening 2\.0"),
         ({"initial_bits": 5}, "5"),
-        ({"trials": None}, "trials None must be true or false"),
-        ({"trials": True, "action": "compare-widths"}, "action 'absolute'.*'compare-widths'"),
         ({"budget_seconds": float("inf")}, "budget_seconds inf"),
         ({"layers": []}, "0 layers"),
         ({"layers": [(torch.zeros(8, 3), torch.zeros(8))]}, "layer 0"),
