@@ -11,8 +11,14 @@ from mqgrad.cuda_ext.bfloat16 import (
 from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.checksum import CHECKSUM_BYTES, write_checksums_, wrong_checksums
 from mqgrad.cuda_ext.figures import SKETCH_SIZE, gradient_figures
-from mqgrad.cuda_ext.library import IMPLEMENTATION
+from mqgrad.cuda_ext.library import IMPLEMENTATION, runs_on_cpu
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
+from mqgrad.cuda_ext.parts import (
+    decode_parts_into,
+    decode_rotated_parts_into,
+    encode_parts,
+    encode_rotated_parts,
+)
 from mqgrad.cuda_ext.rotation import (
     decode_rotated,
     decode_rotated_add_,
@@ -55,14 +61,18 @@ __all__ = [
     "decode_into",
     "decode_mean_into",
     "decode_minmax",
+    "decode_parts_into",
     "decode_rotated",
     "decode_rotated_add_",
     "decode_rotated_into",
     "decode_rotated_mean_into",
+    "decode_rotated_parts_into",
     "encode",
     "encode_bfloat16",
     "encode_minmax",
+    "encode_parts",
     "encode_rotated",
+    "encode_rotated_parts",
     "gradient_figures",
     "minmax_bytes",
     "payload_bytes",
@@ -70,6 +80,7 @@ __all__ = [
     "reduce_encode_bfloat16",
     "reduce_encode_rotated",
     "rotated_bytes",
+    "runs_on_cpu",
     "sparse_bytes",
     "sparse_count",
     "sparse_decode",

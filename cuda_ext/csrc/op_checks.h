@@ -106,6 +106,18 @@ inline int64_t checked_gap(const Tensor& payloads, int64_t bytes) {
   return payloads.stride(0) - bytes;
 }
 
+// Of payloads [R, P] of R parts of a vector, each `stride` elements behind the one before: the elements from the first one
+// to the last. `bytes` and `numel` are of a part.
+inline int64_t checked_span(const Tensor& payloads, int64_t bytes, int64_t numel, int64_t stride, int64_t bucket_size) {
+  checked_gap(payloads, bytes);
+  const int64_t count = payloads.size(0);
+  STD_TORCH_CHECK(stride >= numel && stride % bucket_size == 0, "mqgrad: stride must be a multiple of ", bucket_size,
+                  " and at least ", numel, ", got ", stride);
+  STD_TORCH_CHECK(stride <= (int64_t{1} << 56) / count, "mqgrad: ", count, " parts of ", stride,
+                  " elements are more than 2^56");
+  return (count - 1) * stride + numel;
+}
+
 inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside,
                                   const std::optional<Tensor>& residual) {
   if (!ids.has_value()) return nullptr;

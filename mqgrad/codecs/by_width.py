@@ -38,6 +38,22 @@ class ByWidth(VectorCodec):
     ) -> torch.Tensor:
         return self.at(bits).encode(x, bits, seed, bucket_ids, feedback=feedback, out=out)
 
+    def encode_parts(
+        self,
+        x: Vector,
+        stride: int,
+        bits: Width,
+        seed: int,
+        bucket_ids: torch.Tensor,
+        *,
+        feedback: Feedback | None,
+        out: torch.Tensor,
+    ) -> bool:
+        return self.at(bits).encode_parts(x, stride, bits, seed, bucket_ids, feedback=feedback, out=out)
+
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> bool:
+        return self.at(bits).decode_parts_into_(out, payloads, stride, bits)
+
     def repeats_padding(self, bits: Width) -> bool:
         return self.at(bits).repeats_padding(bits)
 

@@ -57,6 +57,26 @@ class VectorCodec(abc.ABC):
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
 
+    def encode_parts(
+        self,
+        x: Vector,
+        stride: int,
+        bits: Width,
+        seed: int,
+        bucket_ids: torch.Tensor,
+        *,
+        feedback: Feedback | None,
+        out: torch.Tensor,
+    ) -> bool:
+        """Code R parts of a vector [(R−1)·stride + N] by one op, each of N elements and ``stride`` behind the one
+        before, as :meth:`encode` would to a row of ``out``, uint8 [R, P]. False, with nothing done, without such."""
+        return False
+
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> bool:
+        """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op; False, with nothing done,
+        without such."""
+        return False
+
     def repeats_padding(self, bits: Width) -> bool:
         """Whether padding should repeat elements: zeros would change what is decoded of them."""
         return False

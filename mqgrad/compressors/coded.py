@@ -23,6 +23,7 @@ from .exchange import Exchange, Way
 from .feedback import FeedbackGain, Residual
 from .gathered import Gathered
 from .gradient_vector import GradientVector
+from .plans import Chunk
 from .push_pull import PushPull
 from .segments import Segment, shard_segments
 from .topology import CodedTopologyName, Topology, gathers, make_topology
@@ -195,16 +196,43 @@ class CodedMean(abc.ABC):
             getattr(self, name).load_state_dict(state[name])
         self.observed = state["observed"]
 
-    def encode(self, exchange: Exchange, way: Way, segment: Segment, out: torch.Tensor) -> None:
-        """Encode a segment of the vector, through the same segment of the residual where there is feedback."""
-        x = self._coded_from(exchange.vector.part(segment.part), segment.bits)
-        self._encode(x, exchange, way, segment, out)
+    def encode_shards(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
+        """Encode a chunk of the vector, through the same elements of the residual where there is feedback."""
+        if self._encode_together(exchange, way, chunk, messages):
+            return
+        for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
+            for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
+                x = self._coded_from(exchange.vector.part(segment.part), segment.bits)
+                self._encode(x, exchange, way, segment, payload)
+
+    def _encode_together(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> bool:
+        """By one op, where there is one and nothing is looked at beside."""
+        span = chunk.span
+        if (
+            not chunk.stride
+            or self.codec.repeats_padding(span.bits)
+            or self._learns(exchange, way, span.bits)
+        ):
+            return False
+        return self.codec.encode_parts(
+            exchange.vector.part(span.part),
+            chunk.stride,
+            span.bits,
+            way.seed,
+            exchange.layout.ids_of(span.part),
+            feedback=self._feedback(exchange, way, span),
+            out=chunk.rows(messages),
+        )
+
+    def _learns(self, exchange: Exchange, way: Way, bits: Width) -> bool:
+        """Whether the code's error is looked at, to learn its gain."""
+        return way.residual is not None and exchange.step.measure and self.learns_gain(bits)
 
     def encode_mean(
         self, exchange: Exchange, way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
     ) -> None:
         """Encode the mean of the ranks' payloads [W, P] of a segment, through its residual if there is feedback."""
-        if way.residual is not None and exchange.step.measure and self.learns_gain(segment.bits):
+        if self._learns(exchange, way, segment.bits):
             # the code's error is seen on the mean
             mean = self.codec.decode_mean(payloads, segment.numel, segment.bits)
             self._encode(mean, exchange, way, segment, out)
@@ -225,7 +253,7 @@ class CodedMean(abc.ABC):
 
     def _encode(self, x: Vector, exchange: Exchange, way: Way, segment: Segment, out: torch.Tensor) -> None:
         feedback = self._feedback(exchange, way, segment)
-        learns = feedback is not None and exchange.step.measure and self.learns_gain(segment.bits)
+        learns = self._learns(exchange, way, segment.bits)
         value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
         ids = exchange.layout.ids_of(segment.part)
         self.codec.encode(x, segment.bits, way.seed, ids, feedback=feedback, out=out)

@@ -42,14 +42,15 @@ class Coder(Protocol):
     @property
     def bucket_size(self) -> int: ...
 
-    def encode(self, exchange: "Exchange", way: Way, segment: Segment, out: torch.Tensor) -> None:
-        """Encode a segment of ``exchange.vector`` to ``out`` [P], through its residual where there is feedback."""
+    def encode_shards(self, exchange: "Exchange", way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
+        """Encode the segments of a chunk of ``exchange.vector`` to the payloads in its joined messages, through their
+        residual where there is feedback."""
         ...
 
     def encode_mean(
         self, exchange: "Exchange", way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
     ) -> None:
-        """The same of the mean of the ranks' payloads [W, P] of the segment."""
+        """Encode the mean of the ranks' payloads [W, P] of a segment to ``out`` [P], likewise."""
         ...
 
 
@@ -105,8 +106,6 @@ class Exchange(abc.ABC):
         """This rank's messages of all shards, joined: its gradient, coded through its residual."""
         with add_seconds(self.step.costs, "encode_seconds"):
             messages = self.new_messages(sum(chunk.lengths))
-            for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
-                for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
-                    self.coder.encode(self, self.push, segment, payload)
+            self.coder.encode_shards(self, self.push, chunk, messages)
             self.checks.sign(chunk, messages, range(len(chunk.lengths)), chunk.place)
         return messages

@@ -28,11 +28,24 @@ class Chunk(NamedTuple):
     """Of those, from the first one, how many the checksum is of; see :func:`_covered`."""
     place: int
     """An even number that no other chunk has: of its push; the next one is that of its pull."""
+    stride: int
+    """Elements from a shard's segment to the next one's, where there are several shards of one segment each, all of
+    one width and length; else 0."""
 
     @property
     def has_checksums(self) -> bool:
         """On the CPU."""
         return self.pieces[0][-1] > 0
+
+    @property
+    def span(self) -> Segment:
+        """From the first segment to the last, with what lies between them."""
+        first, last = self.segments[0][0], self.segments[-1][-1]
+        return Segment(slice(first.part.start, last.part.stop), first.bits)
+
+    def rows(self, messages: torch.Tensor) -> torch.Tensor:
+        """The payloads [W, P] of all shards, where there is a stride, in their joined messages."""
+        return messages.view(len(self.lengths), -1)[:, : self.pieces[0][0]]
 
     def payloads(self, shard: int, message: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Those of the segments of a shard, in its message [P] or in several versions of it [W, P]."""
@@ -68,7 +81,16 @@ def _chunk(codec: VectorCodec, shards: list[list[Segment]], device: torch.device
     covered = [_covered(segments, sizes) for segments, sizes in zip(shards, payloads, strict=True)]
     room = _checksum_bytes(device)
     pieces = [[*sizes, room] for sizes in payloads]
-    return Chunk(shards, pieces, list(map(sum, pieces)), covered, 2 * shards[0][0].part.start)
+    place = 2 * shards[0][0].part.start
+    return Chunk(shards, pieces, list(map(sum, pieces)), covered, place, _stride(shards))
+
+
+def _stride(shards: list[list[Segment]]) -> int:
+    """See :attr:`Chunk.stride`."""
+    kinds = {tuple((segment.numel, segment.bits) for segment in segments) for segments in shards}
+    if len(shards) == 1 or len(kinds) > 1 or len(shards[0]) > 1:
+        return 0
+    return shards[1][0].part.start - shards[0][0].part.start
 
 
 def _checksum_bytes(device: torch.device) -> int:

@@ -1,0 +1,125 @@
+"""Parts of a vector by one op: each is what the op for one vector makes of it."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqgrad import cuda_ext
+from mqgrad.cuda_ext import Scattered
+
+pytestmark = pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension was not built")
+
+BUCKET = 64
+
+
+def vector_of(span: int, seed: int) -> Scattered:
+    """In tensors of two types with gaps between them, of which the first begins before the vector."""
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randn(span + 2 * BUCKET, generator=generator)
+    cut = int(torch.randint(1, len(whole) - 1, (1,), generator=generator))
+    first, second = whole[:cut].clone(), whole[cut:].to(torch.bfloat16)
+    return Scattered([first, second], [0, cut + 3], len(whole) + 3).part(slice(BUCKET, BUCKET + span))
+
+
+def message_of(count: int, nbytes: int) -> torch.Tensor:
+    """Rows with something else behind them, as checksums are."""
+    return torch.full((count, nbytes + 8), 255, dtype=torch.uint8)[:, :nbytes]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Parts, elements of each, and from one to the next."""
+    numel = draw(st.integers(1, 5 * BUCKET))
+    whole = -(-numel // BUCKET) * BUCKET
+    return draw(st.integers(1, 4)), numel, whole + BUCKET * draw(st.integers(0, 3))
+
+
+def codes(rotated: bool, bits: int, stochastic: bool) -> tuple[Any, Any, Any, Any, int]:
+    """The ops for one vector and for parts, encode and decode; and whether bucket ids are taken."""
+    settings = (bits, BUCKET, stochastic, 7)
+    if rotated:
+        return (
+            lambda x, ids, **more: cuda_ext.encode_rotated(x, *settings, **more),
+            lambda x, stride, ids, **more: cuda_ext.encode_rotated_parts(x, stride, *settings, **more),
+            cuda_ext.decode_rotated_into,
+            cuda_ext.decode_rotated_parts_into,
+            cuda_ext.rotated_bytes,
+        )
+    return (
+        lambda x, ids, **more: cuda_ext.encode(x, *settings, ids, **more),
+        lambda x, stride, ids, **more: cuda_ext.encode_parts(x, stride, *settings, ids, **more),
+        cuda_ext.decode_into,
+        cuda_ext.decode_parts_into,
+        cuda_ext.payload_bytes,
+    )
+
+
+@given(shapes(), st.booleans(), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_each_part_is_coded_as_by_itself(
+    shape: tuple[int, int, int], rotated: bool, bits: int, stochastic: bool, has_feedback: bool, seed: int
+) -> None:
+    (count, numel, stride), span = shape, (shape[0] - 1) * shape[2] + shape[1]
+    encode, encode_parts, decode_into, decode_parts_into, payload_bytes = codes(rotated, bits, stochastic)
+    x, ids = vector_of(span, seed), torch.arange(-(-span // BUCKET)) * 3 + 5
+    owed = torch.randn(span, generator=torch.Generator().manual_seed(seed)) if has_feedback else None
+    owed_of_parts = owed.clone() if owed is not None else None
+    feedback = {} if owed is None else {"alpha": 0.5, "beta": 0.9}
+    payloads = message_of(count, payload_bytes(numel, bits, BUCKET))
+    encode_parts(x, stride, ids, residual=owed_of_parts, out=payloads, **feedback)
+
+    decoded, decoded_of_parts = (vector_of(span, seed + 1) for _ in range(2))
+    decode_parts_into(decoded_of_parts, payloads, stride, bits, BUCKET)
+    for k, payload in enumerate(payloads):
+        part = slice(k * stride, k * stride + numel)
+        of_part = ids[part.start // BUCKET : -(-part.stop // BUCKET)]
+        own = None if owed is None else owed[part]
+        assert torch.equal(payload, encode(x.part(part), of_part, residual=own, **feedback))
+        decode_into(decoded.part(part), payload.contiguous(), bits, BUCKET)
+    assert owed is None or torch.equal(owed, owed_of_parts)
+    assert torch.equal(decoded.gathered(), decoded_of_parts.gathered())
+    assert payloads.as_strided((count, 8), payloads.stride(), payloads.shape[1]).eq(255).all() or count == 1
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stride": 3 * BUCKET - 8}, "stride must be a multiple of 64"),
+        ({"stride": BUCKET}, "stride must be a multiple of 64 and at least"),
+        ({"stride": 2**56}, "numel must"),
+        ({"residual": torch.zeros(4 * BUCKET)}, "residual must have"),
+        ({"out": torch.zeros(2, 5, dtype=torch.uint8)}, "payloads must have rows of"),
+        ({"out": torch.zeros(0, 5, dtype=torch.uint8)}, "at least one row"),
+    ],
+)
+def test_what_does_not_fit_is_refused(rotated: bool, changes: dict[str, Any], message: str) -> None:
+    encode_parts, payload_bytes = codes(rotated, 2, True)[1::3]
+    x = torch.randn(5 * BUCKET)
+
+    def arguments(stride: int = 3 * BUCKET, **others: Any) -> dict[str, Any]:
+        nbytes = payload_bytes(max(len(x) - stride, 0), 2, BUCKET)
+        out = torch.zeros(2, nbytes, dtype=torch.uint8)
+        return {
+            "stride": stride,
+            "residual": torch.zeros(len(x)),
+            "out": out,
+            "ids": torch.arange(5),
+            **others,
+        }
+
+    encode_parts(x, **arguments())
+    with pytest.raises(RuntimeError, match=message):
+        encode_parts(x, **arguments(**changes))
+
+
+def test_payloads_must_not_share_memory_with_what_is_read() -> None:
+    x = torch.randn(5 * BUCKET)
+    bytes_of_x = x.view(torch.uint8)
+    payloads = bytes_of_x[: 2 * cuda_ext.payload_bytes(2 * BUCKET, 2, BUCKET)].view(2, -1)
+    with pytest.raises(RuntimeError, match="must not share memory"):
+        cuda_ext.encode_parts(x, 3 * BUCKET, 2, BUCKET, False, 0, out=payloads)
+    with pytest.raises(RuntimeError, match="must not share memory"):
+        cuda_ext.decode_parts_into(x, payloads, 3 * BUCKET, 2, BUCKET)
