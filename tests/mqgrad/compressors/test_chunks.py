@@ -1,6 +1,7 @@
 """Buckets sent in chunks: the same means as in one piece, and the emulated link charges for the same bytes."""
 
 import time
+from typing import Any
 
 import averages
 import pytest
@@ -8,9 +9,12 @@ import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
+from mqgrad.codecs.rotation import RotationCodec
+from mqgrad.codecs.uniform import UniformCodec
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.compressors import plans, segments
 from mqgrad.compressors.segments import Segment, chunked
+from mqgrad.cuda_ext import IMPLEMENTATION
 from mqgrad.trainers.link import LinkEmulation
 
 
@@ -69,6 +73,34 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
 
     results = run_ranks(rank_main, 2)
     assert len({tuple(means) for whole_and_cut in results for means in whole_and_cut}) == 1
+
+
+@pytest.mark.skipif(IMPLEMENTATION != "extension", reason="one op for several parts is the extension's")
+@pytest.mark.parametrize(
+    ("spec", "bits"), [("quantized", 1), ("quantized", 4), ("qsgd", 3), ("ecq-sgd", 4), ("rotation", 2)]
+)
+def test_shards_that_are_coded_by_one_op_give_the_same_means(spec: str, bits: int) -> None:
+    def rank_main(rank: int) -> tuple[list[bytes], list[bytes], set[str]]:
+        used = set()
+        for codec in (UniformCodec, RotationCodec):
+            for name in ("encode_parts", "decode_parts_into_"):
+                setattr(codec, name, noted(getattr(codec, name), name, used))
+        together = [got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=3)[0]]
+        for codec in (UniformCodec, RotationCodec):
+            codec.encode_parts = codec.decode_parts_into_ = lambda *_, **__: False
+        alone = [got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=3)[0]]
+        return together, alone, used
+
+    def noted(method: Any, name: str, used: set[str]) -> Any:
+        def call(*arguments: Any, **options: Any) -> bool:
+            used.add(name)
+            return method(*arguments, **options)
+
+        return call
+
+    for together, alone, used in run_ranks(rank_main, 3):
+        assert together == alone
+        assert used == {"encode_parts", "decode_parts_into_"}
 
 
 def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_at_once() -> None:
