@@ -149,7 +149,8 @@ def test_a_timeout_reaches_the_workers_and_its_error_names_the_option(invoke: In
     small = ["--workload", "digits-mlp", "--set", "width=8", "--iterations", "5"]
     code, _, error = invoke("run", *small, "--timeout-seconds", "0.001")
     assert code == 2
-    assert "made no progress for 0.001 s: if it only takes longer" in error
+    assert "made no progress for 0.001 s" in error
+    assert ": if it only takes longer" in error
     assert "--timeout-seconds" in error
 
 
@@ -296,7 +297,7 @@ def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(
         (("--controller", "fixed:4", "--compressor", "zip[1]"), "zip[1]"),
         (("--controller", "goodput", "--compressor", "minmax"), "Goodput chooses among"),
         (("--controller", "fixed:4", "--compressor", "top-k"), "FixedBits chooses among 4 bits"),
-        (("--controller", "goodput", "--method", "local-sgd"), "it has no width for a controller"),
+        (("--controller", "goodput", "--method", "local-sgd"), "has no width for a controller"),
         (("--method", "backup-workers", "--num-workers", "1"), "of 1 ranks"),
     ],
 )
