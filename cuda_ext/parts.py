@@ -1,8 +1,8 @@
 """Ops on several parts of a vector, each of N elements and `stride` elements behind the one before.
 
 An exchange codes a part of every shard at a time, and where ranks share cores a call costs as much again as its
-kernel. On the CPU with the extension alone (:func:`.library.runs_on_cpu`). The compiled ops check their arguments and
-raise ``RuntimeError``.
+kernel. On the CPU with the extension alone (:func:`.library.runs_on_cpu`). The compiled ops check tensors and sizes,
+and raise ``RuntimeError``.
 """
 
 import torch
@@ -33,10 +33,13 @@ def encode_parts(
     """Encode R parts of a vector, each to what :func:`.encode` makes of it.
 
     Args:
-        x: [(R−1)·stride + N], of which what lies between the parts is left alone; as are the residual and bucket_ids.
-        stride: a multiple of bucket_size.
+        x: [(R−1)·stride + N]; what lies between the parts plays no part.
+        stride: a multiple of bucket_size, at least N.
+        bucket_ids: int64, of all scale buckets of x, in the parts and between them.
+        residual: float32, as long as x; updated in the parts.
         out: uint8 [R, payload_bytes(N, bits, bucket_size)], its rows contiguous.
     """
+    checks.require_feedback(None, alpha, beta, 0, out.device)
     settings = (stride, bits, bucket_size, stochastic, checks.as_int64(seed), alpha, beta, bucket_ids)
     library.note_written(out, residual)
     torch.ops.mqgrad.encode_parts_into(
@@ -66,6 +69,7 @@ def encode_rotated_parts(
     out: Tensor,
 ) -> None:
     """The same as :func:`.encode_rotated`, as :func:`encode_parts`."""
+    checks.require_feedback(None, alpha, beta, 0, out.device)
     settings = (stride, bits, bucket_size, unbiased, checks.as_int64(seed), alpha, beta)
     library.note_written(out, residual)
     torch.ops.mqgrad.encode_rotated_parts_into(

@@ -1,5 +1,5 @@
-// What the ops demand of their tensors, on the CPU and on CUDA. The Python wrappers in cuda_ext check first and say
-// more; these checks guard the memory when torch.ops.mqgrad is called directly.
+// What the ops demand of their tensors, on the CPU and on CUDA. Most of the Python wrappers in cuda_ext check first and
+// say more; these checks guard the memory when torch.ops.mqgrad is called directly.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -106,16 +106,22 @@ inline int64_t checked_gap(const Tensor& payloads, int64_t bytes) {
   return payloads.stride(0) - bytes;
 }
 
-// Of payloads [R, P] of R parts of a vector, each `stride` elements behind the one before: the elements from the first one
-// to the last. `bytes` and `numel` are of a part.
-inline int64_t checked_span(const Tensor& payloads, int64_t bytes, int64_t numel, int64_t stride, int64_t bucket_size) {
-  checked_gap(payloads, bytes);
+// R parts of a vector, each `stride` elements behind the one before, and their payloads [R, P].
+struct Parts {
+  int64_t count;
+  int64_t span;           // elements from the first part to the last
+  int64_t bytes_to_next;  // from one payload to the next
+};
+
+// `bytes` and `numel` are of a part. Of empty payloads, of which there may be any number, nothing is to be done.
+inline Parts checked_parts(const Tensor& payloads, int64_t bytes, int64_t numel, int64_t stride, int64_t bucket_size) {
+  const int64_t bytes_to_next = bytes + checked_gap(payloads, bytes);
   const int64_t count = payloads.size(0);
   STD_TORCH_CHECK(stride >= numel && stride % bucket_size == 0, "mqgrad: stride must be a multiple of ", bucket_size,
                   " and at least ", numel, ", got ", stride);
   STD_TORCH_CHECK(stride <= (int64_t{1} << 56) / count, "mqgrad: ", count, " parts of ", stride,
                   " elements are more than 2^56");
-  return (count - 1) * stride + numel;
+  return {bytes == 0 ? 0 : count, (count - 1) * stride + numel, bytes_to_next};
 }
 
 inline const int64_t* checked_ids(const std::optional<Tensor>& ids, int64_t buckets, const Tensor& beside,

@@ -24,8 +24,8 @@ class Scattered {
   // Pieces in the order in which they lie in the vector; between and behind them it is zero.
   explicit Scattered(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
 
-  // Calls f(x, dtype, from, to) for ranges that together are [begin, end): x holds their elements. `begin` is a multiple of
-  // `unit`, as is the end of all but the last one.
+  // Calls f(x, dtype, from, to) for ranges that together are [begin, end): x holds their elements. All of them but the last
+  // one have a multiple of `unit`.
   template <typename F>
   void read(int64_t begin, int64_t end, int64_t unit, const F& f) const {
     std::vector<float> room;

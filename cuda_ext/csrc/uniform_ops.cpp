@@ -76,37 +76,37 @@ struct Cpu {
   }
 };
 
-// Of parts of a vector, on the CPU alone; see checked_span.
+// Of parts of a vector, on the CPU alone; see checked_parts.
 void encode_parts_into(const Tensor& payloads, const Tensors& x, const Offsets& offsets,
                        const std::optional<Tensor>& residual, int64_t numel, int64_t stride, int64_t bits,
                        int64_t bucket_size, bool stochastic, int64_t seed, double alpha, double beta,
                        const std::optional<Tensor>& bucket_ids) {
   const Layout layout = checked_layout(numel, bits, bucket_size);
-  const int64_t span = checked_span(payloads, layout.payload_bytes(), numel, stride, bucket_size);
+  const Parts parts = checked_parts(payloads, layout.payload_bytes(), numel, stride, bucket_size);
   check_pieces(x, offsets, payloads);
   check_apart(payloads, "payloads", bucket_ids, "bucket_ids");
-  float* owed = checked_residual(residual, span, payloads, x);
+  float* owed = checked_residual(residual, parts.span, payloads, x);
   const int64_t buckets = (payloads.size(0) - 1) * (stride / bucket_size) + layout.buckets();
   const int64_t* ids = checked_ids(bucket_ids, buckets, payloads, residual);
-  uint8_t* bytes = static_cast<uint8_t*>(payloads.mutable_data_ptr());
+  uint8_t* bytes = written_bytes(payloads);
   const Scattered vector = read_from(x, offsets);
-  for (int64_t part = 0; part < payloads.size(0); ++part) {
+  for (int64_t part = 0; part < parts.count; ++part) {
     const int64_t start = part * stride;
     Cpu::encode_part({nullptr, ScalarType::Float, layout, stochastic, static_cast<uint64_t>(seed),
                       ids ? ids + start / bucket_size : nullptr, owed ? owed + start : nullptr, alpha, beta},
-                     vector, start, bytes + part * payloads.stride(0));
+                     vector, start, bytes + part * parts.bytes_to_next);
   }
 }
 
 void decode_parts_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel, int64_t stride,
                        int64_t bits, int64_t bucket_size) {
   const Layout layout = checked_layout(numel, bits, bucket_size);
-  checked_span(payloads, layout.payload_bytes(), numel, stride, bucket_size);
+  const Parts parts = checked_parts(payloads, layout.payload_bytes(), numel, stride, bucket_size);
   check_pieces(out, offsets, payloads);
   const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
   const Scattered vector = written_to(out, offsets);
-  for (int64_t part = 0; part < payloads.size(0); ++part) {
-    Cpu::decode_part(bytes + part * payloads.stride(0), layout, false, vector, part * stride);
+  for (int64_t part = 0; part < parts.count; ++part) {
+    Cpu::decode_part(bytes + part * parts.bytes_to_next, layout, false, vector, part * stride);
   }
 }
 

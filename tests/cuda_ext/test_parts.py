@@ -12,7 +12,7 @@ from mqgrad.cuda_ext import Scattered
 
 pytestmark = pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension was not built")
 
-BUCKET = 64
+BUCKET = 64  # of rotations; uniform buckets may be of any size
 
 
 def vector_of(span: int, seed: int) -> Scattered:
@@ -30,16 +30,16 @@ def message_of(count: int, nbytes: int) -> torch.Tensor:
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> tuple[int, int, int]:
-    """Parts, elements of each, and from one to the next."""
-    numel = draw(st.integers(1, 5 * BUCKET))
-    whole = -(-numel // BUCKET) * BUCKET
-    return draw(st.integers(1, 4)), numel, whole + BUCKET * draw(st.integers(0, 3))
+def shapes(draw: st.DrawFn) -> tuple[int, int, int, int]:
+    """Parts, elements of each, from one to the next, and those of a scale bucket."""
+    bucket, numel = draw(st.sampled_from([BUCKET, BUCKET, 12, 20])), draw(st.integers(1, 5 * BUCKET))
+    whole = -(-numel // bucket) * bucket
+    return draw(st.integers(1, 4)), numel, whole + bucket * draw(st.integers(0, 3)), bucket
 
 
-def codes(rotated: bool, bits: int, stochastic: bool) -> tuple[Any, Any, Any, Any, int]:
-    """The ops for one vector and for parts, encode and decode; and whether bucket ids are taken."""
-    settings = (bits, BUCKET, stochastic, 7)
+def codes(rotated: bool, bits: int, stochastic: bool, bucket: int = BUCKET) -> tuple[Any, Any, Any, Any, Any]:
+    """The ops for one vector and for parts, encode and decode; and the length of a payload."""
+    settings = (bits, bucket, stochastic, 7)
     if rotated:
         return (
             lambda x, ids, **more: cuda_ext.encode_rotated(x, *settings, **more),
@@ -59,25 +59,33 @@ def codes(rotated: bool, bits: int, stochastic: bool) -> tuple[Any, Any, Any, An
 
 @given(shapes(), st.booleans(), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 2**31))
 def test_each_part_is_coded_as_by_itself(
-    shape: tuple[int, int, int], rotated: bool, bits: int, stochastic: bool, has_feedback: bool, seed: int
+    shape: tuple[int, int, int, int],
+    rotated: bool,
+    bits: int,
+    stochastic: bool,
+    has_feedback: bool,
+    seed: int,
 ) -> None:
-    (count, numel, stride), span = shape, (shape[0] - 1) * shape[2] + shape[1]
-    encode, encode_parts, decode_into, decode_parts_into, payload_bytes = codes(rotated, bits, stochastic)
-    x, ids = vector_of(span, seed), torch.arange(-(-span // BUCKET)) * 3 + 5
+    count, numel, stride, bucket = shape
+    rotated, span = rotated and bucket == BUCKET, (count - 1) * stride + numel
+    encode, encode_parts, decode_into, decode_parts_into, payload_bytes = codes(
+        rotated, bits, stochastic, bucket
+    )
+    x, ids = vector_of(span, seed), torch.arange(-(-span // bucket)) * 3 + 5
     owed = torch.randn(span, generator=torch.Generator().manual_seed(seed)) if has_feedback else None
     owed_of_parts = owed.clone() if owed is not None else None
     feedback = {} if owed is None else {"alpha": 0.5, "beta": 0.9}
-    payloads = message_of(count, payload_bytes(numel, bits, BUCKET))
+    payloads = message_of(count, payload_bytes(numel, bits, bucket))
     encode_parts(x, stride, ids, residual=owed_of_parts, out=payloads, **feedback)
 
     decoded, decoded_of_parts = (vector_of(span, seed + 1) for _ in range(2))
-    decode_parts_into(decoded_of_parts, payloads, stride, bits, BUCKET)
+    decode_parts_into(decoded_of_parts, payloads, stride, bits, bucket)
     for k, payload in enumerate(payloads):
         part = slice(k * stride, k * stride + numel)
-        of_part = ids[part.start // BUCKET : -(-part.stop // BUCKET)]
+        of_part = ids[part.start // bucket : -(-part.stop // bucket)]
         own = None if owed is None else owed[part]
         assert torch.equal(payload, encode(x.part(part), of_part, residual=own, **feedback))
-        decode_into(decoded.part(part), payload.contiguous(), bits, BUCKET)
+        decode_into(decoded.part(part), payload.contiguous(), bits, bucket)
     assert owed is None or torch.equal(owed, owed_of_parts)
     assert torch.equal(decoded.gathered(), decoded_of_parts.gathered())
     behind = payloads.as_strided((count, 8), payloads.stride(), payloads.shape[1])

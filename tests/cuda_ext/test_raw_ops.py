@@ -23,6 +23,7 @@ SCALARS: dict[str, Any] = {
     "bucket_size": BUCKET,
     "rows": ROWS,
     "columns": COLUMNS,
+    "stride": 3 * BUCKET,
 }
 SCALARS |= {"lengths": [NUMEL - 9, 9], "covered": [7, 1], "salt": 0}
 SCALARS |= {"offsets": [0], "keys": [5]}
@@ -57,9 +58,10 @@ def _fitting(op: str, name: str) -> Any:
         return random_tensor([NUMEL], torch.uint8, 0)
     if name.startswith("payload"):
         return random_tensor([2, size] if name == "payloads" else [size], torch.uint8, 0)
+    numel = NUMEL + 3 * BUCKET * ("parts" in op)  # of two
     if name == "bucket_ids":
-        return torch.arange(-(-NUMEL // BUCKET))
-    return random_tensor([ROWS, COLUMNS] if "minmax" in op else [NUMEL], torch.float32, 1)
+        return torch.arange(-(-numel // BUCKET))
+    return random_tensor([ROWS, COLUMNS] if "minmax" in op else [numel], torch.float32, 1)
 
 
 EDGES = [-(2**63), -1, 71, 512, 2**31, 2**32, 2**32 + 1, 2**40, 2**56, 2**61, 2**62, 2**63 - 1]
