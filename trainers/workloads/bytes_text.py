@@ -174,14 +174,14 @@ def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
 
 @functools.cache
 def load_bytes(data_root: str, file_pattern: str, max_bytes: int) -> BytesData:
-    """Read files in order until there are ``max_bytes`` of training data, or all of them where few are held out."""
+    """Read files in order until there are ``max_bytes`` of training data, and some that is held out."""
     train, held_out = bytearray(), bytearray()
     files = list_files(data_root, file_pattern)
     first = 0 if len(files) >= _HELD_OUT_EVERY else len(files) - 1
     for index, file in enumerate(files):
         part = held_out if index % _HELD_OUT_EVERY == first else train
         part += file.read_bytes()
-        if len(train) >= max_bytes:
+        if len(train) >= max_bytes and held_out:
             break
     return BytesData(train=_as_tensor(train[:max_bytes]), held_out=_as_tensor(held_out))
 

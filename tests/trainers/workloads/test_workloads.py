@@ -123,6 +123,8 @@ def test_of_few_files_of_text_the_last_one_is_held_out(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     data = load_bytes(str(tmp_path), "*.txt", 100)
     assert (bytes(data.train), bytes(data.held_out)) == (b"tests/more.txttrain.txt", b"valid.txt")
+    data = load_bytes(str(tmp_path), "*.txt", 5)  # of which there is enough before the last file
+    assert (bytes(data.train), bytes(data.held_out)) == (b"tests", b"valid.txt")
 
 
 def test_of_many_files_of_text_every_tenth_is_held_out(tmp_path: Path) -> None:
