@@ -16,7 +16,10 @@ Widths = Width | tuple[Width, ...]
 CODED_WIDTHS = tuple(range(1, 9))
 """Widths that the extension quantizes and packs, in bits per element."""
 
-DENSE_WIDTHS = (*CODED_WIDTHS, 16, 32)
+UNCODED = 32
+"""The width at which gradients travel as they are."""
+
+DENSE_WIDTHS = (*CODED_WIDTHS, 16, UNCODED)
 """Widths at which every element is sent."""
 
 WIDTHS: tuple[Width, ...] = (*SPARSE_WIDTHS, *DENSE_WIDTHS)

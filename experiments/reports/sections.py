@@ -57,9 +57,9 @@ _NOTES = (
     "powersgd, fp16. The tables of where time goes tell what they spend on encoding and decoding.",
     "**Decisions** are made every 10 iterations where a name says no other *interval*, by mqgrad-authors every 5, by "
     "policies as often as where they learned (the packaged one: 10). Where iterations are short, policies and "
-    "the goodput rule decide up to ten times less often, four times a second. The grids of mqgrad compare give most "
-    "published rules *interval=5*, as runs have some 100 iterations. Fixed widths decide nothing, and measure every "
-    "100. What measuring and deciding take is in the seconds.",
+    "the goodput rule decide up to ten times less often: four times a second, or once where 32 bits stay in force. "
+    "The grids of mqgrad compare give most published rules *interval=5*, as runs have some 100 iterations. Fixed "
+    "widths decide nothing, and measure every 100. What measuring and deciding take is in the seconds.",
     "**Mean bits** are given where there is a width to choose. **Rules** that name no code run on ours (quantized).",
 )
 

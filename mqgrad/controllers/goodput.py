@@ -3,10 +3,10 @@
 import dataclasses
 
 from ..checks import check_keep, check_range
+from ..statistics.fallback import Fallback
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
 from ..statistics.step_times import StepTimes
-from ..statistics.wide_trial import WideTrial
 from ..widths import TIMED_WIDTHS, Width
 from .rule import WidthRule, usable
 
@@ -27,8 +27,8 @@ class Goodput(WidthRule):
     quantization as the noise.
 
     A decision takes at most four times the bits of the last one (or the next width, if that is more): what an
-    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. The
-    second, the eighth and so on may be to try 8 bits (:class:`mqgrad.statistics.wide_trial.WideTrial`).
+    iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. Where
+    32 bits take no longer, they are in force (:class:`mqgrad.statistics.fallback.Fallback`).
 
     Not in the formula: that one code takes longer to compute than another.
     """
@@ -47,8 +47,8 @@ class Goodput(WidthRule):
     """State: those averages."""
     times: StepTimes = dataclasses.field(init=False, default_factory=StepTimes, compare=False)
     """State: what the widths used so far took."""
-    trial: WideTrial = dataclasses.field(init=False, default_factory=WideTrial, compare=False)
-    """State: when 8 bits are tried."""
+    fallback: Fallback = dataclasses.field(init=False, default_factory=Fallback, compare=False)
+    """State: when 8 bits are tried, and whether 32 take no longer."""
 
     def prepare(self) -> None:
         check_keep(keep=self.keep)
@@ -67,13 +67,11 @@ class Goodput(WidthRule):
             return None
         smoothed = self.gradient.observe(statistics)
         self.times.observe(statistics)
-        tried = self.trial.width(statistics, self.times, self.widths)
-        if tried is not None:
-            return tried
         choice = within_reach(self.widths, self.bits)
         goodputs = {bits: relative_goodput(smoothed, self.times, bits) for bits in choice}
         best = max(goodputs, key=lambda bits: goodputs[bits])
-        return best if goodputs[best] > 0 else None
+        decided = best if goodputs[best] > 0 else self.bits
+        return self.fallback.width(decided, statistics, self.times, self.widths)
 
 
 def within_reach(widths: tuple[Width, ...], bits: Width) -> tuple[Width, ...]:

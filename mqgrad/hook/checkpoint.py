@@ -12,7 +12,7 @@ from .local_rounds import LocalRounds
 from .run_parts import RunParts
 from .training_loop import TrainingLoop
 
-FORMAT_VERSION = 14
+FORMAT_VERSION = 15
 """Of a saved state: to be raised whenever what it holds, or what that means, changes."""
 
 

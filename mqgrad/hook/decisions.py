@@ -12,7 +12,7 @@ from ..controllers.fixed import FixedBits
 from ..controllers.period_rules import PeriodRule
 from ..failures import described
 from ..statistics.interval import IntervalStatistics
-from ..widths import Width, Widths, as_width, check_parameter_widths, check_width
+from ..widths import UNCODED, Width, Widths, as_width, check_parameter_widths, check_width
 from .agreement import Decision
 
 _T = TypeVar("_T")
@@ -23,6 +23,8 @@ _INTERVAL = 10
 _METHODS = ("decide", "state_dict", "load_state_dict")
 _MOST_STRETCHED = 10
 """Times as long as a controller says, at most, an interval is."""
+_UNCODED_STRETCH = 4
+"""Times ``least_seconds``, which it comes to take where 32 bits stay in force."""
 _RULE_INTERVAL = 10
 """Rounds between two decisions of a period rule, at most: a fixed width has longer intervals."""
 
@@ -167,15 +169,20 @@ class Decisions:
 
         bits = _made(controller, decide, rank)
         period = self.period if rule is None else _made(rule, lambda: rule.decide(statistics), rank)
-        return Decision(bits, self._next_interval(controller, statistics), period)
+        return Decision(bits, self._next_interval(controller, statistics, bits), period)
 
-    def _next_interval(self, controller: Controller, statistics: IntervalStatistics) -> int:
+    def _next_interval(self, controller: Controller, statistics: IntervalStatistics, bits: Widths) -> int:
         """As long as the controller says, or longer where iterations are short: to measure and decide takes some
-        milliseconds, however short they are."""
+        milliseconds, however short they are. Where 32 bits stay in force and little else is done, longer and longer."""
         interval, step = self._interval_of(controller), statistics.step_seconds
         if self.period_rule is not None or not 0 < step < math.inf:
             return interval
-        return max(interval, min(math.ceil(self.traits.least_seconds / step), _MOST_STRETCHED * interval))
+        least = math.ceil(self.traits.least_seconds / step)
+        if bits == statistics.mean_bits == UNCODED:
+            least = max(
+                least, min(math.ceil(_UNCODED_STRETCH * self.traits.least_seconds / step), 2 * self.interval)
+            )
+        return max(interval, min(least, _MOST_STRETCHED * interval))
 
     def adopt(self, decision: Decision) -> None:
         """Do what rank 0 has decided.

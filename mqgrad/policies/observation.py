@@ -174,14 +174,14 @@ class Observer:
         self._first_log_loss: float | None = None
         self._log_losses: list[float] = []
         self._smoothed = SmoothedLosses(self.schema.history)
-        self._times = StepTimes()
+        self.times = StepTimes()
         self._gradient = SmoothedGradient()
 
     def observe(self, statistics: IntervalStatistics) -> npt.NDArray[np.float32]:
         """Take in one interval and return the observation after it, float32 [schema.size]."""
         self.elapsed_seconds += held_within(statistics.seconds, 0.0, 1e9, nan=0.0)
         self._smoothed.extend(statistics.losses)
-        self._times.observe(statistics)
+        self.times.observe(statistics)
         self._log_losses += map(log_loss, self._means(statistics.losses))
         del self._log_losses[: -self.schema.history]
         if self._first_log_loss is None:
@@ -209,12 +209,12 @@ class Observer:
         return [0.0] * missing + drops + [self._first_log_loss - self._log_losses[-1]]
 
     def _system_part(self, statistics: IntervalStatistics) -> list[float]:
-        fixed = self._times.fixed_seconds
-        by_width = self._times.seconds_per_bit, self._times.slope_deviation
+        fixed = self.times.fixed_seconds
+        by_width = self.times.seconds_per_bit, self.times.slope_deviation
         return [
             *(_log_ratio(32 * seconds, fixed, 20.0 / math.log2(10)) * math.log2(10) for seconds in by_width),
             _log_ratio(fixed, 1.0, 6.0),
-            self._times.coding_seconds / fixed if fixed > 0 else 0.0,
+            self.times.coding_seconds / fixed if fixed > 0 else 0.0,
             _ratio(statistics.gradient_noise, statistics.mean_norm_sq, _MOST_NOISE),
             held_within(statistics.update_exponent, 0.0, 1.0),
             *(_log(statistics.efficiency(bits), _LEAST_LOG_EFFICIENCY) for bits in self.schema.widths),
@@ -229,7 +229,7 @@ class Observer:
             "first_log_loss": self._first_log_loss,
             "log_losses": list(self._log_losses),
             "smoothed": list(self._smoothed.values),
-            "times": self._times.state_dict(),
+            "times": self.times.state_dict(),
             "gradient": self._gradient.state_dict(),
         }
 
@@ -240,7 +240,7 @@ class Observer:
         self._first_log_loss = state["first_log_loss"]
         self._log_losses = list(state["log_losses"])
         self._smoothed.values = list(state["smoothed"])
-        self._times.load_state_dict(state["times"])
+        self.times.load_state_dict(state["times"])
         self._gradient.load_state_dict(state["gradient"])
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ..checks import check_choice, check_range, plain_number
 from ..saved_state import check_keys
+from ..statistics.fallback import Fallback
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..widths import Width, check_width
 from .observation import ObservationSchema, Observer
@@ -76,6 +77,10 @@ class FrozenPolicy:
     """Length of the run that progress is measured against."""
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Where the policy comes from, as plain JSON."""
+    falls_back: bool = True
+    """Whether 32 bits are in force where they take no longer than what the network decides, and 8 are tried now and
+    then to learn of that (:class:`mqgrad.statistics.fallback.Fallback`). So it is with an observation that tells
+    seconds (``full``) and the action ``absolute`` only. Not in the file."""
 
     def __post_init__(self) -> None:
         check_choice("activation", self.activation, tuple(ACTIVATIONS))
@@ -97,6 +102,7 @@ class FrozenPolicy:
             self.least_seconds = 0.0  # it goes up by one width a decision, however long that takes
         self._observer = Observer(self.schema, self.budget_seconds, self.interval)
         self._bits = self.initial_bits
+        self._fallback = Fallback()
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -125,17 +131,21 @@ class FrozenPolicy:
         """Observe one interval and return the width of the next, in bits."""
         action = self.act(self._observer.observe(statistics))
         self._bits = apply_action(self.action, action, self._bits, self.schema.widths)
-        return self._bits
+        if not (self.falls_back and self.schema.kind == "full" and self.action == "absolute"):
+            return self._bits
+        return self._fallback.width(self._bits, statistics, self._observer.times, self.widths)
 
     def state_dict(self) -> dict[str, Any]:
         """What the policy remembers of the run, as plain types."""
-        return {"bits": self._bits, "observer": self._observer.state_dict()}
+        observer, fallback = self._observer.state_dict(), self._fallback.state_dict()
+        return {"bits": self._bits, "observer": observer, "fallback": fallback}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, ["bits", "observer"], "the policy")
+        check_keys(state, ["bits", "observer", "fallback"], "the policy")
         self._bits = check_width(state["bits"], self.schema.widths)
         self._observer.load_state_dict(state["observer"])
+        self._fallback.load_state_dict(state["fallback"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a ``.mqg`` file (see :mod:`mqgrad.policies.policy_file`).

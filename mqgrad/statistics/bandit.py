@@ -83,6 +83,10 @@ class TwoArmedBandit:
         self._degrees = kept * (self._degrees + max(block.iterations - 1, 0.0))
         return True
 
+    def knows(self, bits: Width, arm: int) -> bool:
+        """Whether anything counts that has been taken in of an arm at a width."""
+        return self._at(bits)[arm].count > 0
+
     def next(self, bits: Width, arm: int, handicap: float) -> int:
         """Step 3, at a width: 0 or 1.
 
@@ -114,15 +118,14 @@ class TwoArmedBandit:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        pairs = {bits: [(arm.count, arm.mean) for arm in pair] for bits, pair in self._arms.items()}
-        # The key is older than the name that arms have now.
-        return {"ways": pairs, "noise": (self._squares, self._degrees)}
+        arms = [(bits, *((arm.count, arm.mean) for arm in pair)) for bits, pair in self._arms.items()]
+        return {"arms": arms, "noise": (self._squares, self._degrees)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         check_keys(state, self.state_dict(), "the two-armed bandit")
         self._arms = {}
-        for bits, pair in state["ways"].items():
+        for bits, *pair in state["arms"]:
             first, second = (_Arm(count=float(count), mean=float(mean)) for count, mean in pair)
             self._arms[bits] = first, second
         self._squares, self._degrees = map(float, state["noise"])

@@ -8,12 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..saved_state import check_keys
-from ..widths import Width
+from ..widths import UNCODED, Width
 from .interval import IntervalStatistics
 from .losses import held_within
-
-UNCODED = 32
-"""The width at which gradients travel as they are."""
 
 _FIXED_DRIFT, _SLOPE_DRIFT, _CODING_DRIFT = 0.05, 0.1, 0.2  # relative standard deviations, per interval
 _REROUTED = 0.15  # relative standard deviation of a by ln(bytes), where codes go another way

@@ -8,7 +8,9 @@ from ..widths import Width
 from .interval import IntervalStatistics
 from .step_times import StepTimes
 
-_BITS = 8
+TRIED = 8
+"""Bits of a trial."""
+
 _FIRST, _FACTOR = 2, 4
 """Decisions that a trial follows: the second, as iterations of an opening are longer than others, and then each of
 four times that number."""
@@ -45,9 +47,9 @@ class WideTrial:
         if self._decisions < self._next:
             return None
         self._next *= _FACTOR
-        if _BITS not in widths or statistics.mean_bits >= _BITS:
+        if TRIED not in widths or statistics.mean_bits >= TRIED:
             return None
-        return _BITS if times.seconds(_BITS) <= _MOST_SLOWDOWN * statistics.step_seconds else None
+        return TRIED if times.seconds(TRIED) <= _MOST_SLOWDOWN * statistics.step_seconds else None
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""

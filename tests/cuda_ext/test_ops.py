@@ -15,6 +15,8 @@ from mqgrad import cuda_ext
 from mqgrad.cuda_ext import reference
 
 OUT = torch.empty_like(PAYLOAD)
+PARTS, LONG = torch.empty(3, cuda_ext.payload_bytes(8, 3, 16), dtype=torch.uint8), torch.zeros(144)
+ROTATED_PARTS = torch.empty(3, cuda_ext.rotated_bytes(16, 2, 64), dtype=torch.uint8)
 CALLS: dict[str, tuple[Any, ...]] = {
     "encode_into": (torch.empty_like(PAYLOAD), [X], [0], torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
     "reduce_encode_into": (OUT, PAYLOAD.repeat(3, 1), torch.zeros(40), 40, 3, 16, True, 1, 1.0, 0.5, IDS),
@@ -22,6 +24,16 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "decode_into": ([torch.empty(40)], [0], PAYLOAD, 40, 3, 16),
     "decode_mean_into": ([torch.empty(40)], [0], PAYLOAD.repeat(3, 1), 40, 3, 16),
     "decode_add_": (torch.ones(40), PAYLOAD, 3, 16),
+    "encode_parts_into": (PARTS, [X], [0], torch.zeros(40), 8, 16, 3, 16, True, 1, 1.0, 0.5, IDS),
+    "decode_parts_into": ([torch.empty(40)], [0], torch.zeros_like(PARTS), 8, 16, 3, 16),
+    "encode_rotated_parts_into": (
+        *(ROTATED_PARTS, [LONG], [0], torch.zeros(144)),
+        *(16, 64, 2, 64, True, 1, 1.0, 0.5),
+    ),
+    "decode_rotated_parts_into": (
+        *([torch.empty(144)], [0], torch.zeros_like(ROTATED_PARTS)),
+        *(16, 64, 2, 64),
+    ),
     "write_checksums_": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "wrong_checksums": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "encode_minmax": (X.view(8, 5), 3),

@@ -4,12 +4,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from built import needs_extension
 from torch import Tensor
 
 from mqgrad import cuda_ext
 
 X = torch.linspace(-1, 1, 1024)
 UNIFORM, ROTATED = cuda_ext.encode(X, 4, 512, False, 0), cuda_ext.encode_rotated(X, 2, 512, True, 0)
+PARTS, ROTATED_PARTS = (
+    UNIFORM.new_zeros(2, cuda_ext.payload_bytes(512, 4, 512)),
+    ROTATED.new_zeros(2, cuda_ext.rotated_bytes(512, 2, 512)),
+)
 HALF, SPARSE = cuda_ext.encode_bfloat16(X), cuda_ext.sparse_encode(X, 4)
 
 
@@ -32,6 +37,18 @@ HALF, SPARSE = cuda_ext.encode_bfloat16(X), cuda_ext.sparse_encode(X, 4)
         lambda x: cuda_ext.decode_rotated_add_(x, ROTATED, 2, 512),
         lambda x: cuda_ext.encode_rotated(X, 2, 512, True, 0, residual=x),
         lambda x: cuda_ext.reduce_encode_rotated(ROTATED[None], 1024, 2, 512, True, 0, residual=x),
+        pytest.param(lambda x: cuda_ext.decode_parts_into(x, PARTS, 512, 4, 512), marks=needs_extension),
+        pytest.param(
+            lambda x: cuda_ext.encode_parts(X, 512, 4, 512, False, 0, residual=x, out=PARTS),
+            marks=needs_extension,
+        ),
+        pytest.param(
+            lambda x: cuda_ext.decode_rotated_parts_into(x, ROTATED_PARTS, 512, 2, 512), marks=needs_extension
+        ),
+        pytest.param(
+            lambda x: cuda_ext.encode_rotated_parts(X, 512, 2, 512, True, 0, residual=x, out=ROTATED_PARTS),
+            marks=needs_extension,
+        ),
         lambda x: cuda_ext.sparse_decode_add_(x, SPARSE, 4),
         lambda x: cuda_ext.sparse_encode(X, 4, residual=x),
     ],

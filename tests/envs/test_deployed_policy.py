@@ -15,7 +15,7 @@ def test_a_frozen_policy_sees_and_does_what_the_agent_would(toy: ToyCluster) -> 
     schema = env.settings.schema
     weight, bias = torch.zeros(len(schema.widths), schema.size), torch.zeros(len(schema.widths))
     weight[0, -2], weight[6, -1], bias[5] = 1.0, 1.0, 0.3  # moved by the width in use and by progress
-    policy = FrozenPolicy(schema=schema, layers=[(weight, bias)], budget_seconds=1.0)
+    policy = FrozenPolicy(schema=schema, layers=[(weight, bias)], budget_seconds=1.0, falls_back=False)
     other = ToyCluster()
     observation, _ = env.reset(seed=3)
     other.reset(toy.resets[-1][0])
@@ -52,6 +52,7 @@ def test_the_first_decision_sees_what_the_first_step_of_an_episode_saw() -> None
         opening=settings.opening,
         initial_bits=settings.first_bits,
         budget_seconds=settings.budget_seconds,
+        falls_back=False,
     )
     trained, infos = [], []
     observation, info = env.reset(seed=3)

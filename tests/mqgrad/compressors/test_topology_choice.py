@@ -286,7 +286,7 @@ def test_a_resumed_run_goes_on_with_what_it_has_learned() -> None:
     for straight, resumed, saved, loaded in results:
         assert (straight, resumed) == results[0][:2]
         assert saved == loaded == results[0][2]
-    assert all(count > 0 for count, _ in results[0][2]["known"]["ways"][4])
+    assert all(count > 0 for count, _ in results[0][2]["known"]["arms"][0][1:])
 
 
 def test_a_state_of_another_run_is_named_before_anything_is_sent() -> None:

@@ -31,6 +31,22 @@ def test_intervals_of_short_iterations_are_made_longer(step_seconds: float, inte
     assert decided(rule=make_period_rule("delay-ratio")) == 10
 
 
+@pytest.mark.parametrize(
+    ("before", "intervals"),
+    [((8, 32, 32, 32, 32), [13, 26, 50, 50, 13]), ((8, 8, 32, 32, 4), [13, 13, 26, 13, 13])],
+)
+def test_where_32_bits_stay_in_force_decisions_become_rarer(
+    before: tuple[int, ...], intervals: list[int]
+) -> None:
+    """Up to a second, where others take a quarter; each twice as long as the last at most."""
+    controller = Scripted([4, *before[1:], 8], interval=10)
+    controller.least_seconds = 0.25
+    own = Decisions(controller, None, make_compressor("quantized"), period=1)
+    for bits, interval in zip(before, intervals, strict=True):
+        own.adopt(own.make(statistics(step_seconds=0.02, bits=bits), 1, rank=0))
+        assert own.interval == interval
+
+
 def test_policies_and_the_goodput_rule_ask_for_it() -> None:
     policy = mqgrad.load_policy("default")
     assert policy.least_seconds == mqgrad.Goodput().least_seconds == 0.25

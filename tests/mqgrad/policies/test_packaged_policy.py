@@ -43,6 +43,7 @@ PACKAGED: dict[str, tuple[list[float], float]] = {
 def test_the_policy_that_comes_with_the_package_sees_and_decides_what_it_did(name: str) -> None:
     """If this fails, an observation has changed its meaning: raise SCHEMA_VERSION, and train the policy again."""
     policy = load_policy("default", budget_seconds=60.0)
+    policy.falls_back = False
     observer = Observer(policy.schema, budget_seconds=60.0)
     run = some_run(*RUNS[name])
     widths, seen = PACKAGED[name]

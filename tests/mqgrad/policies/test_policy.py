@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from intervals import statistics
 from policies import decisions, make_policy, make_statistics
 
 from mqgrad.controllers.base import Controller
@@ -37,6 +38,33 @@ def test_keep_or_increase_stops_at_the_last_width() -> None:
         schema=schema, layers=layers, normalization=None, action="keep-or-increase", initial_bits=2
     )
     assert [policy.decide(make_statistics(1.0)) for _ in range(4)] == [4, 8, 8, 8]
+
+
+def widths_on_a_fast_link(kind: str = "full", **changes: Any) -> list[float]:
+    """Of a policy that always decides 1 bit, where 32 take less time."""
+    schema = ObservationSchema(kind=kind)
+    bias = torch.zeros(len(schema.widths))
+    bias[0] = 1.0
+    layers = [(torch.zeros(len(bias), schema.size), bias)]
+    policy = make_policy(schema=schema, layers=layers, normalization=None, initial_bits=4, **changes)
+    bits, widths = policy.initial_bits, []
+    for _ in range(6):
+        step = 0.026 if bits == 32 else 0.030
+        bits = policy.decide(statistics(bits=bits, step_seconds=step, compute_seconds=0.02))
+        widths.append(bits)
+    return widths
+
+
+def test_where_32_bits_take_no_longer_they_are_in_force() -> None:
+    assert widths_on_a_fast_link() == [1, 8, 32, 32, 32, 32]
+
+
+def test_without_its_fallback_a_policy_does_what_its_network_decides() -> None:
+    assert widths_on_a_fast_link(falls_back=False) == [1] * 6
+
+
+def test_where_no_seconds_are_observed_there_is_no_fallback() -> None:
+    assert widths_on_a_fast_link("loss") == [1] * 6
 
 
 def test_state_continues_exactly() -> None:

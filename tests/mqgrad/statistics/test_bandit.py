@@ -81,5 +81,5 @@ def test_a_saved_state_goes_on_as_it_was(
 
 
 def test_a_saved_state_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="lacks ways"):
+    with pytest.raises(ValueError, match="lacks arms"):
         TwoArmedBandit().load_state_dict({"noise": (1.0, 1.0)})
