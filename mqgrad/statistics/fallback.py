@@ -20,14 +20,15 @@ _MOST_EXPECTED = 1.1
 class Fallback:
     """Sends gradients as they are where that takes no longer than the width that was decided.
 
-    At 32 bits no progress is lost to noise. So a width that saves no time is for nothing, as on a link so fast that to
-    code takes longer than the bytes that it saves; a policy that has learned where links are slow need not know such.
+    At 32 bits no progress is lost to noise. So a width that saves no time is for nothing, as on a link so fast that
+    coding takes longer than the bytes that it saves; a policy that has learned where links are slow need not know it.
 
     1. Now and then an interval at 8 bits tells what bytes cost (:class:`.WideTrial`).
-    2. After an interval at 8 bits or more, 32 bits are tried if an iteration there is expected to last at most a tenth
-       longer than one at the width decided. (From fewer bits that is a long extrapolation.)
-    3. Once they have been, and while that is expected, measured seconds of 32 bits and of what was decided tell: next is
-       what may well be the faster of the two (:class:`.TwoArmedBandit`). So what has long not been used is tried again.
+    2. After an interval at 8 bits or more, 32 bits are tried if an iteration there is expected to last at most a
+       tenth longer than one at the width decided. (From fewer bits that is a long extrapolation.)
+    3. Once they have been, and while that is expected, measured seconds of 32 bits and of what was decided tell: next
+       is what may well be the faster of the two (:class:`.TwoArmedBandit`). So what has long not been used is tried
+       again.
     """
 
     def __init__(self) -> None:
