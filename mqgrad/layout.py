@@ -39,7 +39,7 @@ class Layout:
     bucket_ids: torch.Tensor
     """int64 [numel / bucket_size]: identity of each scale bucket, for the random numbers."""
     padding: torch.Tensor
-    """int64 [K]: elements of no parameter in scale buckets of one."""
+    """int64 [K]: elements of no parameter in scale buckets of one, ascending."""
     first_parameters: int = 0
     """:attr:`LayoutTable.first_parameters` when it was built, its own among them."""
     plans: dict[Any, Any] = dataclasses.field(init=False, repr=False, default_factory=dict)
@@ -50,6 +50,18 @@ class Layout:
         """Where the scale buckets of the last parameter end."""
         bucket_size = self.numel // len(self.bucket_ids)
         return self.offsets[-1] - (-self.numels[-1] // bucket_size) * bucket_size
+
+    @functools.cached_property
+    def padding_sources(self) -> torch.Tensor:
+        """int64 [K]: for each element of the padding, the one of its scale bucket that a code repeats there, if it
+        does: those of the parameter over again (:meth:`mqgrad.cuda_ext.Scattered.continued`)."""
+        bucket_size, device = self.numel // len(self.bucket_ids), self.padding.device
+        sources = [torch.empty(0, dtype=torch.int64, device=device)]
+        for offset, numel in zip(self.offsets, self.numels, strict=True):
+            if used := numel % bucket_size:
+                repeated = torch.arange(bucket_size - used, device=device) % used
+                sources.append(offset + numel - used + repeated)
+        return torch.cat(sources)
 
     @functools.cached_property
     def _pieces(self) -> list[int]:

@@ -38,6 +38,9 @@ class ByWidth(VectorCodec):
     ) -> torch.Tensor:
         return self.at(bits).encode(x, bits, seed, bucket_ids, feedback=feedback, out=out)
 
+    def codes_parts(self, bits: Width, device: torch.device) -> bool:
+        return self.at(bits).codes_parts(bits, device)
+
     def encode_parts(
         self,
         x: Vector,
@@ -48,11 +51,11 @@ class ByWidth(VectorCodec):
         *,
         feedback: Feedback | None,
         out: torch.Tensor,
-    ) -> bool:
-        return self.at(bits).encode_parts(x, stride, bits, seed, bucket_ids, feedback=feedback, out=out)
+    ) -> None:
+        self.at(bits).encode_parts(x, stride, bits, seed, bucket_ids, feedback=feedback, out=out)
 
-    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> bool:
-        return self.at(bits).decode_parts_into_(out, payloads, stride, bits)
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
+        self.at(bits).decode_parts_into_(out, payloads, stride, bits)
 
     def repeats_padding(self, bits: Width) -> bool:
         return self.at(bits).repeats_padding(bits)

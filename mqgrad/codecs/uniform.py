@@ -34,6 +34,9 @@ class UniformCodec(VectorCodec):
         code = (int(bits), self.bucket_size, self.stochastic, seed, bucket_ids)
         return cuda_ext.encode(x, *code, **through(feedback), out=out)
 
+    def codes_parts(self, bits: Width, device: torch.device) -> bool:
+        return cuda_ext.runs_on_cpu(device)
+
     def encode_parts(
         self,
         x: Vector,
@@ -44,12 +47,9 @@ class UniformCodec(VectorCodec):
         *,
         feedback: Feedback | None,
         out: torch.Tensor,
-    ) -> bool:
-        if not cuda_ext.runs_on_cpu(x.device):
-            return False
+    ) -> None:
         code = (stride, int(bits), self.bucket_size, self.stochastic, seed, bucket_ids)
         cuda_ext.encode_parts(x, *code, **through(feedback), out=out)
-        return True
 
     def encode_mean(
         self,
@@ -79,11 +79,8 @@ class UniformCodec(VectorCodec):
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
         cuda_ext.decode_into(out, payload, int(bits), self.bucket_size)
 
-    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> bool:
-        if not cuda_ext.runs_on_cpu(payloads.device):
-            return False
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
         cuda_ext.decode_parts_into(out, payloads, stride, int(bits), self.bucket_size)
-        return True
 
     def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P], in one pass."""

@@ -57,6 +57,10 @@ class VectorCodec(abc.ABC):
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
 
+    def codes_parts(self, bits: Width, device: torch.device) -> bool:
+        """Whether there are :meth:`encode_parts` and :meth:`decode_parts_into_`."""
+        return False
+
     def encode_parts(
         self,
         x: Vector,
@@ -67,15 +71,14 @@ class VectorCodec(abc.ABC):
         *,
         feedback: Feedback | None,
         out: torch.Tensor,
-    ) -> bool:
+    ) -> None:
         """Code R parts of a vector [(R−1)·stride + N] by one op, each of N elements and ``stride`` behind the one
-        before, as :meth:`encode` would to a row of ``out``, uint8 [R, P]. False, with nothing done, without such."""
-        return False
+        before, as :meth:`encode` would to a row of ``out``, uint8 [R, P]."""
+        raise NotImplementedError(f"{type(self).__name__} codes one vector at a time")
 
-    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> bool:
-        """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op; False, with nothing done,
-        without such."""
-        return False
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
+        """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op."""
+        raise NotImplementedError(f"{type(self).__name__} decodes one vector at a time")
 
     def repeats_padding(self, bits: Width) -> bool:
         """Whether padding should repeat elements: zeros would change what is decoded of them."""

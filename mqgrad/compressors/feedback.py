@@ -24,7 +24,9 @@ class Residual(NamedTuple):
     start: int
     """Where the part begins in the vector."""
     padding: torch.Tensor
-    """int64 [K]: elements of it that belong to no parameter."""
+    """int64 [K]: elements of it that belong to no parameter, ascending."""
+    sources: torch.Tensor
+    """int64 [K]: those that a code repeats there, if it repeats any."""
 
     @property
     def extent(self) -> slice:
@@ -34,6 +36,13 @@ class Residual(NamedTuple):
     def part(self, part: slice) -> torch.Tensor:
         """Elements ``part`` of the vector, which lie in this part of it."""
         return self.values[part.start - self.start : part.stop - self.start]
+
+    def continue_padding(self, part: slice) -> None:
+        """Have the padding in elements ``part`` of the vector owe what the elements do that a code repeats there: or
+        that would be the mean of gradients without feedback, mostly."""
+        bounds = torch.tensor([part.start - self.start, part.stop - self.start], device=self.padding.device)
+        among = slice(*torch.searchsorted(self.padding, bounds).tolist())
+        self.values[self.padding[among]] = self.values[self.sources[among]]
 
     def clear_padding(self) -> None:
         """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""

@@ -40,23 +40,19 @@ class FeedbackCoder(abc.ABC):
 
     def encode_shards(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
         """Encode a chunk of the vector, through the same elements of the residual where there is feedback."""
-        if self._encode_together(exchange, way, chunk, messages):
+        bits = chunk.span.bits
+        if chunk.stride and not self.codec.repeats_padding(bits) and not self._learns(exchange, way, bits):
+            self._encode_together(exchange, way, chunk, messages)
             return
         for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
             for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
                 x = self._coded_from(exchange.vector.part(segment.part), segment.bits)
                 self._encode(x, exchange, way, segment, payload)
 
-    def _encode_together(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> bool:
-        """By one op, where there is one and nothing is looked at beside."""
+    def _encode_together(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
+        """By one op, which looks at nothing beside."""
         span = chunk.span
-        if (
-            not chunk.stride
-            or self.codec.repeats_padding(span.bits)
-            or self._learns(exchange, way, span.bits)
-        ):
-            return False
-        return self.codec.encode_parts(
+        self.codec.encode_parts(
             exchange.vector.part(span.part),
             chunk.stride,
             span.bits,
@@ -86,6 +82,8 @@ class FeedbackCoder(abc.ABC):
     def _feedback(self, exchange: Exchange, way: Way, segment: Segment) -> Feedback | None:
         if way.residual is None:
             return None
+        if self.codec.repeats_padding(segment.bits):
+            way.residual.continue_padding(segment.part)
         gains = self.coefficients(way.gain, segment.bits, of_moves=exchange.step.of_moves)
         return Feedback(way.residual.part(segment.part), *gains)
 

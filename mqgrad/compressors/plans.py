@@ -29,8 +29,8 @@ class Chunk(NamedTuple):
     place: int
     """An even number that no other chunk has: of its push; the next one is that of its pull."""
     stride: int
-    """Elements from a shard's segment to the next one's, where there are several shards of one segment each, all of
-    one width and length; else 0."""
+    """Elements from a shard's segment to the next one's, where one op codes all shards: there are several of one
+    segment each, all of one width and length. Else 0."""
 
     @property
     def has_checksums(self) -> bool:
@@ -82,15 +82,16 @@ def _chunk(codec: VectorCodec, shards: list[list[Segment]], device: torch.device
     room = _checksum_bytes(device)
     pieces = [[*sizes, room] for sizes in payloads]
     place = 2 * shards[0][0].part.start
-    return Chunk(shards, pieces, list(map(sum, pieces)), covered, place, _stride(shards))
+    return Chunk(shards, pieces, list(map(sum, pieces)), covered, place, _stride(codec, shards, device))
 
 
-def _stride(shards: list[list[Segment]]) -> int:
+def _stride(codec: VectorCodec, shards: list[list[Segment]], device: torch.device) -> int:
     """See :attr:`Chunk.stride`."""
     kinds = {tuple((segment.numel, segment.bits) for segment in segments) for segments in shards}
-    if len(shards) == 1 or len(kinds) > 1 or len(shards[0]) > 1:
+    first = shards[0][0]
+    if len(shards) == 1 or len(kinds) > 1 or len(shards[0]) > 1 or not codec.codes_parts(first.bits, device):
         return 0
-    return shards[1][0].part.start - shards[0][0].part.start
+    return shards[1][0].part.start - first.part.start
 
 
 def _checksum_bytes(device: torch.device) -> int:

@@ -106,13 +106,10 @@ class PushPull(Exchange):
             self.checks.compare(chunk, pulled, shards, chunk.place + 1, self.topology.owner)
             if self.checks.is_spoilt:
                 return
-            if chunk.stride and self._decode_together(chunk, pulled):
+            if chunk.stride:
+                part, bits = chunk.span
+                self.codec.decode_parts_into_(self.vector.part(part), chunk.rows(pulled), chunk.stride, bits)
                 return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
                 for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
                     self.codec.decode_into_(self.vector.part(segment.part), payload, segment.bits)
-
-    def _decode_together(self, chunk: Chunk, pulled: torch.Tensor) -> bool:
-        """By one op, where there is one."""
-        part, bits = chunk.span
-        return self.codec.decode_parts_into_(self.vector.part(part), chunk.rows(pulled), chunk.stride, bits)

@@ -86,6 +86,26 @@ def test_bytes_are_those_of_signs_and_means() -> None:
     assert run_ranks(rank_main) == [averages.AGREEMENT_BYTES + payload + CHECKSUM_BYTES] * 2
 
 
+@pytest.mark.parametrize("world_size", [2, 3])  # gathered, and through shards
+def test_a_parameter_shorter_than_a_bucket_is_sent_what_it_owes(world_size: int) -> None:
+    """The rest of its bucket repeats its elements, with what they owe: else they would pay a quarter of that."""
+    gradient = torch.tensor([[1.0], *[[0.1]] * 9])
+
+    def rank_main(rank: int) -> float:
+        model = torch.nn.Linear(1, 10, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(1), compressor="onebit")
+        ddp = models.compressed_ddp(model, state)
+        applied = 0.0
+        for _ in range(60):
+            model.zero_grad()
+            (ddp(torch.ones(1, 1)) @ gradient).sum().backward()
+            applied += float(model.weight.grad[0])
+        state.close()
+        return applied / 60
+
+    assert run_ranks(rank_main, world_size)[0] == pytest.approx(1.0, abs=0.1)
+
+
 def test_what_one_step_leaves_out_the_next_ones_send() -> None:
     """Fed the same gradients, the mean of what is applied nears the truth; without feedback it would stay away."""
 
