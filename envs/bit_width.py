@@ -132,8 +132,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     `reset(options={"link_mbit_per_s": rate})` sets the link of one episode (`None`: no link). `info` holds the figures
     of the interval as plain numbers: `bits`, `loss`, `iteration`, `step_seconds`, `compute_seconds`, `encode_seconds`,
     `wire_seconds`, `decode_seconds` and `wire_bytes` (means per iteration), `elapsed_seconds`, `link_mbit_per_s`,
-    `emulated` (the link is emulated), `modelled` (the seconds come from a ModelClock) and `diverged` (the episode ends
-    for that).
+    `emulated` (measured on an emulated link), `modelled` (the seconds come from a ModelClock) and `diverged` (the
+    episode ends for that).
 
     If a worker dies or hangs, `WorkerError` is raised, and the next `reset` starts new workers.
 

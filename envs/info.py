@@ -35,7 +35,7 @@ def interval_info(
         "iteration": statistics.iteration,
         "elapsed_seconds": float(elapsed_seconds),
         "link_mbit_per_s": float(link.mbit_per_s) if link else None,
-        "emulated": link is not None,
+        "emulated": link is not None and not is_modelled,
         "modelled": is_modelled,
     }
 

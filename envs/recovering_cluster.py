@@ -37,7 +37,6 @@ class RecoveringCluster:
     def __init__(self, settings: BitWidthSettings, cluster: Cluster | None) -> None:
         self._settings = settings
         self._owned = cluster is None
-        self._failed = False
         self.cluster = cluster
         """None before it is needed."""
 
@@ -52,12 +51,17 @@ class RecoveringCluster:
             WorkerError: a worker died or hangs.
         """
         cluster = self._ready()
+        before = _DRIVERS.get(id(cluster), self)
         _DRIVERS[id(cluster)] = self
         period = self._settings.period
         method = f"ddp:period={period}" if period > 1 else DEFAULT_METHOD
-        self._guard(
-            lambda: cluster.reset(seed, link=link, compressor=self._settings.compressor, method=method)
-        )
+        try:
+            self._guard(
+                lambda: cluster.reset(seed, link=link, compressor=self._settings.compressor, method=method)
+            )
+        except ValueError:  # a mistake, and the run before goes on
+            _DRIVERS[id(cluster)] = before
+            raise
 
     def run(self, rounds: int, bits: Width) -> IntervalStatistics:
         """Train at a width, for rounds of ``period`` iterations.
@@ -81,34 +85,26 @@ class RecoveringCluster:
         if self._owned and self.cluster is not None:
             _DRIVERS.pop(id(self.cluster), None)
             self.cluster.close()
-            self.cluster, self._failed = None, False
+            self.cluster = None
 
     def _ready(self) -> Cluster:
         """The cluster, started or restarted if need be."""
         if self.cluster is None:
             self.cluster = _open_cluster(self._settings)
-        driver = _DRIVERS.get(
-            id(self.cluster), self
-        )  # another environment, if it was the last to begin a run
-        if driver._failed and isinstance(self.cluster, Restartable) and self.cluster.can_restart:
+        elif (
+            isinstance(self.cluster, Restartable) and self.cluster.can_restart and self.cluster.needs_restart
+        ):
             self.cluster.restart()
-        driver._failed = False
         return self.cluster
 
     def _guard(self, call: Callable[[], Result]) -> Result:
-        """Call the cluster; if that fails or is interrupted, have ``reset`` restart it."""
-        self._failed = True
+        """Call the cluster; where a failure ends, say that ``reset`` restarts it."""
         try:
-            result = call()
+            return call()
         except WorkerError as error:
             if not (isinstance(self.cluster, Restartable) and self.cluster.can_restart):
                 raise
             raise WorkerError(error.rank, error.reason, error.details, EPISODE_LOST) from error
-        except ValueError:  # a mistake, which has cost no worker
-            self._failed = False
-            raise
-        self._failed = False
-        return result
 
 
 def settings_of_cluster(

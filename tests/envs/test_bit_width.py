@@ -176,6 +176,9 @@ def test_reset_options_set_the_link(toy: ToyCluster) -> None:
     assert toy.resets[-1][1] == LinkEmulation(mbit_per_s=7.0)
     info = env.reset(options={"link_mbit_per_s": None})[1]
     assert (info["link_mbit_per_s"], info["emulated"]) == (None, False)
+    toy.clock = CLOCK
+    info = BitWidthEnv(cluster=toy, link_mbit_per_s=50.0).reset()[1]
+    assert (info["emulated"], info["modelled"]) == (False, True)
     with pytest.raises(ValueError, match="rate"):
         env.reset(options={"rate": 7.0})
     with pytest.raises(ValueError, match="-7"):

@@ -89,6 +89,32 @@ def test_of_two_environments_on_one_cluster_each_restarts_what_the_other_has_los
     assert toy.restarts == 1
 
 
+def test_what_an_environment_that_is_gone_has_lost_is_restarted(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+    toy.error = WorkerError(1, "was killed")
+    with pytest.raises(WorkerError):
+        env.step(np.int64(0))
+    del env
+    BitWidthEnv(cluster=toy).reset()
+    assert toy.restarts == 1
+
+
+def test_a_reset_that_is_refused_leaves_the_run_of_another_environment(
+    toy: ToyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, other = BitWidthEnv(cluster=toy), BitWidthEnv(cluster=toy)
+    env.reset(seed=0)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("no such compressor")
+
+    monkeypatch.setattr(toy, "reset", refuse)
+    with pytest.raises(ValueError, match="no such compressor"):
+        other.reset()
+    env.step(np.int64(0))
+
+
 def test_an_environment_on_a_cluster_has_a_spec() -> None:
     """Gymnasium copies the arguments for it, and there is no copy of a run."""
     with contextlib.closing(Simulated("logreg", clock=CLOCK)) as cluster:

@@ -24,7 +24,7 @@ class Faulty:
     fault: str = ""
     """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
     by Ctrl-C, ``end`` of the batches; ``hang-in-backward``; while the model is built ``build`` to raise and
-    ``hang-at-start``."""
+    ``hang-at-start``, on all ranks ``chatter`` to print 3 MB."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
@@ -38,6 +38,8 @@ class Faulty:
     def build_model(self) -> nn.Module:
         if self.fault == "hang-at-start" and dist.get_rank() == self.rank:
             time.sleep(600)
+        if self.fault == "chatter":
+            print("x" * 3 * 2**20)
         if self.fault == "build":
             raise ArithmeticError("this model cannot be built")
         layers = [nn.Linear(self.width, 100), *([nn.BatchNorm1d(100)] if self.has_buffers else [])]

@@ -16,6 +16,7 @@ class ToyCluster:
 
     world_size = 2
     can_restart = True
+    needs_restart = False
     workload: Any = None
     clock: ModelClock | None = None
 
@@ -32,6 +33,7 @@ class ToyCluster:
 
     def run(self, iterations: int, bits: int | None = None) -> IntervalStatistics:
         if self.error is not None:
+            self.needs_restart = not isinstance(self.error, ValueError)
             raise self.error
         assert bits is not None
         losses = []
@@ -59,7 +61,7 @@ class ToyCluster:
         return {"loss": self.loss}
 
     def restart(self) -> None:
-        self.error = None
+        self.error, self.needs_restart = None, False
         self.restarts += 1
 
     def close(self) -> None:

@@ -40,6 +40,11 @@ class Restartable(Protocol):
     @property
     def can_restart(self) -> bool: ...
 
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a failure or an interruption has cost its workers."""
+        ...
+
     def restart(self) -> None: ...
 
 

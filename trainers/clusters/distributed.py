@@ -249,6 +249,11 @@ class Distributed:
         """Whether :meth:`restart` can start new workers: not under torchrun."""
         return self._start is not None
 
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a failure or an interruption has cost the workers; not that :meth:`close` has ended them."""
+        return isinstance(self._ranks, LocalRanks) and self._ranks.are_lost
+
     def restart(self) -> None:
         """Start new workers after a failure; a :meth:`reset` must follow.
 

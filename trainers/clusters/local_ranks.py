@@ -1,8 +1,10 @@
 """Worker processes on this machine, and what the driver does with them."""
 
+import fcntl
 import math
 import os
 import pickle
+import shutil
 import signal
 import socket
 import struct
@@ -12,7 +14,6 @@ import tempfile
 import time
 import weakref
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import IO, Any
 
 from ..signals import signals_to
@@ -23,6 +24,7 @@ _CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 _SLICE_SECONDS = 1.0  # of waiting for workers
 _GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
 _LOG_TAIL_BYTES = 8000
+_MOST_LOG_BYTES = 2**20
 _MODULES = "Extension modules: "  # the last line that faulthandler writes of a crash, longer than all stacks
 
 
@@ -44,6 +46,8 @@ class LocalRanks:
         self, workload: str, workload_settings: dict[str, Any], world_size: int, timeout_seconds: float
     ) -> None:
         self.world_size = world_size
+        self.are_lost = False
+        """Whether they have been killed because of a failure or an interruption."""
         self._timeout_seconds = timeout_seconds
         self._folder = tempfile.mkdtemp(prefix="mqgrad-")
         self._workers: list[WorkerProcess] = []
@@ -89,6 +93,7 @@ class LocalRanks:
         command = pickle.dumps(Command(method, arguments))  # what does not pickle costs no worker
         try:
             for worker in self._workers:
+                worker.trim_log()
                 worker.try_send(command, self._timeout_seconds)
             return self._collect(self._timeout_seconds)
         except BaseException:  # Ctrl-C too: an answer left in a channel would be taken for the next one
@@ -100,6 +105,7 @@ class LocalRanks:
         self._finalizer()
 
     def _kill(self) -> None:
+        self.are_lost = True
         for worker in self._workers:
             worker.process.kill()
         self.close()
@@ -146,7 +152,8 @@ class LocalRanks:
         for rank, failure in failures.items():
             if failure is None:
                 worker = self._workers[rank]
-                return WorkerError(rank, worker.describe_exit(), worker.log_tail(), RESTART)
+                raised = "".join(f"\n--- rank {r} ---\n{f.traceback}" for r, f in failures.items() if f)
+                return WorkerError(rank, worker.describe_exit(), worker.log_tail() + raised, RESTART)
         rank, failure = min(failures.items(), key=lambda item: item[1].order if item[1] else 0.0)
         assert failure is not None
         return WorkerError(rank, "raised an exception", failure.traceback, RESTART)
@@ -157,8 +164,10 @@ class WorkerProcess:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+        self.log = _appended_file()
         ours, theirs = socket.socketpair()
+        for end in (ours, theirs):  # a default timeout that the script has set would make reading fail
+            end.setblocking(True)
         with theirs:
             # Code, not a file or module: either would put a folder of ours at the head of sys.path. Until our own
             # path is set, less what import passes over and is no literal, the current folder is there, with modules
@@ -201,6 +210,11 @@ class WorkerProcess:
         except (EOFError, OSError):
             return None
 
+    def trim_log(self) -> None:
+        """Forget what it wrote long ago, as workers live through any number of runs."""
+        if os.fstat(self.log.fileno()).st_size > _MOST_LOG_BYTES:
+            os.ftruncate(self.log.fileno(), 0)
+
     def describe_exit(self) -> str:
         """How the process ended."""
         try:
@@ -220,6 +234,13 @@ class WorkerProcess:
         return "".join(line for line in lines if not line.startswith(_MODULES))[-_LOG_TAIL_BYTES:]
 
 
+def _appended_file() -> IO[bytes]:
+    """A temporary file that can be cut short while others write: they do so at its end, wherever that is."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    return file
+
+
 def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float]:
     """Channels that can be read, after a second at most, and the seconds for which this process did not run: it was
     stopped (Ctrl-Z), or the machine was asleep, and so were the workers."""
@@ -234,6 +255,7 @@ def _bound_sending(channel: Connection, seconds: float) -> None:
     """Have the kernel end a send that waits for longer: ``Connection`` itself waits without a bound."""
     whole, rest = divmod(math.ceil(seconds * 1e6), 10**6)
     with socket.socket(fileno=os.dup(channel.fileno())) as shared:
+        shared.setblocking(True)  # see above
         shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, rest))
 
 
@@ -257,10 +279,14 @@ def _environment() -> dict[str, str]:
 def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
     if os.getpid() != owner:
         return
-    with signals_to(signal.SIG_IGN):  # a second Ctrl-C would leave processes and the folder behind
+    caught: list[int] = []
+    with signals_to(
+        lambda number, _: caught.append(number)
+    ):  # they would leave processes and the folder behind
         _end_all(workers)
-        Path(folder, "rendezvous").unlink(missing_ok=True)
-        Path(folder).rmdir()
+        shutil.rmtree(folder, ignore_errors=True)  # workers remove it, too
+    for number in caught[:1]:
+        signal.raise_signal(number)
 
 
 def _end_all(workers: list[WorkerProcess]) -> None:

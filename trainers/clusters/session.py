@@ -116,6 +116,10 @@ class TrainingSession:
         """Hash of all parameters' bytes."""
         return fingerprint_of(self._model)
 
+    def read_data(self) -> None:
+        """Fetch a batch: what it is read or downloaded from may be slower here than elsewhere."""
+        next(endless_batches(self.workload, self.rank, self.world_size, seed=0))
+
     def warm_up(self) -> None:
         """Pay first-time costs (lazy imports, kernel selection) here rather than in the first interval."""
         self.reset(seed=0)

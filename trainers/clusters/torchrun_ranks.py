@@ -61,6 +61,7 @@ class TorchrunRanks:
         self._is_open = True
         atexit.register(self.close)
         with self._ending_on_failure():
+            self._carry_out(Command("read_data", {}), START_SECONDS)  # before ranks wait for one another
             self._carry_out(Command("warm_up", {}))
 
     def call(self, method: str, /, **arguments: Any) -> list[Any]:
@@ -72,7 +73,7 @@ class TorchrunRanks:
         if self.rank != 0:
             raise RuntimeError(f"rank {self.rank} cannot drive: only rank 0 does, call serve() on the others")
         if not self._is_open:
-            raise RuntimeError("the cluster is closed")
+            raise RuntimeError(f"the cluster is closed; if by a failure or an interruption, {_REMEDY}")
         with self._ending_on_failure():
             command = Command(method, arguments)
             self._channel.tell(command, _IDLE_SECONDS)
@@ -119,9 +120,18 @@ class TorchrunRanks:
                 raise
             reason = "lost the connection to the job, which torchrun explains"
             raise WorkerError(self.rank, reason, str(error), _REMEDY) from error
+        except Exception:  # a mistake that no other rank has heard of
+            raise
+        except BaseException:  # Ctrl-C
+            self._end()
+            raise
 
-    def _carry_out(self, command: Command) -> list[Any]:
-        """Carry out a command and exchange the answers, so that every rank knows when one has failed."""
+    def _carry_out(self, command: Command, more_seconds: float = 0.0) -> list[Any]:
+        """Carry out a command and exchange the answers, so that every rank knows when one has failed.
+
+        Args:
+            more_seconds: that a rank may take beyond the timeout.
+        """
         answer: Reply | Failure
         try:
             with self._as_a_rank():
@@ -132,7 +142,8 @@ class TorchrunRanks:
             # Ctrl-C on rank 0: the others hear of it, and it waits for none of them.
             self._channel.answer(self._failure(type(interruption).__name__))
             raise
-        return self._values(self._channel.gather(answer, self._timeout_seconds + _GRACE_SECONDS))
+        seconds = self._timeout_seconds + more_seconds
+        return self._values(self._channel.gather(answer, seconds + _GRACE_SECONDS), seconds)
 
     @contextlib.contextmanager
     def _as_a_rank(self) -> Iterator[None]:
@@ -147,10 +158,10 @@ class TorchrunRanks:
             self._session.close()  # closes its connections: ranks that wait for this one fail at once
         return failure
 
-    def _values(self, answers: dict[int, Reply | Failure]) -> list[Any]:
+    def _values(self, answers: dict[int, Reply | Failure], seconds: float) -> list[Any]:
         for rank in range(self.world_size):  # one that hangs made the others fail
             if rank not in answers:
-                reason = f"hangs or is gone: no answer for {self._timeout_seconds:g} s: {LONGER}"
+                reason = f"hangs or is gone: no answer for {seconds:g} s: {LONGER}"
                 raise WorkerError(rank, reason, remedy=_REMEDY)
         failures = {rank: answer for rank, answer in answers.items() if isinstance(answer, Failure)}
         if failures:

@@ -5,12 +5,13 @@ import datetime
 import faulthandler
 import os
 import pickle
+import shutil
 import signal
 import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -79,7 +80,7 @@ def main(channel_fd: int) -> None:
     try:
         worker.serve()
     except _ChannelClosed:  # by the driver, or it died
-        pass
+        worker.remove_folder()
     except BaseException:
         worker.send(Failure(traceback.format_exc(), time.time()))
     os._exit(0)  # without teardown: it could wait for ranks that are gone
@@ -99,6 +100,7 @@ class Worker:
         self._position = (0, 0)
         """While there is no session."""
         self._busy = True
+        self._folder: str | None = None
 
     def serve(self) -> None:
         """Set up, then obey commands. Raises _ChannelClosed at the end of the channel."""
@@ -112,6 +114,7 @@ class Worker:
 
     def _open_session(self, setup: WorkerSetup) -> TrainingSession:
         torch.set_num_threads(1)  # the ranks share one machine
+        self._folder = os.path.dirname(setup.rendezvous_file)
         workload = make_workload(setup.workload, **setup.workload_settings)
         self._position = (0, 1)
         # Longer than the driver waits: it must hear of the rank that hangs, not from those that wait for it.
@@ -123,6 +126,11 @@ class Worker:
             return self._channel.recv()
         except EOFError as error:
             raise _ChannelClosed from error  # a workload may raise EOFError of its own
+
+    def remove_folder(self) -> None:
+        """Of this cluster's rendezvous: a driver that was killed leaves it behind."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def send(self, message: Reply | Failure) -> None:
         """Answer the driver; nothing follows until its next command."""
@@ -137,14 +145,19 @@ class Worker:
             with self._sending:
                 if self._busy:
                     self._send(Heartbeat(self._position if self._session is None else self._session.position))
+        self._exit()
+
+    def _exit(self) -> NoReturn:
+        """The driver is gone."""
+        self.remove_folder()
         os._exit(1)
 
     def _send(self, message: Reply | Failure | Heartbeat) -> None:
         try:
             # Its own send() would share the memory of tensors.
             self._channel.send_bytes(pickle.dumps(message))
-        except OSError:  # the driver is gone
-            os._exit(1)
+        except OSError:
+            self._exit()
 
 
 def _join(setup: WorkerSetup, timeout_seconds: float) -> dist.ProcessGroup:

@@ -104,12 +104,13 @@ def register_workload(name: str, factory: Factory | str) -> None:
         ValueError: when workers could not import the factory.
     """
     if not isinstance(factory, str):
-        factory = f"{factory.__module__}:{factory.__qualname__}"
-        if factory.startswith("__main__:") or "<locals>" in factory:
+        module, attribute = (getattr(factory, key, "") for key in ("__module__", "__qualname__"))
+        if module == "__main__" or not attribute.isidentifier():  # nested, a lambda, a partial
             raise ValueError(
-                f"workload factory {factory!r} cannot be imported by worker processes: "
-                "define it at the top level of a module, outside the script that is run"
+                f"workload factory {factory!r} cannot be imported by worker processes: define it as a class or "
+                "function at the top level of a module, outside the script that is run"
             )
+        factory = f"{module}:{attribute}"
     _REFERENCES[name] = factory
 
 

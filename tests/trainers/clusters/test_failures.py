@@ -4,6 +4,7 @@ import os
 import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from policies import make_policy
 
 from mqgrad.trainers import Distributed, ModelClock, Simulated, WorkerError
+from mqgrad.trainers.clusters import local_ranks
 from mqgrad.trainers.clusters.local_ranks import WorkerProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -187,6 +189,38 @@ def test_the_error_pickles() -> None:
     assert (error.rank, str(error)) == (1, "rank 1 died; start anew\n--- rank 1 ---\nTraceback")
 
 
+def test_a_default_timeout_of_the_script_leaves_the_workers_channels_alone() -> None:
+    socket.setdefaulttimeout(30.0)
+    try:
+        with faulty_cluster() as cluster:
+            time.sleep(0.5)  # workers wait for a command
+            assert cluster.run(3, bits=4).iteration == 3
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def test_what_workers_print_does_not_pile_up() -> None:
+    with faulty_cluster(fault="chatter") as cluster:
+        printed = [Path(f"/proc/{pid}/fd/1") for pid in cluster.worker_pids]
+        for _ in range(3):
+            cluster.reset(seed=0)
+        assert [log.stat().st_size for log in printed] == [3 * 2**20 + 1] * 2  # that of the last reset
+
+
+def test_a_signal_while_workers_are_stopped_is_heeded_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = faulty_cluster()
+    pids, end_all = cluster.worker_pids, local_ranks._end_all
+
+    def interrupted(workers: list[WorkerProcess]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        end_all(workers)
+
+    monkeypatch.setattr(local_ranks, "_end_all", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.close()
+    assert_gone(pids, 0)
+
+
 DRIVER = """
 from mqgrad.trainers import Distributed
 cluster = Distributed("faulty:Faulty", {settings}, num_workers=1)
@@ -205,10 +239,10 @@ print(*cluster.worker_pids, flush=True)
     ],
     ids=["killed idle", "killed while a worker hangs", "never closed"],
 )
-def test_no_worker_outlives_its_driver(settings: dict, action: str, signum: int | None) -> None:
+def test_nothing_outlives_its_driver(tmp_path: Path, settings: dict, action: str, signum: int | None) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER.format(settings=settings, action=action)],
-        env={**os.environ, "PYTHONPATH": str(Path(faulty.__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(faulty.__file__).parent), "TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -223,6 +257,7 @@ def test_no_worker_outlives_its_driver(settings: dict, action: str, signum: int 
             driver.send_signal(signum)
         driver.wait(20)
     assert_gone(pids, 5)
+    assert list(tmp_path.glob("mqgrad-*")) == []
 
 
 def test_a_job_that_was_suspended_goes_on(tmp_path: Path) -> None:

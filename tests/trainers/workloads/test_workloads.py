@@ -1,7 +1,9 @@
 """Workloads learn, shard and validate; no processes involved."""
 
+import functools
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -168,9 +170,19 @@ def test_bad_references_are_explained(reference: str, message: str) -> None:
         make_workload(reference)
 
 
-def test_a_factory_that_workers_cannot_import_is_refused() -> None:
+class Outer:
+    class Inner(DigitsMLP):
+        pass
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [lambda: DigitsMLP(), Outer.Inner, functools.partial(DigitsMLP, width=8)],
+    ids=["lambda", "nested", "partial"],
+)
+def test_a_factory_that_workers_cannot_import_is_refused(factory: Any) -> None:
     with pytest.raises(ValueError, match="cannot be imported by worker processes"):
-        register_workload("mine", lambda: DigitsMLP())
+        register_workload("mine", factory)
 
 
 @pytest.mark.parametrize("name", ["digits-mlp", "bytes-gpt", "bytes-gpt-large", "bytes-lstm"])
