@@ -3,6 +3,7 @@
 import datetime
 import os
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
 
 def script_origin(launcher: str = "python") -> dict[str, Any]:
     """As :func:`provenance`, with the command that started this script and the date."""
-    command = " ".join([launcher, *sys.argv])
+    command = f"{launcher} {shlex.join(sys.argv)}"
     return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
 
 

@@ -104,9 +104,9 @@ class RunRecord:
 
     def seconds_to(self, loss: float) -> float | None:
         """Seconds until the smoothed held-out loss first was at or below ``loss``, by :func:`first_reached`; None if
-        it never was."""
+        it never was, or if the run did not finish: one that diverges later has not got there."""
         seconds = [point.elapsed_seconds for point in self.points]
-        return first_reached(seconds, self.smoothed_losses, loss)
+        return first_reached(seconds, self.smoothed_losses, loss) if self.outcome == "finished" else None
 
     def _losses(self) -> tuple[list[int], list[float | None]]:
         """Iterations, and held-out loss where it is finite, one entry a point."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from mqgrad.files import replace_file
+
 from ..options import DataRoot, WorkloadName, WorkloadSettings
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def bench(
 
 def _save(report: dict[str, Any], json_file: Path | None) -> None:
     if json_file is not None and _rank() == 0:
-        json_file.write_text(json.dumps(report, indent=1) + "\n")
+        replace_file(json_file, json.dumps(report, indent=1) + "\n")
 
 
 def _rank() -> int:

@@ -172,7 +172,10 @@ def arguments_of(description: str | None) -> argparse.Namespace:
     parser.add_argument(
         "--settings", nargs="+", choices=names, default=names, metavar="SETTING", help=f"of {names}"
     )
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if PLAIN not in arguments.settings:
+        parser.error(f"--settings must have {PLAIN!r}, beside which the others are shown")
+    return arguments
 
 
 def main() -> None:

@@ -8,10 +8,10 @@ log-loss within the budget, loss noise taken off, beside the one that the rule r
 rule): mean and worst over seeds, of the network as it starts and as it ends.
 """
 
+import argparse
+import concurrent.futures
 import json
-import multiprocessing
 import statistics
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,14 +124,14 @@ def learned(variant: dict[str, Any], name: str, interval: int, seed: int) -> tup
 
 def main(variants: list[dict[str, Any]]) -> None:
     cells = [(name, interval) for interval in INTERVALS for name in CASES]
-    with multiprocessing.Pool(2) as pool:
-        known = dict(zip(cells, pool.starmap(references, cells), strict=True))
+    with concurrent.futures.ProcessPoolExecutor(2) as pool:
+        known = dict(zip(cells, pool.map(references, *zip(*cells, strict=True)), strict=True))
         for variant in variants:
             print(json.dumps(variant))
             for name, interval in cells:
                 rule, best = known[name, interval]
                 jobs = [(variant, name, interval, seed) for seed in SEEDS]
-                rows = pool.starmap(learned, jobs, chunksize=1)
+                rows = pool.map(learned, *zip(*jobs, strict=True))
                 before, after = ([value / rule - 1 for value in column] for column in zip(*rows, strict=True))
                 print(
                     f"  {ITERATIONS // interval:4d} decisions of {interval:2d}, {name:34s}"
@@ -142,4 +142,8 @@ def main(variants: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main([json.loads(text) for text in sys.argv[1:]] or [{"algo": "ppo"}, {"algo": "dqn"}])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("variants", nargs="*", type=json.loads, help="of TrainConfig, as JSON")
+    main(parser.parse_args().variants or [{"algo": "ppo"}, {"algo": "dqn"}])

@@ -10,9 +10,9 @@ pi-quant's stochastic rounding, which takes no seed, repeats exactly. It takes t
 the size of a scale bucket: ``scale_choices.py``.
 """
 
+import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -189,4 +189,8 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="to write to")
+    main(parser.parse_args().folder)

@@ -12,6 +12,7 @@ the losses on the way, too.
 """
 
 import argparse
+import concurrent.futures
 import json
 import math
 import multiprocessing
@@ -82,8 +83,9 @@ def train(job: Job) -> Run:
 
 
 def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        runs = pool.imap(train, jobs)
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+        runs = pool.map(train, jobs)
         return list(track(runs, "runs", total=len(jobs), console=Console(stderr=True)))
 
 

@@ -139,7 +139,10 @@ def _follow_rank_0(logs: Path, stack: contextlib.ExitStack) -> list[tuple[Binary
 
 
 def _copy(tails: list[tuple[BinaryIO, BinaryIO]]) -> None:
-    for log, terminal in tails:
+    for log, terminal in list(tails):
         if text := log.read():
-            terminal.write(text)
-            terminal.flush()
+            try:
+                terminal.write(text)
+                terminal.flush()
+            except BrokenPipeError:  # as of `| head`: the job and its record go on
+                tails.remove((log, terminal))

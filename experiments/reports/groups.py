@@ -6,6 +6,7 @@ time: it is counted, and its system gets a lower bound in place of a ratio, in w
 it was given.
 """
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def verdict(summary: SystemSummary) -> str:
         return "failed"
     if ratio is None:
         return "unknown"
-    if ratio.sign == "≥":
+    if ratio.sign == "≥" or summary.reached < summary.runs:  # also on a seed that fp32 lacks
         return "missed"
     if ratio.low is None or ratio.high is None:
         return "undecided"
@@ -147,10 +148,20 @@ def _ratios(
 def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> float | None:
     """From the goodput rule, or where it was not compared, or has too few norms, from fp32 through the hook."""
     for name in (rule.system if rule is not None else "", HOOKED_FP32):
-        norms = [run.gradient_norms_sq for run in by_system.get(name, []) if run.finished]
+        norms = [weighted_norms(run) for run in by_system.get(name, []) if run.finished]
         if enough := [each for each in norms if len(each) >= _FEWEST_NORMS]:
-            return statistics.fmean(map(saving_ceiling_bits, enough))
+            return statistics.fmean(saving_ceiling_bits(*zip(*each, strict=True)) for each in enough)
     return None
+
+
+def weighted_norms(run: CellResult) -> list[tuple[float, float]]:
+    """‖ḡ‖² of the mean gradient, with the iterations that each stands for: 1 each in earlier files."""
+    norms, iterations = run.gradient_norms_sq, run.iterations
+    if len(norms) != len(iterations):
+        return [(norm, 1) for norm in norms if norm]
+    lengths = (b - a for a, b in itertools.pairwise([0, *iterations]))
+    decisions = itertools.groupby(zip(norms, lengths, strict=True), key=lambda pair: pair[0])
+    return [(norm, sum(length for _, length in points)) for norm, points in decisions if norm]
 
 
 def _summarize_system(

@@ -168,7 +168,11 @@ def _reference_to_dense(group: GroupSummary, name: str) -> str:
 
 def _best(group: GroupSummary) -> str | None:
     """The system with the shortest time to the target, of those that reached it with every run."""
-    exact = {s.system: r.value for s in group.systems if (r := s.ratios.get("fp32")) and r.sign == "="}
+    exact = {
+        s.system: r.value
+        for s in group.systems
+        if (r := s.ratios.get("fp32")) and r.sign == "=" and s.reached == s.runs
+    }
     return min(exact, key=lambda name: exact[name], default=None)
 
 

@@ -1,7 +1,6 @@
 """What became of one run of a sweep: a row of results."""
 
 import dataclasses
-import itertools
 import json
 import math
 from pathlib import Path
@@ -53,8 +52,9 @@ class CellResult:
     """What the compressor reported of itself last."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of one rank by :data:`mqgrad.experiments.runs.PARTS`."""
-    gradient_norms_sq: list[float] = dataclasses.field(default_factory=list)
-    """‖ḡ‖² of the mean gradient, once per decision."""
+    gradient_norms_sq: list[float | None] = dataclasses.field(default_factory=list)
+    """‖ḡ‖² of the mean gradient at the decision before each point; None before the first, or where not finite.
+    Earlier files have one per decision that a point followed."""
     heldout: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """Held-out figures at the end; None where not finite."""
     iterations: list[int] = dataclasses.field(default_factory=list)
@@ -164,7 +164,5 @@ def _finite(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _norms(run: RunRecord) -> list[float]:
-    """One figure per decision; points between two decisions repeat the one before."""
-    norms = (_finite(point.gradient_norm_sq) for point in run.points)
-    return [value for value, _ in itertools.groupby(norms) if value]
+def _norms(run: RunRecord) -> list[float | None]:
+    return [_finite(point.gradient_norm_sq) or None for point in run.points]

@@ -8,7 +8,13 @@ from comparison import ROWS, SYSTEMS, result, small_config
 
 from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.experiments.estimates import Ratio
-from mqgrad.experiments.reports.groups import SystemSummary, summarize, target_loss, verdict
+from mqgrad.experiments.reports.groups import (
+    SystemSummary,
+    summarize,
+    target_loss,
+    verdict,
+    weighted_norms,
+)
 from mqgrad.experiments.reports.labels import kind_of, shown_systems
 from mqgrad.experiments.reports.overall import WorstCell, summarize_overall
 from mqgrad.experiments.reports.tables import worst_table
@@ -263,6 +269,19 @@ def test_the_ceiling_is_of_the_rules_norms_or_of_fp32s_where_there_are_enough() 
     assert ceiling(*rows[:2]) == saving_ceiling_bits([1.0, 1e9])
     few = dataclasses.replace(rows[0], gradient_norms_sq=[1.0, 1e9] * 2)
     assert ceiling(few, rows[1]) is None
+
+
+def test_norms_stand_for_the_iterations_since_the_point_before() -> None:
+    run = result("goodput", 1, [3.0, 2.0, 1.5, 1.0], gradient_norms_sq=[None, 9.0, 9.0, 1.0])
+    run = dataclasses.replace(run, iterations=[2, 12, 22, 62])
+    assert weighted_norms(run) == [(9.0, 20), (1.0, 40)]
+
+
+def test_a_target_missed_on_a_seed_that_fp32_lacks_is_told() -> None:
+    summary = dataclasses.replace(
+        summaries()["fixed:4"], ratios={"fp32": Ratio(0.5, "=", 0.4, 0.6)}, runs=3, reached=2
+    )
+    assert verdict(summary) == "missed"
 
 
 def test_without_a_finished_fp32_run_there_is_no_target() -> None:

@@ -160,6 +160,7 @@ def test_saving_ceiling() -> None:
     assert saving_ceiling_bits([1.0, 16.0]) == pytest.approx(0.5 * math.log2(8.5 / 4))
     decay = [10 ** (-2 * n / 10_000) for n in range(10_000)]
     assert saving_ceiling_bits(decay) == pytest.approx(0.55, abs=0.01)
+    assert saving_ceiling_bits([1.0, 16.0], [3.0, 1.0]) == saving_ceiling_bits([1.0, 1.0, 16.0, 1.0])
     assert saving_ceiling_bits([1e300, 1e300]) == pytest.approx(0, abs=1e-9)
 
 
