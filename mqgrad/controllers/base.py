@@ -18,7 +18,8 @@ class Controller(Protocol):
     One with an attribute ``wants_parameters`` that is true gets ``statistics.parameters``; ``trial_widths`` beside it
     are widths at which one gradient of each interval is tried (``ParameterStatistics.trials``). One with an attribute
     ``opening`` decides for the first time after so many iterations, however long its intervals are. Of one with an
-    attribute ``least_seconds`` intervals that would take less are made longer, up to ten times. ``widths`` are those
+    attribute ``least_seconds`` intervals that would take less are made longer, up to ten times: until they take as
+    long, or four times as long where 32 bits stay in force. ``widths`` are those
     it may choose, ``parameter_widths`` those it may give to parameters side by side: a run with a compressor
     that lacks some of them is refused. All of these are read once, when a run begins.
     """

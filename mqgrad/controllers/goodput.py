@@ -26,7 +26,7 @@ class Goodput(WidthRule):
     the widths used. This project's own rule, after Pollux (Qiao et al., OSDI 2021) and McCandlish et al. 2018, with
     quantization as the noise.
 
-    A decision takes at most four times the bits of the last one (or the next width, if that is more): what an
+    The formula takes at most four times the bits of the last decision (or the next width, if that is more): what an
     iteration at many bits takes is known from few by a long extrapolation, and a mistake there costs most. Where
     32 bits take no longer, they are in force (:class:`mqgrad.statistics.fallback.Fallback`).
 
@@ -56,7 +56,7 @@ class Goodput(WidthRule):
         self.gradient = SmoothedGradient(self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
-        """The width of the highest goodput; the current one while a gradient is zero or no time passes."""
+        """The width of the highest goodput, or 32 bits, or 8 for a trial; None where nothing can be told."""
         if not usable(
             statistics.mean_norm_sq,
             statistics.gradient_noise,

@@ -158,7 +158,8 @@ def _remedy(field: str) -> str:
     if field == "first parameters":
         return (
             "Gradients of different models would be averaged: give CompressionState the process_group that DDP has, "
-            "and leave DDP's init_sync as it is, by which all ranks have the same parameters. Or forward changes "
+            "leave DDP's init_sync as it is, by which all ranks have the same parameters, and load the same ones on "
+            "every rank. Or forward changes "
             "parameters by its batch, and does more than scale rows of matrices, as nn.Embedding(max_norm=...) does: "
             "let it change buffers."
         )

@@ -173,7 +173,8 @@ class Decisions:
 
     def _next_interval(self, controller: Controller, statistics: IntervalStatistics, bits: Widths) -> int:
         """As long as the controller says, or longer where iterations are short: to measure and decide takes some
-        milliseconds, however short they are. Where 32 bits stay in force and little else is done, ever longer."""
+        milliseconds, however short they are. Up to four times as long where 32 bits stay in force: little else
+        is done there."""
         interval, step = self._interval_of(controller), statistics.step_seconds
         if self.period_rule is not None or not 0 < step < math.inf:
             return interval

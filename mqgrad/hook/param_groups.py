@@ -58,7 +58,9 @@ def learning_rates(optimizer: HasParamGroups | None, parameters: Sequence[torch.
     """The learning rate of each parameter now; 1 of all without an optimizer, NaN of what is in no group."""
     if optimizer is None:
         return [1.0] * len(parameters)
-    rates = {id(parameter): _rate(group) for group in optimizer.param_groups for parameter in group["params"]}
+    rates: dict[int, float] = {}
+    for group in optimizer.param_groups:
+        rates |= dict.fromkeys(map(id, group["params"]), _rate(group))  # once: on a GPU it may have to wait
     return [rates.get(id(parameter), math.nan) for parameter in parameters]
 
 

@@ -310,9 +310,16 @@ class CompressionState:
         Of losses, the last 10,000 are in it, or those of an :attr:`interval` if it is longer.
 
         Raises:
-            RuntimeError: where a controller decides.
+            RuntimeError: where a controller decides, or within an interval that :meth:`begin_interval` began: codes
+                may learn from its iterations by their number, on all ranks.
         """
         self._refuse_with_controller("take_statistics()")
+        left = self._parts.position.announced
+        if left and self._parts.position.closed:
+            raise RuntimeError(
+                f"take_statistics() on rank {self._transport.rank}, {left} iterations before the interval ends that "
+                "begin_interval() began: call it then"
+            )
         return self._iteration.take_statistics()
 
     def _refuse_with_controller(self, call: str) -> None:

@@ -29,11 +29,13 @@ class Fallback:
     3. Once they have been, and while that is expected, measured seconds of 32 bits and of what was decided tell: next
        is what may well be the faster of the two (:class:`.TwoArmedBandit`). So what has long not been used is tried
        again.
+    4. Where seconds have changed, what was measured is forgotten, and the next trial comes soon.
     """
 
     def __init__(self) -> None:
         self._trial = WideTrial()
         self._measured = TwoArmedBandit()
+        self._decided: Width = 0  # last, by whom this is the fallback of
 
     def width(
         self, decided: Width, statistics: IntervalStatistics, times: StepTimes, widths: Sequence[Width]
@@ -44,21 +46,26 @@ class Fallback:
             decided: by whom this is the fallback of.
             statistics: of the last interval.
             times: what has been learned, that interval included.
-            widths: to choose from; without 32 bits there is nothing to fall back to.
+            widths: to choose from. Without 32 bits there is nothing to fall back to, and without 8 no trial.
         """
         if UNCODED not in widths:
             return decided
         self._measure(statistics)
+        self._decided = decided
         tried = self._trial.width(statistics, times, widths)
         if tried is not None:
             return max(tried, decided)
         return UNCODED if self._is_as_fast(decided, statistics, times) else decided
 
     def _measure(self, statistics: IntervalStatistics) -> None:
-        seconds, count = statistics.step_seconds, len(statistics.losses)
-        if count > 0 and 0 < seconds < math.inf:
-            block = Block(count, count * math.log(seconds), (count - 1) * _DEVIATION**2)
-            self._measured.learn(UNCODED, int(statistics.mean_bits == UNCODED), block)
+        """Of an interval at 32 bits, or at what was decided: not of a trial, nor of the opening."""
+        seconds, count = statistics.step_seconds / statistics.period, len(statistics.losses)
+        is_known = count > 0 and 0 < seconds < math.inf
+        if not is_known or statistics.mean_bits not in (UNCODED, self._decided):
+            return
+        block = Block(count, count * math.log(seconds), (count - 1) * _DEVIATION**2)
+        if not self._measured.learn(UNCODED, int(statistics.mean_bits == UNCODED), block):
+            self._trial.expect_change()
 
     def _is_as_fast(self, decided: Width, statistics: IntervalStatistics, times: StepTimes) -> bool:
         if not 0 < times.seconds(UNCODED) <= _MOST_EXPECTED * times.seconds(decided):
@@ -69,10 +76,12 @@ class Fallback:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        return {"trial": self._trial.state_dict(), "measured": self._measured.state_dict()}
+        parts = {"trial": self._trial.state_dict(), "measured": self._measured.state_dict()}
+        return {**parts, "decided": self._decided}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, ["trial", "measured"], "the fallback to 32 bits")
+        check_keys(state, ["trial", "measured", "decided"], "the fallback to 32 bits")
         self._trial.load_state_dict(state["trial"])
         self._measured.load_state_dict(state["measured"])
+        self._decided = state["decided"]

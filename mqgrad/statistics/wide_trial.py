@@ -11,9 +11,11 @@ from .step_times import StepTimes
 TRIED = 8
 """Bits of a trial."""
 
-_FIRST, _FACTOR = 2, 4
-"""Decisions that a trial follows: the second, as iterations of an opening are longer than others, and then each of
-four times that number."""
+_FIRST, _FACTOR, _LONGEST = 2, 4, 256
+"""Decisions until a trial: until the first two, as iterations of an opening are longer than others, and then each time
+four times as many, up to a number, as links change."""
+_AFTER_CHANGE = 8
+"""The same, at most, where seconds have changed."""
 _MOST_SLOWDOWN = 1.5
 """Of an iteration, expected at the optimistic price of a bit."""
 
@@ -31,7 +33,7 @@ class WideTrial:
     """
 
     def __init__(self) -> None:
-        self._decisions, self._next = 0, _FIRST
+        self._passed, self._wait = 0, _FIRST
 
     def width(
         self, statistics: IntervalStatistics, times: StepTimes, widths: Sequence[Width]
@@ -43,19 +45,24 @@ class WideTrial:
             times: what has been learned, that interval included.
             widths: to choose from.
         """
-        self._decisions += 1
-        if self._decisions < self._next:
+        self._passed += 1
+        if self._passed < self._wait:
             return None
-        self._next *= _FACTOR
+        self._passed, self._wait = 0, min(_FACTOR * self._wait, _LONGEST)
         if TRIED not in widths or statistics.mean_bits >= TRIED:
             return None
         return TRIED if times.seconds(TRIED) <= _MOST_SLOWDOWN * statistics.step_seconds else None
 
+    def expect_change(self) -> None:
+        """Seconds have changed, and with them what is to be learned: the next trial is to be soon."""
+        if self._wait - self._passed > _AFTER_CHANGE:
+            self._passed, self._wait = 0, _AFTER_CHANGE
+
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        return {"decisions": self._decisions, "next": self._next}
+        return {"passed": self._passed, "wait": self._wait}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         check_keys(state, self.state_dict(), "the trials of 8 bits")
-        self._decisions, self._next = int(state["decisions"]), int(state["next"])
+        self._passed, self._wait = int(state["passed"]), int(state["wait"])

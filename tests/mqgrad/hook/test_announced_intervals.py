@@ -139,6 +139,22 @@ def test_statistics_taken_late_are_those_of_the_last_interval() -> None:
     assert run_ranks(rank_main) == [(4, True)] * 2
 
 
+def test_statistics_are_not_taken_within_one() -> None:
+    """On one rank alone that would shift the iterations from which its code learns."""
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(None)
+        state.begin_interval(4, 4)
+        models.train(model, optimizer, state, rank, range(3))
+        with pytest.raises(RuntimeError, match=r"on rank \d, 1 iterations before the interval ends"):
+            state.take_statistics()
+        models.train(model, optimizer, state, rank, range(3, 4))
+        assert len(state.take_statistics().losses) == 4
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def test_ranks_are_compared_by_what_they_had_when_it_began() -> None:
     """The check is made by another thread, while a script goes on."""
 

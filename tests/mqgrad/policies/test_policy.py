@@ -12,6 +12,7 @@ from policies import decisions, make_policy, make_statistics
 
 from mqgrad.controllers.base import Controller
 from mqgrad.policies.observation import ObservationSchema
+from mqgrad.policies.policy import FrozenPolicy
 from mqgrad.policies.policy_network import Normalization
 
 SIZE = ObservationSchema().size
@@ -40,15 +41,19 @@ def test_keep_or_increase_stops_at_the_last_width() -> None:
     assert [policy.decide(make_statistics(1.0)) for _ in range(4)] == [4, 8, 8, 8]
 
 
-def widths_on_a_fast_link(kind: str = "full", **changes: Any) -> list[float]:
-    """Of a policy that always decides 1 bit, where 32 take less time."""
+def one_bit_policy(kind: str = "full", **changes: Any) -> FrozenPolicy:
+    """Its network always decides 1 bit."""
     schema = ObservationSchema(kind=kind)
     bias = torch.zeros(len(schema.widths))
     bias[0] = 1.0
     layers = [(torch.zeros(len(bias), schema.size), bias)]
-    policy = make_policy(schema=schema, layers=layers, normalization=None, initial_bits=4, **changes)
-    bits, widths = policy.initial_bits, []
-    for _ in range(6):
+    return make_policy(schema=schema, layers=layers, normalization=None, initial_bits=4, **changes)
+
+
+def on_a_fast_link(policy: FrozenPolicy, decisions: int, bits: float = 4) -> list[float]:
+    """Widths, where 32 bits take less time than others."""
+    widths = []
+    for _ in range(decisions):
         step = 0.026 if bits == 32 else 0.030
         bits = policy.decide(statistics(bits=bits, step_seconds=step, compute_seconds=0.02))
         widths.append(bits)
@@ -56,15 +61,23 @@ def widths_on_a_fast_link(kind: str = "full", **changes: Any) -> list[float]:
 
 
 def test_where_32_bits_take_no_longer_they_are_in_force() -> None:
-    assert widths_on_a_fast_link() == [1, 8, 32, 32, 32, 32]
+    assert on_a_fast_link(one_bit_policy(), 6) == [1, 8, 32, 32, 32, 32]
 
 
 def test_without_its_fallback_a_policy_does_what_its_network_decides() -> None:
-    assert widths_on_a_fast_link(falls_back=False) == [1] * 6
+    assert on_a_fast_link(one_bit_policy(falls_back=False), 6) == [1] * 6
 
 
 def test_where_no_seconds_are_observed_there_is_no_fallback() -> None:
-    assert widths_on_a_fast_link("loss") == [1] * 6
+    assert on_a_fast_link(one_bit_policy("loss"), 6) == [1] * 6
+
+
+def test_a_restored_policy_knows_that_32_bits_are_faster() -> None:
+    first, second = one_bit_policy(), one_bit_policy()
+    widths = on_a_fast_link(first, 4)
+    second.load_state_dict(first.state_dict())
+    assert on_a_fast_link(second, 8, widths[-1]) == on_a_fast_link(first, 8, widths[-1])
+    assert second.state_dict() == first.state_dict() != one_bit_policy().state_dict()
 
 
 def test_state_continues_exactly() -> None:

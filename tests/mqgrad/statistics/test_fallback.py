@@ -30,7 +30,7 @@ def interval(bits: Width, seconds: float) -> IntervalStatistics:
 def run(
     seconds: Callable[[int, Width], float],
     *,
-    decided: Width = 1,
+    decided: Width | Callable[[int], Width] = 1,
     start: Width = 4,
     widths: Sequence[Width] = TIMED_WIDTHS,
     intervals: int = 40,
@@ -42,7 +42,8 @@ def run(
     for number in range(intervals):
         statistics = interval(bits, seconds(number, bits))
         times.observe(statistics)
-        bits = fallback.width(decided, statistics, times, widths)
+        wanted = decided(number) if callable(decided) else decided
+        bits = fallback.width(wanted, statistics, times, widths)
         taken.append(bits)
     return taken
 
@@ -97,7 +98,39 @@ def test_a_width_near_32_needs_no_trial(decided: Width) -> None:
 
 
 def test_a_trial_takes_no_bits_away() -> None:
-    assert set(run(fast, decided=16)[:2]) <= {16, 32}
+    assert run(slow_below_16, decided=lambda number: 1 if number == 0 else 16)[:2] == [1, 16]
+
+
+def slow_below_16(_: int, bits: Width) -> float:
+    return 0.030 if bits >= 16 else 0.031
+
+
+def test_where_a_slow_link_becomes_fast_32_bits_are_found() -> None:
+    def seconds(number: int, bits: Width) -> float:
+        return slow(number, bits) if number < 50 else fast(number, bits)
+
+    taken = run(seconds, decided=4, intervals=90)
+    assert 32 not in taken[:50]
+    assert 32 in taken[50:70]
+
+
+def test_after_a_pause_32_bits_come_back() -> None:
+    taken = run(lambda number, bits: fast(number, bits) * (2.0 if number == 20 else 1.0), intervals=80)
+    assert taken[19] == 32 != taken[20]
+    assert taken[65:].count(32) >= 12
+
+
+def test_seconds_are_those_of_an_iteration_where_rounds_change_their_length() -> None:
+    """A round of half the length is no surprise, and no faster code."""
+    fallback, times = Fallback(), StepTimes()
+    bits, taken = 4, []
+    for number in range(30):
+        period = 8 if number < 15 else 4
+        statistics = dataclasses.replace(interval(bits, period * fast(number, bits)), period=period)
+        times.observe(statistics)
+        bits = fallback.width(1, statistics, times, TIMED_WIDTHS)
+        taken.append(bits)
+    assert set(taken[3:]) == {32}
 
 
 def test_without_32_bits_nothing_changes() -> None:

@@ -26,9 +26,9 @@ def tried(*intervals: IntervalStatistics, widths: tuple[Width, ...] = TIMED_WIDT
     return answers
 
 
-def test_the_second_decision_tries_8_bits_then_the_eighth_and_the_thirty_second() -> None:
-    answers = tried(interval(4, 0.05), *[interval(1, 0.04)] * 39)
-    assert [number for number, bits in enumerate(answers, 1) if bits == 8] == [2, 8, 32]
+def test_the_second_decision_tries_8_bits_then_the_tenth_and_so_on() -> None:
+    answers = tried(interval(4, 0.05), *[interval(1, 0.04)] * 699)
+    assert [number for number, bits in enumerate(answers, 1) if bits == 8] == [2, 10, 42, 170, 426, 682]
     assert set(answers) == {None, 8}
 
 
@@ -43,6 +43,18 @@ def test_not_where_as_many_bits_have_been_used(bits: Width) -> None:
 
 def test_not_where_there_are_no_8_bits() -> None:
     assert tried(interval(4, 0.05), interval(1, 0.04), widths=(1, 4, 32)) == [None, None]
+
+
+def test_where_seconds_have_changed_the_next_trial_comes_soon() -> None:
+    trial, times = WideTrial(), StepTimes()
+    answers = []
+    for number in range(1, 61):
+        statistics = interval(1, 0.04)
+        times.observe(statistics)
+        answers.append(trial.width(statistics, times, TIMED_WIDTHS))
+        if number in (10, 13):
+            trial.expect_change()
+    assert [number for number, bits in enumerate(answers, 1) if bits == 8] == [2, 10, 18, 50]
 
 
 def test_a_restored_trial_goes_on() -> None:
