@@ -12,7 +12,7 @@ TRIED = 8
 """Bits of a trial."""
 
 _FIRST, _FACTOR, _LONGEST = 2, 4, 256
-"""Decisions until a trial: until the first two, as iterations of an opening are longer than others, and then each time
+"""Decisions until a trial: two until the first, as iterations of an opening are longer than others, then each time
 four times as many, up to a number, as links change."""
 _AFTER_CHANGE = 8
 """The same, at most, where seconds have changed."""
