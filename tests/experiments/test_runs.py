@@ -216,7 +216,7 @@ def test_the_oracle_goes_by_more_than_the_last_evaluation() -> None:
 def test_a_single_low_evaluation_does_not_reach_a_target() -> None:
     losses = [1.0] * 10 + [0.5] + [1.0] * 10
     points = [point(100 + 2 * i, loss) for i, loss in enumerate(losses)]
-    assert RunRecord(controller="fixed:4", seed=1, points=points).seconds_to(0.6) is None
+    assert RunRecord(controller="fixed:4", seed=1, points=points, outcome="finished").seconds_to(0.6) is None
 
 
 def test_the_oracle_tries_the_widths_of_the_compressor() -> None:
@@ -229,9 +229,23 @@ def test_the_oracle_tries_the_widths_of_the_compressor() -> None:
 
 
 def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -> None:
-    reached = RunRecord(controller="fixed:2", seed=1, points=[point(1, 2.0), point(4, 0.5)], bit_iterations=8)
-    missed = RunRecord(controller="fixed:2", seed=2, points=[point(1, 2.0), point(4, 1.5)], bit_iterations=8)
-    dense = RunRecord(controller="fixed:32", seed=1, points=[point(2, 1.0)], bit_iterations=64)
+    reached = RunRecord(
+        controller="fixed:2",
+        seed=1,
+        points=[point(1, 2.0), point(4, 0.5)],
+        bit_iterations=8,
+        outcome="finished",
+    )
+    missed = RunRecord(
+        controller="fixed:2",
+        seed=2,
+        points=[point(1, 2.0), point(4, 1.5)],
+        bit_iterations=8,
+        outcome="finished",
+    )
+    dense = RunRecord(
+        controller="fixed:32", seed=1, points=[point(2, 1.0)], bit_iterations=64, outcome="finished"
+    )
     assert RunRecord.from_dict(json.loads(json.dumps(reached.to_dict()))) == reached
     records = {"2 bits": [reached, missed], "fp32 DDP": [dense]}
     assert demo.target_loss(records) == 1.0
@@ -239,5 +253,7 @@ def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -
     console.print(demo.result_table(records, 1.0))
     row = next(line for line in console.export_text().splitlines() if "2 bits" in line)
     assert "2.50 (1/2)" in row  # halfway from 2.0 to 0.5, in the logarithm
+    reached.outcome = "diverged"  # later, and so it has not got there
+    assert reached.seconds_to(1.0) is None
     plot_runs(records, 1.0, tmp_path / "runs.png", title="test")
     assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")
