@@ -82,7 +82,8 @@ class FeedbackCoder(abc.ABC):
     def _feedback(self, exchange: Exchange, way: Way, segment: Segment) -> Feedback | None:
         if way.residual is None:
             return None
-        if self.codec.repeats_padding(segment.bits):
+        if self.codec.repeats_padding(segment.bits) and self.codec.is_contractive(segment.bits):
+            # Not of codes that round at random: what they make of the padding, and so its mean, is not repeated.
             way.residual.continue_padding(segment.part)
         gains = self.coefficients(way.gain, segment.bits, of_moves=exchange.step.of_moves)
         return Feedback(way.residual.part(segment.part), *gains)
