@@ -73,11 +73,16 @@ class VectorCodec(abc.ABC):
         out: torch.Tensor,
     ) -> None:
         """Code R parts of a vector [(R−1)·stride + N] by one op, each of N elements and ``stride`` behind the one
-        before, as :meth:`encode` would to a row of ``out``, uint8 [R, P]."""
+        before, as :meth:`encode` would to a row of ``out``, uint8 [R, P].
+
+        Raises:
+            NotImplementedError: :meth:`codes_parts` says no. Most codecs need no such op, and callers ask first.
+        """
         raise NotImplementedError(f"{type(self).__name__} codes one vector at a time")
 
     def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
-        """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op."""
+        """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op; raises as
+        :meth:`encode_parts`."""
         raise NotImplementedError(f"{type(self).__name__} decodes one vector at a time")
 
     def repeats_padding(self, bits: Width) -> bool:
