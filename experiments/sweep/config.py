@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.checks import check_positive
-from mqgrad.controllers.registry import is_policy
+from mqgrad.controllers.registry import PolicySpec
 from mqgrad.policies.policy import policy_path
 from mqgrad.trainers.workloads.smooth import compressor_for
 from mqgrad.trainers.workloads.workload import make_workload, workload_settings
@@ -95,8 +95,8 @@ class SweepConfig:
     def _policy_digests(self) -> dict[str, str]:
         """Of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
-        policies = sorted(filter(is_policy, controllers))
-        return {name: _digest(policy_path(name)) for name in policies}
+        policies = {policy.path for name in controllers if (policy := PolicySpec.parse(name))}
+        return {path: _digest(policy_path(path)) for path in sorted(policies)}
 
     def _workload_digests(self) -> dict[str, str]:
         """Of each module that workloads are named from (``module:factory``), but not of what it imports."""

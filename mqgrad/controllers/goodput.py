@@ -41,6 +41,8 @@ class Goodput(WidthRule):
     """Between two decisions: intervals are made longer, up to ten times, where iterations are short."""
     keep: float = 0.9
     """Share of the old value in the averages of the gradient's figures, per decision."""
+    falls_back: bool = True
+    """Whether 32 bits are in force where they take no longer, and 8 are tried now and then to learn of that."""
     gradient: SmoothedGradient = dataclasses.field(
         init=False, default_factory=SmoothedGradient, compare=False
     )
@@ -71,6 +73,8 @@ class Goodput(WidthRule):
         goodputs = {bits: relative_goodput(smoothed, self.times, bits) for bits in choice}
         best = max(goodputs, key=lambda bits: goodputs[bits])
         decided = best if goodputs[best] > 0 else self.bits
+        if not self.falls_back:
+            return decided
         return self.fallback.width(decided, statistics, self.times, self.widths)
 
 

@@ -1,9 +1,11 @@
 """Controllers by name, as the command line and the workers of a cluster take them."""
 
-from typing import Any
+import dataclasses
+import re
+from typing import Any, NamedTuple
 
 from ..policies.policy import load_policy
-from ..spec import build_named
+from ..spec import build, build_named
 from .accordion import Accordion
 from .authors import MQGradAuthors
 from .base import Controller
@@ -41,16 +43,43 @@ def controller_names() -> tuple[str, ...]:
     return tuple(_CONTROLLERS)
 
 
+_POLICY = re.compile(r"(?P<path>default|.*\.mqg)(?::(?P<arguments>.*))?", re.DOTALL)
+
+
+class PolicySpec(NamedTuple):
+    """A controller's name that is a policy's: ``default``, ``mine.mqg``, ``mine.mqg:falls_back=false``."""
+
+    path: str
+    """As :func:`mqgrad.load_policy` takes it."""
+    arguments: str
+    """Those of :class:`PolicyArguments`."""
+
+    @classmethod
+    def parse(cls, spec: str) -> "PolicySpec | None":
+        """None for what is not a policy's."""
+        match = _POLICY.fullmatch(spec)
+        return None if match is None else cls(match["path"], match["arguments"] or "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PolicyArguments:
+    """What a policy file leaves open."""
+
+    falls_back: bool = True
+    """As of :class:`mqgrad.FrozenPolicy`."""
+
+
 def is_policy(spec: str) -> bool:
     """Whether a controller's name is a policy file's, or that of the policy that comes with the package."""
-    return spec == "default" or spec.endswith(".mqg")
+    return PolicySpec.parse(spec) is not None
 
 
 def make_controller(spec: str, budget_seconds: float | None = None, seed: int | None = None) -> Controller:
     """Build a controller from its name and arguments, or from the path of a frozen policy file (``*.mqg``).
 
     ``fixed:4``, ``goodput``, ``dq-sgd:budget=4``, ``linear-ramp:start=2,end=8,decisions=100``,
-    ``feddq:widths=2+4+8``: the arguments are those of the class.
+    ``feddq:widths=2+4+8``: the arguments are those of the class, and of a policy (``default:falls_back=false``) those
+    of :class:`PolicyArguments`.
 
     Args:
         budget_seconds: length of the run, for policies that observe their progress.
@@ -64,8 +93,8 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
         drawn = {} if seed is None else {"seed": seed}
         controller: Controller = build_named("controller", _CONTROLLERS, spec, **drawn)
         return controller
-    if is_policy(spec):
-        return load_policy(spec, budget_seconds=budget_seconds)
+    if (policy := PolicySpec.parse(spec)) is not None:
+        return _load(policy, spec, budget_seconds)
     if name == HINDSIGHT:
         raise ValueError(
             f"controller {spec!r}: the best fixed width is known in hindsight only and cannot decide during a run; "
@@ -75,3 +104,11 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
     raise ValueError(
         f"unknown controller {spec!r}; known: {known} (as name, or name:argument=value,…), or a policy file *.mqg"
     )
+
+
+def _load(policy: PolicySpec, spec: str, budget_seconds: float | None) -> Controller:
+    try:
+        arguments = build(PolicyArguments, policy.arguments)
+    except ValueError as error:
+        raise ValueError(f"controller {spec!r}: {error}") from None
+    return dataclasses.replace(load_policy(policy.path, budget_seconds), **dataclasses.asdict(arguments))

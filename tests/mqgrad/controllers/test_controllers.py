@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import models
 import pytest
@@ -16,6 +17,7 @@ import mqgrad
 from mqgrad.controllers import make_controller
 from mqgrad.controllers.base import ControllerTraits, traits_of
 from mqgrad.controllers.rule import nearest
+from mqgrad.policies.policy import policy_path
 from mqgrad.statistics.interval import IntervalStatistics
 
 SPECS = (
@@ -159,6 +161,20 @@ def test_arguments_reach_the_controller() -> None:
     assert make_controller("goodput") == mqgrad.Goodput()
 
 
+def test_whether_there_is_a_fallback_to_32_bits_is_said_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "4:2.mqg"
+    path.write_bytes(policy_path("default").read_bytes())
+    for name in ("default", str(path), "goodput"):
+        assert make_controller(name).falls_back
+        assert make_controller(f"{name}:falls_back=true").falls_back
+        assert not make_controller(f"{name}:falls_back=false").falls_back
+
+
+def test_arguments_leave_a_policy_its_budget() -> None:
+    policy = make_controller("default:falls_back=false", budget_seconds=7.0)
+    assert isinstance(policy, mqgrad.FrozenPolicy) and policy.budget_seconds == 7.0
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -192,6 +208,9 @@ def test_arguments_reach_the_controller() -> None:
         ("goodput:keep=1", "keep must be .*not 1.0"),
         ("goodput:interval=0", "interval must be .*not 0"),
         ("gravac:least_gain=2", "least_gain must be .*not 2.0"),
+        ("default:falls_back=no", "falls_back 'no' is not true or false"),
+        ("default:falls_back", "must be written as argument=value; known: falls_back"),
+        ("mine.mqg:fallback=false", "unknown argument 'fallback'; known: falls_back"),
         ("mqgrad-authors:exploration=2", "exploration must be from 0 to 1, not 2.0"),
         ("mqgrad-authors:discount=-1", "discount must be .*not -1.0"),
         ("mqgrad-authors:learning_rate=nan", "learning_rate must be .*not nan"),
