@@ -172,7 +172,8 @@ def test_whether_there_is_a_fallback_to_32_bits_is_said_by_name(tmp_path: Path) 
 
 def test_arguments_leave_a_policy_its_budget() -> None:
     policy = make_controller("default:falls_back=false", budget_seconds=7.0)
-    assert isinstance(policy, mqgrad.FrozenPolicy) and policy.budget_seconds == 7.0
+    assert isinstance(policy, mqgrad.FrozenPolicy)
+    assert policy.budget_seconds == 7.0
 
 
 @pytest.mark.parametrize(
