@@ -78,15 +78,14 @@ class CodedMean(FeedbackCoder):
         return self._start_average_coded(work, step)
 
     def _average_plain(self, work: BucketWork, transport: Transport) -> None:
-        """A mean in full precision, after handing over whatever feedback a coded width has left behind."""
-        owes = self.feedback.holds(work.layout)
-        if owes:
-            add_owed_(work, *self._residuals(work.layout, transport), transport.world_size)
-        buffer = work.buffer
-        self._servers.average_plain_(transport, buffer)
-        # An overflowing step is not applied, and what is owed stays so. The buffer is the same on every rank.
-        if owes and bool(buffer.isfinite().all()):
-            self.feedback.drop(work.layout)
+        """A mean in full precision, with whatever feedback a coded width has left behind."""
+        if not self.feedback.holds(work.layout):
+            self._servers.average_plain_(transport, work.buffer)
+            return
+        mean = work.layout.pack(work.gradients)  # in fp32: fp16 may not hold what is owed
+        add_owed_(mean, *self._residuals(work.layout, transport), transport.world_size)
+        self._servers.average_plain_(transport, mean)
+        self.feedback.pay(work, mean)
 
     def _start_average_coded(self, work: BucketWork, step: Step) -> Pending[None]:
         if self._measures(step.transport.world_size):

@@ -44,14 +44,27 @@ class TwoWayFeedback:
         pull = self.pull.residual(layout, part, transport.all_reduce_)
         if recoded:
             return push, pull
-        _add_of_mean_(push, pull, transport.world_size)
+        _add_of_mean_(push.values, pull, transport.world_size)
         self.pull.drop(layout)
         return push, None
 
-    def drop(self, layout: Layout) -> None:
-        """Forget the residuals of a layout, after they have been sent in full."""
-        self.push.drop(layout)
-        self.pull.drop(layout)
+    def pay(self, work: BucketWork, mean: torch.Tensor) -> None:
+        """Replace gradients by the mean [numel] of what ranks had and owed, equal on all of them.
+
+        What the gradients' type cannot hold is owed by all ranks from now on. A step that overflows is not applied,
+        and what was owed stays so.
+        """
+        if not bool(mean.isfinite().all()):
+            work.layout.unpack(mean, work.gradients)
+            return
+        limit = min(torch.finfo(dtype).max for dtype in (work.buffer.dtype, mean.dtype))
+        paid = mean.clamp(-limit, limit)
+        work.layout.unpack(paid, work.gradients)
+        self.push.drop(work.layout)
+        self.pull.drop(work.layout)
+        rest = mean.sub_(paid).index_fill_(0, work.layout.padding, 0.0)
+        if bool(rest.any()):
+            self.push.flat(work.layout).copy_(rest)
 
     def state_dict(self) -> dict[str, Any]:
         """Both, by parameter."""
@@ -64,17 +77,14 @@ class TwoWayFeedback:
         self.pull.load_state_dict(pull)
 
 
-def add_owed_(work: BucketWork, push: Residual | None, pull: Residual | None, world_size: int) -> None:
-    """Add to this rank's gradients what it owes, so that a sum over ranks, divided by their number, pays it."""
+def add_owed_(vector: torch.Tensor, push: Residual | None, pull: Residual | None, world_size: int) -> None:
+    """Add to this rank's gradients [numel] what it owes, so that their mean over ranks pays it."""
     assert push is not None, "nothing is owed without feedback"
+    vector.add_(push.values)
     if pull is not None:
-        push = push._replace(values=push.values.clone())
-        _add_of_mean_(push, pull, world_size)
-    for gradient, view in zip(work.gradients, work.layout.views(push.values), strict=True):
-        limit = torch.finfo(gradient.dtype).max / 2  # more of it would overflow fp16 each time, for good
-        gradient.add_(view.view_as(gradient).clamp(-limit, limit))
+        _add_of_mean_(vector, pull, world_size)
 
 
-def _add_of_mean_(push: Residual, pull: Residual, world_size: int) -> None:
+def _add_of_mean_(vector: torch.Tensor, pull: Residual, world_size: int) -> None:
     """W times, for the division by W follows."""
-    push.part(pull.extent).add_(pull.values, alpha=world_size)
+    vector[pull.extent].add_(pull.values, alpha=world_size)

@@ -10,6 +10,7 @@ import mqgrad
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.vector_codec import Feedback
 from mqgrad.compressors.feedback import FeedbackGain
+from mqgrad.compressors.two_way_feedback import TwoWayFeedback
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
@@ -96,24 +97,44 @@ def test_a_backlog_survives_an_overflow_at_width_32() -> None:
     assert max(run_ranks(rank_main)) < 1e-5
 
 
-def test_a_backlog_that_fp16_cannot_hold_is_handed_over_as_far_as_it_can() -> None:
-    """Each step at 32 bits overflowed from then on."""
+@pytest.mark.parametrize(
+    ("world_size", "topology"), [(2, "auto"), (2, "sharded"), (3, "sharded"), (3, "star")]
+)
+def test_a_backlog_that_fp16_cannot_hold_is_handed_over_bit_by_bit(world_size: int, topology: str) -> None:
+    """Also after a step that overflows, which is not applied."""
 
-    def rank_main(rank: int) -> tuple[bool, int]:
+    def rank_main(rank: int) -> tuple[float, list[int], float]:
         model = torch.nn.Linear(700, 3, bias=False).half()
-        state = mqgrad.CompressionState(None)
+        state = mqgrad.CompressionState(None, compressor=f"quantized:topology={topology}")
         ddp = models.compressed_ddp(model, state)
-        for bits in (1, 32):
+        paid, left = torch.zeros(3, 700), []
+        for bits, x in ((1, 1.0), (32, float("inf")), *[(32, 1.0)] * 4):
             state.set_width(bits)
             model.zero_grad()
-            ddp(torch.ones(1, 700).half()).sum().backward()
+            ddp(torch.full((1, 700), x).half()).sum().backward()
             state.drain()
-            for flat in state.compressor.feedback.push._flats.values():
-                flat.fill_(1e5)
+            if bits == 1:
+                owed = owe(state.compressor.feedback, rank, world_size)
+            elif x == 1.0:
+                paid += model.weight.grad.float() - x
+            left.append(state.compressor.num_residuals)
         state.close()
-        return bool(model.weight.grad.isfinite().all()), state.compressor.num_residuals
+        return owed, left, paid.unique().tolist()
 
-    assert run_ranks(rank_main) == [(True, 0)] * 2
+    results = run_ranks(rank_main, world_size=world_size)
+    owed = sum(own for own, _, _ in results)
+    left = [1, 1, 1, 1, world_size - 2, 0]  # a step pays 65504 at most
+    assert results == [(own, left, [pytest.approx(owed, rel=1e-3)]) for own, _, _ in results]
+
+
+def owe(feedback: TwoWayFeedback, rank: int, world_size: int) -> float:
+    """Set what a rank owes, and return what that adds to each element of the mean."""
+    for flat in feedback.push._flats.values():
+        flat.fill_(1e5 * (rank + 1))
+    for residual in feedback.pull._residuals.values():
+        residual.values.fill_(1000.0)
+    of_means = 1000.0 if feedback.pull._residuals else 0.0
+    return 1e5 * (rank + 1) / world_size + of_means / world_size
 
 
 def test_a_code_learns_its_error_every_ten_iterations_however_long_intervals_are(
