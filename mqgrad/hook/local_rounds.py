@@ -169,6 +169,13 @@ class LocalRounds:
         if not self._buckets:
             raise RuntimeError(f"{self._rank}: step() without a backward through the hook: {UNREGISTERED}")
 
+    def _check_uninterrupted(self) -> None:
+        """Others may have gone on from a mean that has reached a part of the parameters here, or none."""
+        if self._is_averaging:
+            raise RuntimeError(
+                f"{self._rank}: interrupted while a round was averaged: go back to a checkpoint, with a new state"
+            )
+
     @property
     def _brought(self) -> set[int]:
         """Parameters of the buckets."""
@@ -199,9 +206,10 @@ class LocalRounds:
 
         Raises:
             RuntimeError: no gradient of the model has come through the hook; a parameter has moved that was frozen
-                all the time, or is not DDP's any more; the average failed.
+                all the time, or is not DDP's any more; the average failed, or one before it was interrupted.
         """
         self._check_backward()
+        self._check_uninterrupted()
         begin()
         self._memory.share(make_equal)
         averaged, mask = self._brought, self._trained_mask()
@@ -271,10 +279,7 @@ class LocalRounds:
         Raises:
             RuntimeError: an average was interrupted: residuals are of a mean that parameters have not moved to.
         """
-        if self._is_averaging:
-            raise RuntimeError(
-                f"{self._rank}: interrupted while a round was averaged: go back to a checkpoint, with a new state"
-            )
+        self._check_uninterrupted()
         return {
             "iterations": self.iterations,
             "digests": {key: self._digest_of(key) for key in self._memory.keys},
