@@ -1,6 +1,6 @@
 """Collectives and messages whose errors say who waited for whom: torch's tell an address at most."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,7 +20,15 @@ _REMEDY = (
 
 def waits_in(group: dist.ProcessGroup, what: str) -> str:
     """Who waits in vain where any rank may be the one that is missing."""
-    return f"rank {group.rank()} of {group.size()} waited in vain for another one in {what}"
+    ranks = dist.get_process_group_ranks(group)
+    return f"{described_rank(ranks, group.rank())} waited in vain for another one in {what}"
+
+
+def described_rank(global_ranks: Sequence[int], rank: int) -> str:
+    """``rank 1 of 4``, or where these are a part of the job's ``rank 5 of ranks 4, 5``."""
+    is_world = list(global_ranks) == list(range(len(global_ranks)))
+    among = len(global_ranks) if is_world else f"ranks {', '.join(map(str, global_ranks))}"
+    return f"rank {global_ranks[rank]} of {among}"
 
 
 class NamedWork:

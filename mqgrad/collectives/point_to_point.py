@@ -7,7 +7,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from .named_work import NamedWork
+from .named_work import NamedWork, described_rank
 from .wire_meter import Work
 
 Send = Callable[[torch.Tensor], Work | None]
@@ -45,8 +45,9 @@ class PointToPoint:
         self._rank, world_size = group.rank(), group.size()
         # No two ranks begin with the same receiver.
         self._peers = [(self._rank + step) % world_size for step in range(1, world_size)]
-        waits = f"rank {self._rank} of {world_size} waited in vain for rank"
-        self._waits = [f"{waits} {peer}" for peer in range(world_size)]
+        ranks = dist.get_process_group_ranks(group)
+        waits = f"{described_rank(ranks, self._rank)} waited in vain for rank"
+        self._waits = [f"{waits} {peer}" for peer in ranks]
         self._all_to_alls, self._of_bytes, self._of_figures = (itertools.count(kind, 3) for kind in range(3))
 
     def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:

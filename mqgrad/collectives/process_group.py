@@ -75,7 +75,8 @@ class ProcessGroupTransport(Transport):
 
     def __init__(self, group: dist.ProcessGroup, link: Link | None = None) -> None:
         paced = PacedLink(link) if link is not None and group.size() > 1 else None
-        super().__init__(group.rank(), group.size(), torch.device("cpu"), paced)
+        ranks = dist.get_process_group_ranks(group)
+        super().__init__(group.rank(), group.size(), torch.device("cpu"), paced, ranks)
         self.group = group
         self._on_gpu = Collectives(group)
         self._on_cpu = PointToPoint(group)

@@ -35,15 +35,28 @@ class Transport(WireMeter, abc.ABC):
     Args:
         device: where tensors of control messages must live.
         paced: emulated link, to whose times collectives are stretched.
+        global_ranks: of the ranks, where these are a part of the job's.
     """
 
     def __init__(
-        self, rank: int, world_size: int, device: torch.device, paced: PacedLink | None = None
+        self,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        paced: PacedLink | None = None,
+        global_ranks: Sequence[int] | None = None,
     ) -> None:
         super().__init__(paced)
         self.rank = rank
         self.world_size = world_size
         self.device = device
+        self.global_ranks = tuple(range(world_size) if global_ranks is None else global_ranks)
+        """As the job counts them: for what people read."""
+
+    @property
+    def global_rank(self) -> int:
+        """This rank, as the job counts it."""
+        return self.global_ranks[self.rank]
 
     @abc.abstractmethod
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
@@ -108,7 +121,7 @@ class Transport(WireMeter, abc.ABC):
             RuntimeError: it cannot be started, as after a failure, or where :meth:`can_start_sum` says so.
         """
         raise RuntimeError(
-            f"{type(self).__name__} of rank {self.rank} has sums that wait only: call all_reduce_()"
+            f"{type(self).__name__} of rank {self.global_rank} has sums that wait only: call all_reduce_()"
         )
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:

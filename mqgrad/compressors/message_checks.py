@@ -63,7 +63,9 @@ class MessageChecks:
         if any(wrong):
             unmarked = cuda_ext.wrong_checksums(messages, lengths, salts[1], covered=covered).tolist()
             i = wrong.index(True)
-            self._problem = self._text(sender(i), is_marked=not unmarked[i])
+            self._problem = self._text(
+                self._step.transport.global_ranks[sender(i)], is_marked=not unmarked[i]
+            )
 
     def raise_problem(self) -> None:
         """Raise what was found.
@@ -78,7 +80,7 @@ class MessageChecks:
         return (self._salt + 2 * place + is_spoilt) % 2**64
 
     def _text(self, sender: int, *, is_marked: bool) -> str:
-        rank = self._step.transport.rank
+        rank = self._step.transport.global_rank
         if is_marked:
             return f"rank {sender} has received a payload with a wrong checksum; it told rank {rank}"
         return (

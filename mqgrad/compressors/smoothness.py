@@ -87,8 +87,8 @@ class Smoothness(CompressorDefaults):
         numels = [gradient.numel() for gradient in work.gradients]
         if numels != [d] or ranks != step.transport.world_size:
             raise ValueError(
-                f"rank {step.transport.rank}: smoothness matrices of {ranks} ranks and {d} coordinates do not fit a "
-                f"bucket of {numels} elements on {step.transport.world_size} ranks"
+                f"rank {step.transport.global_rank}: smoothness matrices of {ranks} ranks and {d} coordinates do "
+                f"not fit a bucket of {numels} elements on {step.transport.world_size} ranks"
             )
         return work.gradients[0]
 

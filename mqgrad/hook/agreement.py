@@ -95,9 +95,10 @@ class Agreement:
                 raise RankDisagreement(self._message(field, values))
 
     def _message(self, field: str, values: tuple[float, ...]) -> str:
-        shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in enumerate(values))
+        ranked = zip(self._transport.global_ranks, values, strict=True)
+        shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in ranked)
         return (
-            f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.rank} with "
+            f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.global_rank} with "
             f"configuration [{self._configuration}]. {_remedy(field)}"
         )
 

@@ -30,7 +30,7 @@ class Checkpoint:
 
     @property
     def _rank(self) -> int:
-        return self.parts.transport.rank
+        return self.parts.transport.global_rank
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`mqgrad.CompressionState.state_dict`."""

@@ -185,15 +185,17 @@ class Decisions:
             )
         return max(interval, min(least, _MOST_STRETCHED * interval))
 
-    def adopt(self, decision: Decision) -> None:
-        """Do what rank 0 has decided.
+    def adopt(self, decision: Decision, rank: int) -> None:
+        """Do what the first rank has decided, which the job counts as ``rank``.
 
         Raises:
             ValueError: interval or period is no positive integer: here, on every rank, and not where it was decided.
         """
         deciders = _named(self.controller), _named(self.period_rule)
-        interval = whole_iterations(f"{deciders[0]} of rank 0 decided on an interval of", decision.interval)
-        period = whole_iterations(f"{deciders[1]} of rank 0 decided on a period of", decision.period)
+        interval = whole_iterations(
+            f"{deciders[0]} of rank {rank} decided on an interval of", decision.interval
+        )
+        period = whole_iterations(f"{deciders[1]} of rank {rank} decided on a period of", decision.period)
         self.bits, self.interval, self.period = decision.bits, interval, period
 
     def state_dict(self) -> dict[str, Any]:

@@ -193,8 +193,9 @@ class Iteration:
         self.last_statistics = self._gather_statistics()
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         num_parameters = len(self._layouts.parameters)
-        decision = self._decisions.make(self.last_statistics, num_parameters, self._transport.rank)
-        self._decisions.adopt(self._agreement.of_rank_0(decision, num_parameters))
+        decision = self._decisions.make(self.last_statistics, num_parameters, self._transport.global_rank)
+        decided = self._agreement.of_rank_0(decision, num_parameters)
+        self._decisions.adopt(decided, self._transport.global_ranks[0])
         stopwatch.settle()
         on_wire = self._transport.wire_seconds - wire_seconds
         self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire

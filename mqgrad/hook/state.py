@@ -124,16 +124,20 @@ class CompressionState:
         check_link(link)
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
-        rank, world_size = self._transport.rank, self._transport.world_size
+        ranks, world_size = self._transport.global_ranks, self._transport.world_size
         self._parts = RunParts(
             configuration=(
-                f"{self.compressor}, {seed=}, {world_size=}, {period=}, slow_momentum={float(slow_momentum)}, "
-                f"{variance_reduced=}, period_rule={type(period_rule).__name__}"
+                f"{self.compressor}, {seed=}, {world_size=}{_part_of_job(ranks)}, {period=}, "
+                f"slow_momentum={float(slow_momentum)}, {variance_reduced=}, period_rule={type(period_rule).__name__}"
             ),
             transport=self._transport,
             compressor=self.compressor,
             decisions=decisions,
-            layouts=LayoutTable(bucket_size=self.compressor.bucket_size, world_size=world_size, rank=rank),
+            layouts=LayoutTable(
+                bucket_size=self.compressor.bucket_size,
+                world_size=world_size,
+                rank=self._transport.global_rank,
+            ),
             position=IntervalPosition(decisions),
             measured=Measurements(),
             clock=IterationClock(),
@@ -274,7 +278,7 @@ class CompressionState:
         left = self._parts.position.announced
         if left > 0:
             raise RuntimeError(
-                f"set_width() on rank {self._transport.rank}: {left} iterations are left of the interval that "
+                f"set_width() on rank {self._transport.global_rank}: {left} iterations are left of the interval that "
                 "begin_interval() has begun; call that"
             )
         self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
@@ -295,7 +299,7 @@ class CompressionState:
             ValueError: for an unknown width, a wrong number of widths or no whole number of iterations.
         """
         self._refuse_with_controller("begin_interval()")
-        interval = whole_iterations(f"interval on rank {self._transport.rank}", iterations)
+        interval = whole_iterations(f"interval on rank {self._transport.global_rank}", iterations)
         self._loop.check_open("begin_interval()")
         self._thread.drain()  # what an interval before it has posted
         self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
@@ -317,8 +321,8 @@ class CompressionState:
         left = self._parts.position.announced
         if left and self._parts.position.closed:
             raise RuntimeError(
-                f"take_statistics() on rank {self._transport.rank}, {left} iterations before the interval ends that "
-                "begin_interval() began: call it then"
+                f"take_statistics() on rank {self._transport.global_rank}, {left} iterations before the interval "
+                "ends that begin_interval() began: call it then"
             )
         return self._iteration.take_statistics()
 
@@ -326,8 +330,8 @@ class CompressionState:
         """It would shift where intervals end, which is where ranks with a controller check that they agree."""
         if self.controller is not None:
             raise RuntimeError(
-                f"{call} on rank {self._transport.rank}: the controller, {type(self.controller).__name__}, decides; "
-                "to choose widths yourself, construct CompressionState without one"
+                f"{call} on rank {self._transport.global_rank}: the controller, {type(self.controller).__name__}, "
+                "decides; to choose widths yourself, construct CompressionState without one"
             )
 
     def __reduce__(self) -> NoReturn:
@@ -362,7 +366,7 @@ class CompressionState:
         self._warn_of_loose_ends()
 
     def _warn_of_loose_ends(self) -> None:
-        rank = self._transport.rank
+        rank = self._transport.global_rank
         if self._thread.failure is not None:
             text = f"rank {rank}: communication had failed before close(): {short_description(self._thread.failure)}"
         elif not self.replicas_are_equal:
@@ -407,3 +411,9 @@ class CompressionState:
         """
         self._loop.check_open("load_state_dict()")
         self._checkpoint.load_state_dict(state)
+
+
+def _part_of_job(global_ranks: Sequence[int]) -> str:
+    """Of the run's configuration, where other ranks of the job have other models."""
+    is_all = list(global_ranks) == list(range(len(global_ranks)))
+    return "" if is_all else f", ranks={'+'.join(map(str, global_ranks))}"

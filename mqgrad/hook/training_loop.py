@@ -45,7 +45,7 @@ class TrainingLoop:
         self._position, self._measured, self._clock = parts.position, parts.measured, parts.clock
         self._iteration, self._thread, self._direct = iteration, thread, direct
         self._rounds, self._in_rounds = rounds, in_rounds
-        self._forgotten = ForgottenCalls(parts.transport.rank, steps_alone=in_rounds)
+        self._forgotten = ForgottenCalls(parts.transport.global_rank, steps_alone=in_rounds)
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
         self.is_unapplied = False
@@ -63,7 +63,7 @@ class TrainingLoop:
 
     def check_open(self, call: str) -> None:
         """Raise ``RuntimeError`` after the state has been closed, naming what was called."""
-        self._thread.check_open(f"{call} on rank {self._transport.rank}")
+        self._thread.check_open(f"{call} on rank {self._transport.global_rank}")
 
     def reduce_bucket(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Hand a bucket to the communication thread, or to an all-reduce as it is."""
@@ -95,7 +95,7 @@ class TrainingLoop:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
         self.check_open("step()")
         self._thread.check()  # a script may have caught what backward raised
-        check_loss(loss, self._transport.rank)  # before anything is counted
+        check_loss(loss, self._transport.global_rank)  # before anything is counted
         self._forgotten.on_step()
         if self._in_rounds:
             self._end_local_iteration()

@@ -43,7 +43,7 @@ def test_where_32_bits_stay_in_force_decisions_become_rarer(
     controller.least_seconds = 0.25
     own = Decisions(controller, None, make_compressor("quantized"), period=1)
     for bits, interval in zip(before, intervals, strict=True):
-        own.adopt(own.make(statistics(step_seconds=0.02, bits=bits), 1, rank=0))
+        own.adopt(own.make(statistics(step_seconds=0.02, bits=bits), 1, rank=0), rank=0)
         assert own.interval == interval
 
 

@@ -1,0 +1,74 @@
+"""Ranks that are a part of a job's: messages name them as the job does, and states know which they are of."""
+
+import models
+import torch.distributed as dist
+from ranks import run_ranks
+
+import mqgrad
+
+
+def state_of_pair(
+    rank: int, controller: mqgrad.Controller | None, **options: object
+) -> mqgrad.CompressionState:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    return mqgrad.CompressionState(controller, process_group=pairs[rank // 2], **options)
+
+
+def test_a_disagreement_names_ranks_as_the_job_does() -> None:
+    def rank_main(rank: int) -> str:
+        state = state_of_pair(rank, mqgrad.FixedBits([4, 4, 4, 2][rank]), timeout_seconds=20)
+        ddp = models.compressed_ddp(models.small_model(), state, process_group=state._transport.group)
+        try:
+            models.backward(ddp, rank, 0)
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            state.close()
+        return ""
+
+    told = run_ranks(rank_main, world_size=4)
+    assert told[:2] == ["", ""]
+    for rank in (2, 3):
+        assert "(rank 2: 4, rank 3: 2)" in told[rank]
+        assert f"seen by rank {rank}" in told[rank]
+
+
+def test_who_waits_in_vain_is_named_as_the_job_does() -> None:
+    def rank_main(rank: int) -> str:
+        state = state_of_pair(rank, mqgrad.FixedBits(4), timeout_seconds=2)
+        ddp = models.compressed_ddp(models.small_model(), state, process_group=state._transport.group)
+        try:
+            if rank != 3:
+                models.backward(ddp, rank, 0)
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            state.close()
+        return ""
+
+    told = run_ranks(rank_main, world_size=4)
+    assert "rank 2 of ranks 2, 3 waited in vain for rank 3" in told[2]
+    assert told[0] == told[1] == ""
+
+
+def test_a_state_of_another_groups_rank_is_refused() -> None:
+    """By its place in the group alone rank 2 is like rank 0, and files are named by the job's ranks."""
+
+    def rank_main(rank: int) -> str:
+        state = state_of_pair(rank, None)
+        saved: list[object] = [state.state_dict() if rank == 0 else None]
+        dist.broadcast_object_list(saved)
+        try:
+            state.load_state_dict(saved[0])
+        except ValueError as error:
+            return str(error)
+        finally:
+            state.close()
+        return ""
+
+    told = run_ranks(rank_main, world_size=4)
+    assert told[0] == ""
+    assert "the state is rank 0's" in told[1]
+    for rank in (2, 3):
+        assert f"rank {rank}: the state was saved with" in told[rank]
+        assert "ranks=2+3" in told[rank]
