@@ -194,15 +194,16 @@ class CommThread:
             if self.failure is not None:
                 raise RuntimeError(_stopped_by(self.failure)) from self.failure
             pending = part()
+            if is_done := pending is None or pending is DONE:
+                _record_event_on(result)
         except BaseException as error:  # must reach the training thread, or it waits on the future forever
             traceback.clear_frames(error.__traceback__)  # they hold what is under way, and with it the group
             self.fail(error)
             future.set_result(error)
             return None
-        if pending is None or pending is DONE:
+        if is_done:
             future.set_result(result)
-            return None
-        return pending
+        return None if is_done else pending
 
     def close(self) -> None:
         """Finish what was submitted and stop."""
@@ -217,6 +218,12 @@ class CommThread:
 
 def _stopped_by(failure: BaseException) -> str:
     return f"communication stopped after an earlier failure: {short_description(failure)}"
+
+
+def _record_event_on(result: torch.Tensor) -> None:
+    """Torch does it too, but after it has completed the future: who waits for that would hear of no failure."""
+    if result.is_cuda:
+        torch.cuda.current_stream(result.device).record_event()
 
 
 def value_or_raise(future: torch.futures.Future[Any]) -> torch.Tensor:

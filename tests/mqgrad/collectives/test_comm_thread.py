@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mqgrad import stopwatch
+from mqgrad.collectives import comm_thread
 from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.collectives.wire_meter import Pending
 
@@ -132,6 +133,23 @@ def test_what_ends_a_program_reaches_who_waits() -> None:
     assert future.done()
     with pytest.raises(BaseException, match="3"):
         future.wait()
+    thread.close()
+
+
+def test_an_event_that_cannot_be_recorded_reaches_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a failed kernel. The future itself records one only after it is complete."""
+
+    def fail(result: torch.Tensor) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(comm_thread, "_record_event_on", fail)
+    thread = CommThread()
+    future = thread.submit(lambda: None, torch.zeros(1))
+    thread.drain()
+    assert future.done()
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        future.wait()
+    assert thread.has_failed
     thread.close()
 
 
