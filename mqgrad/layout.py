@@ -121,6 +121,10 @@ class _Bucket(NamedTuple):
     """Places of its parameters in the order of the keys."""
     layout: Layout
 
+    @property
+    def device(self) -> torch.device:
+        return self.layout.bucket_ids.device
+
 
 class LayoutTable:
     """Gives parameters their identities, and buckets their layouts.
@@ -174,7 +178,7 @@ class LayoutTable:
             )
         ids = list(map(id, parameters))
         known = self._buckets.get(bucket.index())
-        if known is None or known.ids != ids:
+        if known is None or known.ids != ids or known.device != bucket.buffer().device:
             known = self._buckets[bucket.index()] = self._grouped(ids, parameters, known)
         gradients = bucket.gradients()
         return known.layout, [gradients[i] for i in known.order]
@@ -188,10 +192,11 @@ class LayoutTable:
         self._number([parameter for parameter in parameters if id(parameter) not in self._keys])
         order = sorted(range(len(ids)), key=lambda i: self._keys[ids[i]])
         keys = tuple(self._keys[ids[i]] for i in order)
-        if before is not None and before.layout.keys == keys:
+        device = parameters[0].device
+        if before is not None and before.layout.keys == keys and before.device == device:
             return _Bucket(ids, order, before.layout)
         numels = tuple(parameters[i].numel() for i in order)
-        return _Bucket(ids, order, self._build(keys, numels, parameters[0].device))
+        return _Bucket(ids, order, self._build(keys, numels, device))
 
     def _number(self, parameters: list[torch.Tensor]) -> None:
         """Number parameters that appear for the first time.
