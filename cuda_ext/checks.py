@@ -12,14 +12,14 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
-    numel, bits, bucket_size = map(
-        operator.index, (numel, bits, bucket_size)
-    )  # NumPy's integers would overflow
+    # NumPy's integers would overflow.
+    numel, bits, bucket_size = map(operator.index, (numel, bits, bucket_size))
     return 4 * -(-numel // bucket_size) + -(-numel * bits // 8)
 
 
 def minmax_bytes(rows: int, columns: int, bits: int) -> int:
     """Length of what `encode_minmax` returns for [rows, columns]."""
+    rows, columns, bits = map(operator.index, (rows, columns, bits))
     return 8 * columns + -(-rows * columns * bits // 8) if rows * columns else 0
 
 
@@ -187,9 +187,13 @@ class SparseLayout:
         return 8 + self.high_bytes + -(-self.count * self.entry_bits // 8) if self.numel else 0
 
 
-@functools.lru_cache(maxsize=1024)
 def sparse_layout(numel: int, elements_per_bit: int) -> SparseLayout:
     """As many entries as numel / elements_per_bit bits hold, but at least one."""
+    return _sparse_layout(operator.index(numel), operator.index(elements_per_bit))
+
+
+@functools.lru_cache(maxsize=1024)
+def _sparse_layout(numel: int, elements_per_bit: int) -> SparseLayout:
     if numel == 0:
         return SparseLayout(0, 0, 0)
     budget = numel // (8 * elements_per_bit)

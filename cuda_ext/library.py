@@ -44,7 +44,13 @@ COMPILED_DEVICES = _compiled_devices()
 
 def has_kernels(device: torch.device) -> bool:
     """Whether the compiled ops cover a device."""
-    return device.type in COMPILED_DEVICES and (device.type != "cuda" or _can_launch(device))
+    return device.type in COMPILED_DEVICES and (device.type != "cuda" or _is_compiled_for(device))
+
+
+@torch.compiler.assume_constant_result
+def _is_compiled_for(gpu: torch.device) -> bool:
+    """The same as :func:`_can_launch`, which torch.compile cannot trace: it calls this instead."""
+    return _can_launch(gpu)
 
 
 @functools.lru_cache

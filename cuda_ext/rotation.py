@@ -1,5 +1,6 @@
 """The public ops of the rotated codes: arguments checked, then the C++ kernel or the reference."""
 
+import operator
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:
         raise ValueError(f"bits must be in 1..{MAX_BITS}, got {bits}")
     if not 8 <= bucket_size <= MAX_BUCKET_SIZE or bucket_size & (bucket_size - 1):
         raise ValueError(f"bucket_size must be a power of two in 8..{MAX_BUCKET_SIZE}, got {bucket_size}")
+    numel, bits, bucket_size = map(operator.index, (numel, bits, bucket_size))
     num_buckets = -(-numel // bucket_size)
     return reference_rotation.SEED_BYTES + num_buckets * (4 + bucket_size // 8 * bits)
 

@@ -12,7 +12,7 @@ from built import needs_extension
 from example_payload import IDS, PAYLOAD, X
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import reference
+from mqgrad.cuda_ext import library, reference
 
 OUT = torch.empty_like(PAYLOAD)
 PARTS, LONG = torch.empty(3, cuda_ext.payload_bytes(8, 3, 16), dtype=torch.uint8), torch.zeros(144)
@@ -57,6 +57,14 @@ def test_compiled_code_calls_the_ops() -> None:
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(X, ours), step(X, expected))
     assert torch.equal(ours, expected)
+
+
+@needs_extension
+def test_compiled_code_asks_once_what_a_gpu_can_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the processor stands in for the GPU."""
+    asked = library._is_compiled_for
+    monkeypatch.setattr(library, "has_kernels", lambda device: asked(device))
+    test_compiled_code_calls_the_ops()
 
 
 LONGS = torch.zeros(20, dtype=torch.int64)

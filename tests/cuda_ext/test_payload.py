@@ -2,6 +2,7 @@
 
 import struct
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -24,6 +25,17 @@ def payload_of(scales: list[float], codes: list[int], bits: int) -> Tensor:
     stream = sum(code << (i * bits) for i, code in enumerate(codes))
     packed = stream.to_bytes(-(-len(codes) * bits // 8), "little")
     return torch.tensor(list(struct.pack(f"<{len(scales)}f", *scales) + packed), dtype=torch.uint8)
+
+
+def test_sizes_of_numpys_integers_are_those_of_pythons() -> None:
+    """Asked first: what is remembered of one would be found for the other."""
+    for n in (np.int32(2**31 - 9), np.int64(2**40 - 1)):
+        assert cuda_ext.sparse_bytes(n, np.int32(2)) == cuda_ext.sparse_bytes(int(n), 2)
+        assert cuda_ext.sparse_count(n, np.int32(64)) == cuda_ext.sparse_count(int(n), 64)
+        assert cuda_ext.rotated_bytes(n, np.int32(4), np.int32(8)) == cuda_ext.rotated_bytes(int(n), 4, 8)
+        assert cuda_ext.payload_bytes(n, np.int32(8), np.int32(8)) == cuda_ext.payload_bytes(int(n), 8, 8)
+    columns = np.int32(50_000)
+    assert cuda_ext.minmax_bytes(columns, columns, 4) == 400_000 + 1_250_000_000
 
 
 @given(st.integers(1, 8), st.data())
