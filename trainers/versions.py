@@ -3,12 +3,17 @@
 Imports nothing of the package: ``setup.py`` runs this file before there is one.
 """
 
+import hashlib
 import subprocess
+import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 import torch
+
+_SUFFIXES = (".py", ".cpp", ".h", ".cu", ".mqg")
+"""Of files that are installed: a report that was made in a checkout is no change of it."""
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
@@ -17,23 +22,56 @@ def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 
 def git_revision() -> str | None:
-    """Commit of the source that is running, with ``+changes`` if files differed from it: a checkout's own, or the one
-    that an installed copy was built from; None where neither is known.
+    """Commit of the source that is running: a checkout's own, or the one that an installed copy was built from; None
+    where neither is known.
 
-    The source is where this file lies: ``python -m`` in a checkout takes it from the installed package.
+    With ``+changes.`` and a digest of them where sources differed from it, and ``+checkout`` where an installed copy
+    runs together with the ``mqgrad`` folder of a checkout, as ``python -m mqgrad`` does there.
     """
     here = Path(__file__).resolve()
     commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
     # An installed copy may lie inside a stranger's checkout (a virtual environment in a project's folder).
     if not commit or not _git(here.parent, "ls-files", "--", here.name):
-        return _built_from(here.parents[1] / "revision.txt")
-    changed = _git(here.parent, "status", "--porcelain", "--untracked-files=no")
-    return f"{commit}+changes" if changed else commit
+        return _built_from(here.parents[1])
+    changes = _changes(here.parents[1])
+    return f"{commit}+changes.{changes}" if changes else commit
 
 
-def _built_from(path: Path) -> str | None:
+def _built_from(package: Path) -> str | None:
     """What ``setup.py`` wrote into the package."""
-    return path.read_text().strip() if path.is_file() else None
+    noted, running = package / "revision.txt", getattr(sys.modules.get("mqgrad"), "__file__", None)
+    if not noted.is_file():
+        return None
+    is_alone = running is None or Path(running).resolve().parent == package
+    return noted.read_text().strip() + ("" if is_alone else "+checkout")
+
+
+def _changes(root: Path) -> str:
+    """Eight digits that stand for how sources differ from the last commit, new files included; empty if they do not,
+    ``unknown`` if git does not tell."""
+    packages = [path.parent.name for path in sorted(root.glob("*/__init__.py"))]
+    sources = [
+        "setup.py",
+        "pyproject.toml",
+        *(f"{name}/*{suffix}" for name in packages for suffix in _SUFFIXES),
+    ]
+    changed = _git(
+        root, "diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD", "--", *sources
+    )
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *sources)
+    if changed is None or new is None:
+        return "unknown"
+    digest = hashlib.sha256(changed.encode(errors="surrogateescape"))
+    for name in filter(None, new.split("\0")):
+        digest.update(f"{name}\0".encode(errors="surrogateescape") + _content(root / name))
+    return digest.hexdigest()[:8] if changed or new else ""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # gone by now, or a link to nothing, as by which an editor marks what is open
+        return b""
 
 
 def _version(package: str) -> str | None:
@@ -45,11 +83,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(folder: Path, *arguments: str) -> str:
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git answers, whatever bytes that are; None where it fails."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        result = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
-        )
+        answer = subprocess.run(command, capture_output=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return result.stdout.strip()
+        return None
+    return answer.decode(errors="surrogateescape").strip()
