@@ -13,6 +13,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
+from mqgrad.compressors import make_compressor
 from mqgrad.envs import ENV_ID, BitWidthSettings
 
 from .config import TrainConfig
@@ -89,15 +90,21 @@ def algorithm_class(name: str) -> type[BaseAlgorithm]:
 
 
 def check_agent(config: TrainConfig) -> None:
-    """Find before workers start what :func:`build_model` would not take.
+    """Find before workers start what training would not take.
 
     Raises:
-        ValueError: for an unknown algorithm, or repeated actions with one that is off-policy.
+        ValueError: for an unknown algorithm, repeated actions with one that is off-policy, or a replay buffer without
+            the observations that rewards are priced by.
     """
     algorithm = algorithm_class(config.algo)
     if config.action_repeat > 1 and not issubclass(algorithm, OnPolicyAlgorithm):
         raise ValueError(
             f"action_repeat={config.action_repeat} needs an on-policy algorithm such as ppo, got {config.algo!r}"
+        )
+    if config.hyperparameters.get("optimize_memory_usage"):
+        raise ValueError(
+            "optimize_memory_usage: SB3's replay buffer then lacks the observations after each step, by which "
+            "rewards are priced anew; leave it out"
         )
 
 
@@ -124,7 +131,8 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     except AssertionError as error:
         raise ValueError(f"algorithm {config.algo!r} does not fit {env.action_space}: {error}") from error
     if warm:
-        imitate_goodput(model, settings.schema, seed=config.seed)
+        coding = make_compressor(settings.compressor).coding(settings.num_workers)
+        imitate_goodput(model, settings.schema, relative_bytes=coding.relative_bytes, seed=config.seed)
     return model
 
 

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,12 @@ def _normalization(model: BaseAlgorithm) -> Normalization | None:
         size = network_layers(model.policy)[0][0][0].shape[1]
         mean, std = float(model.policy.loss_mean), float(model.policy.loss_std)
         return Normalization(mean=np.full(size, mean), std=np.full(size, std), clip=model.policy.CLIP)
-    normalize = model.get_vec_normalize_env()
-    if normalize is None:
+    if model.get_vec_normalize_env() is None:
         _check_never_normalized(model)
-    if not isinstance(normalize, VecNormalize) or not normalize.norm_obs:
+    normalizing = _normalizing(model)
+    if not normalizing:
         return None
+    [normalize] = normalizing
     statistics: Any = normalize.obs_rms
     std = np.sqrt(statistics.var + normalize.epsilon)
     return Normalization(mean=statistics.mean.astype(np.float64), std=std, clip=normalize.clip_obs)
@@ -195,18 +197,36 @@ def _check_never_normalized(model: BaseAlgorithm) -> None:
 
 
 def _check_observations(model: BaseAlgorithm) -> None:
-    """A frozen policy is given observations as the environment has them, normalized by VecNormalize at most."""
+    """A frozen policy is given observations as the environment has them, normalized by one VecNormalize at most."""
+    wrappers = list(_vector_wrappers(model))
+    for wrapper in wrappers:
+        if type(wrapper) not in (VecNormalize, VecMonitor):
+            raise ValueError(
+                f"the model learned from what {type(wrapper).__name__} made of observations, and a frozen policy has "
+                "no such wrapper: leave it out, or normalize with VecNormalize"
+            )
+    normalizing, most = _normalizing(model), 0 if isinstance(model.policy, SarsaPolicy) else 1
+    if len(normalizing) > most:
+        raise ValueError(
+            f"the model learned from observations that {len(normalizing)} VecNormalize have normalized, and of a "
+            f"{type(model).__name__} a frozen policy takes {most}: give the others norm_obs=False"
+        )
+    around = wrappers[-1].venv if wrappers else model.env
+    if around is not None:
+        check_unchanged(lambda kind: any(around.env_is_wrapped(kind)))
+
+
+def _vector_wrappers(model: BaseAlgorithm) -> Iterator[VecEnvWrapper]:
+    """Around the model's environments, the outermost first."""
     venv = model.env
     while isinstance(venv, VecEnvWrapper):
-        if type(venv) not in (VecNormalize, VecMonitor):
-            raise ValueError(
-                f"the model learned from what {type(venv).__name__} made of observations, and a frozen policy has no "
-                "such wrapper: leave it out, or normalize with VecNormalize"
-            )
+        yield venv
         venv = venv.venv
-    if venv is not None:
-        around_any = venv.env_is_wrapped
-        check_unchanged(lambda kind: any(around_any(kind)))
+
+
+def _normalizing(model: BaseAlgorithm) -> list[VecNormalize]:
+    """Those wrappers that normalize observations."""
+    return [each for each in _vector_wrappers(model) if isinstance(each, VecNormalize) and each.norm_obs]
 
 
 def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSettings:

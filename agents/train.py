@@ -185,9 +185,11 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
     finally:
         # An environment that cannot start leaves the folder as it was, for another attempt.
         if model.num_timesteps > begun:
-            for price in prices:
-                price.catch_up()  # where the reset after an episode has failed
-            save()
+            try:
+                for price in prices:
+                    price.catch_up()  # where the reset after an episode has failed
+            finally:
+                save()
         progress.close()
         model.logger.dump(
             model.num_timesteps

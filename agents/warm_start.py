@@ -21,34 +21,39 @@ TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
 STEPS, BATCH_SIZE = 2500, 256  # of the imitation
 
 
-def relative_goodput(observations: Array, schema: ObservationSchema) -> tuple[Array, Array]:
+def relative_goodput(
+    observations: Array, schema: ObservationSchema, relative_bytes: float = 1.0
+) -> tuple[Array, Array]:
     """Progress and seconds of an iteration at every width, as the goodput rule expects them.
 
-    Of efficiency(b) ÷ seconds(b), the numerator and, in units of the fixed seconds, the denominator. All of it stands
-    in a ``full`` observation.
+    Of efficiency(b) ÷ seconds(b), the numerator and, in units of the fixed seconds, the denominator.
 
     Args:
         observations: [N, schema.size], of kind ``full``.
+        relative_bytes: as of :class:`mqgrad.codecs.quantization_noise.Coding`: what is observed is the price of bits
+            that are coded.
 
     Returns:
         progress and seconds, [N, widths] each.
     """
-    slope, deviation = (2.0 ** observations[:, schema.at(name)] / 32 for name in ("bytes", "bytes deviation"))
+    slope, deviation = (
+        2.0 ** observations[:, schema.at(name)] / 32 / relative_bytes for name in ("bytes", "bytes deviation")
+    )
     coding = observations[:, schema.at("coding")]
     in_use = 2.0 ** (5 * observations[:, schema.at("width")])
     progress = np.exp(observations[:, schema.at("efficiencies")])
     widths, fixed = np.array(schema.widths), np.array(1.0)
-    return progress, optimistic_seconds(widths, in_use, fixed, slope, deviation, coding)
+    return progress, optimistic_seconds(widths, in_use, fixed, slope, deviation, coding, relative_bytes)
 
 
-def expected_advantage(observations: Array, schema: ObservationSchema) -> Array:
+def expected_advantage(observations: Array, schema: ObservationSchema, relative_bytes: float = 1.0) -> Array:
     """What the rule expects an action's priced reward to be, [N, widths]: 0 for its choice, less for others.
 
     With time priced at the best width's progress per second, an interval is worth its progress less the
     price of its seconds; in units of the best width's progress. What the rule does not reach from the width in use
     counts as an interval that gains nothing, or worse.
     """
-    progress, seconds = relative_goodput(observations, schema)
+    progress, seconds = relative_goodput(observations, schema, relative_bytes)
     reached = _reached(observations, schema)
     best = np.where(reached, progress / seconds, 0.0).argmax(axis=1)[:, None]
     gain = progress / np.take_along_axis(progress, best, axis=1)
@@ -108,11 +113,16 @@ def _imagined_efficiencies(
     return log_efficiency(scales * noises_2n[rng.integers(2, size=count)], update_exponents, unpaid)
 
 
-def imitate_goodput(model: BaseAlgorithm, schema: ObservationSchema, *, seed: int = 0) -> None:
+def imitate_goodput(
+    model: BaseAlgorithm, schema: ObservationSchema, *, relative_bytes: float = 1.0, seed: int = 0
+) -> None:
     """Train the network of a DQN, PPO or A2C model to decide as the goodput rule does; seconds, no environment.
 
     Q values are fitted to the expected advantages, so that learning goes on from values of the right size;
     action logits by cross-entropy with the rule's choice.
+
+    Args:
+        relative_bytes: as of :func:`relative_goodput`.
 
     Raises:
         ValueError: for observations that do not hold what the rule needs, actions that are not widths, or another
@@ -130,7 +140,9 @@ def imitate_goodput(model: BaseAlgorithm, schema: ObservationSchema, *, seed: in
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / STEPS)
         observations = imagined_observations(schema, BATCH_SIZE, rng)
-        target = torch.as_tensor(expected_advantage(observations, schema), dtype=torch.float32)
+        target = torch.as_tensor(
+            expected_advantage(observations, schema, relative_bytes), dtype=torch.float32
+        )
         loss = _imitation_loss(model, torch.as_tensor(observations, dtype=torch.float32), target)
         optimizer.zero_grad()
         loss.backward()

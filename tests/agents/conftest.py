@@ -7,7 +7,7 @@ import pytest
 from mqgrad.trainers.threads import torch_threads
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
     with torch_threads(1):
         yield

@@ -50,8 +50,10 @@ def rollout_observations(env: BitWidthEnv) -> list[np.ndarray]:
     return seen
 
 
-def assert_same_actions(model: BaseAlgorithm, frozen: FrozenPolicy, env: BitWidthEnv) -> None:
-    normalize = model.get_vec_normalize_env()
+def assert_same_actions(
+    model: BaseAlgorithm, frozen: FrozenPolicy, env: BitWidthEnv, normalize: VecNormalize | None = None
+) -> None:
+    normalize = normalize or model.get_vec_normalize_env()
     observations = np.array([*random_observations(env, 2000), *rollout_observations(env)])
     seen = normalize.normalize_obs(observations) if normalize else observations
     expected = model.predict(seen, deterministic=True)[0].tolist()
@@ -76,6 +78,29 @@ def test_normalization_is_carried(tmp_path: Path) -> None:
     normalized.venv.training = False
     export(model, tmp_path / "policy.mqg")
     assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
+
+
+def test_observations_are_normalized_by_whichever_wrapper_does(tmp_path: Path) -> None:
+    """Rewards may be normalized by another one."""
+    env = toy_env()
+    inner = VecNormalize(DummyVecEnv([lambda: env]), norm_reward=False, clip_obs=2.0)
+    normalized = VecNormalize(inner, norm_obs=False)
+    model = PPO("MlpPolicy", normalized, n_steps=64, seed=3, device="cpu").learn(128)
+    inner.training = False
+    export(model, tmp_path / "policy.mqg")
+    assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env, inner)
+
+
+def test_observations_that_are_normalized_twice_are_refused(tmp_path: Path) -> None:
+    twice = VecNormalize(VecNormalize(DummyVecEnv([toy_env])))
+    with pytest.raises(
+        ValueError, match="that 2 VecNormalize have normalized, and of a PPO a frozen policy takes 1"
+    ):
+        export(PPO("MlpPolicy", twice, n_steps=64, seed=3, device="cpu"), tmp_path / "policy.mqg")
+    env = WithWidth(toy_env(preset="authors"))
+    once = VecNormalize(DummyVecEnv([lambda: env]))
+    with pytest.raises(ValueError, match="and of a Sarsa a frozen policy takes 0"):
+        export(Sarsa(env=once, seed=3), tmp_path / "policy.mqg")
 
 
 def test_a_model_that_has_lost_its_normalization_is_refused(tmp_path: Path) -> None:

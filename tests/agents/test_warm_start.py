@@ -12,6 +12,7 @@ from toy_env import FAST, SLOW, goodput, toy_env
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.warm_start import expected_advantage, relative_goodput, rule_action
+from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.envs import BitWidthEnv
 from mqgrad.policies.observation import ObservationSchema, Observer
 from mqgrad.statistics.step_times import StepTimes
@@ -30,14 +31,18 @@ def test_the_rule_read_from_an_observation_is_the_one_of_the_statistics(mbit_per
     np.testing.assert_allclose(found / found.max(), wanted / wanted.max(), rtol=0.25)
 
 
-def test_seconds_read_from_an_observation_are_those_that_were_learned() -> None:
+@pytest.mark.parametrize("relative_bytes", [1.0, 2.0])
+def test_seconds_read_from_an_observation_are_those_that_were_learned(relative_bytes: float) -> None:
+    """Where codes are gathered among four ranks, they send twice the bytes, and 32 bits do not."""
     schema, times = ObservationSchema(), StepTimes()
     observer = Observer(schema)
     for bits, seconds in ((4, 0.2), (2, 0.13), (8, 0.3), (2, 0.15)):
-        interval = dataclasses.replace(BASE, bits=bits, step_seconds=seconds)
+        interval = dataclasses.replace(
+            BASE, bits=bits, step_seconds=seconds, coding=Coding(relative_bytes=relative_bytes)
+        )
         times.observe(interval)
         observation = observer.observe(interval)
-    _, relative = relative_goodput(observation[None].astype(np.float64), schema)
+    _, relative = relative_goodput(observation[None].astype(np.float64), schema, relative_bytes)
     expected = [times.seconds(bits) for bits in schema.widths]
     np.testing.assert_allclose(relative[0] * times.fixed_seconds, expected, rtol=1e-4)
 
