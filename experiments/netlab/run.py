@@ -2,17 +2,17 @@
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mqgrad.files import replace_file
 
 from ..signals import caught_signals
-from .job import HostResult, Job, log_path
+from .follow import Rank0Output
+from .job import HostResult, Job
 from .lab import NetLab
 from .link import LinkShape, RateChange
 
@@ -64,8 +64,8 @@ def run_lab(
     """Run a command on every host of a lab at once, as torchrun would on as many machines.
 
     1. Start it on every host with torchrun's variables set.
-    2. Until all have ended: copy rank 0's output to this process's own, change rates on schedule, look for a failure,
-       the time limit or a signal, each of which stops the others within 10 seconds.
+    2. Until all have ended: change rates on schedule, look for a failure, the time limit or a signal, each of which
+       stops the others within 10 seconds. Beside that, rank 0's output is copied to this process's own.
     3. Read the counters and write ``netlab.json`` beside the logs, ``rank0.stdout.log`` and so on.
 
     Args:
@@ -84,30 +84,28 @@ def run_lab(
         before = lab.counters()
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1
-        tails = _follow_rank_0(logs, stack)
         rates = RateSchedule(lab, schedule, lambda: time.monotonic() - started)
+        stack.callback(Rank0Output(logs).end, caught_signals)
         try:
             while (stop := job.reason_to_stop(caught_signals, time_limit_seconds)) is None:  # 2
                 rates.apply()
-                _copy(tails)
                 time.sleep(_POLL_SECONDS)
         finally:
             job.stop()
-            _copy(tails)
         seconds = time.monotonic() - started
         after = lab.counters()
-    result = LabResult(  # 3
-        lab=lab.name,
-        command=list(command),
-        link=lab.link,
-        tcp=lab.congestion_control,
-        outcome=stop.outcome,
-        status=stop.status,
-        seconds=seconds,
-        hosts=[job.host_result(rank, before[rank], after[rank]) for rank in range(lab.hosts)],
-        rate_changes=rates.applied,
-    )
-    result.write(logs / "netlab.json")
+        result = LabResult(  # 3
+            lab=lab.name,
+            command=list(command),
+            link=lab.link,
+            tcp=lab.congestion_control,
+            outcome=stop.outcome,
+            status=stop.status,
+            seconds=seconds,
+            hosts=[job.host_result(rank, before[rank], after[rank]) for rank in range(lab.hosts)],
+            rate_changes=rates.applied,
+        )
+        result.write(logs / "netlab.json")
     return result
 
 
@@ -130,19 +128,3 @@ class RateSchedule:
             self._lab.set_rate(self._next.rate_mbit_per_s)
             self.applied.append(RateChange(seconds, self._next.rate_mbit_per_s))
             self._next = next(self._pending, None)
-
-
-def _follow_rank_0(logs: Path, stack: contextlib.ExitStack) -> list[tuple[BinaryIO, BinaryIO]]:
-    # By reading its log: with pipes, a full terminal would hold up rank 0 alone and distort what is measured.
-    kinds = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
-    return [(stack.enter_context(log_path(logs, 0, kind).open("rb")), to) for kind, to in kinds.items()]
-
-
-def _copy(tails: list[tuple[BinaryIO, BinaryIO]]) -> None:
-    for log, terminal in list(tails):
-        if text := log.read():
-            try:
-                terminal.write(text)
-                terminal.flush()
-            except BrokenPipeError:  # as of `| head`: the job and its record go on
-                tails.remove((log, terminal))

@@ -127,6 +127,19 @@ def test_ctrl_c_leaves_nothing() -> None:
 
 
 @needs_lab
+def test_a_pager_that_nobody_reads_on_in_holds_up_neither_time_limit_nor_ctrl_c(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    code = "import time; print('x' * 1_000_000, flush=True); time.sleep(300)"
+    options = ["--logs", str(logs), "--time-limit-seconds", "1"]
+    command = [str(Path(sys.executable).parent / "mqgrad"), "netlab", *options, "--", *python(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        wait_until((logs / "netlab.json").exists)  # nothing is read yet
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=15)[0].count(b"x") == 1_000_000
+        assert process.returncode == 124
+
+
+@needs_lab
 def test_a_stale_lab_is_cleaned_by_name() -> None:
     name = marker = f"stale-{os.getpid()}"
     process = start_command(name, marker)
