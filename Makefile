@@ -31,13 +31,9 @@ $(VENV)/.torch: constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt "setuptools>=77" wheel ninja torch
 	@echo '$(PYTHON_ID)' > $@
 
-$(VENV)/.dependencies: $(VENV)/.torch pyproject.toml
-	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
-	touch $@
-
 # Installed as users install it, not in editable mode: the tests must see the folder-to-package mapping.
-$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
-	rm -rf build/lib* && $(BIN)/pip install --quiet --no-deps --force-reinstall --no-build-isolation .
+$(VENV)/.installed: $(VENV)/.torch $(SOURCES)
+	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
 	@echo '$(SOURCES)' > $@
 
 demo: setup
