@@ -9,7 +9,10 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class OthersLoad:
-    """Measures from its construction on. This process and all below it, living or ended, are its own."""
+    """Measures from its construction on. This process and all below it, living or ended, are its own.
+
+    So are interrupts, which are nobody's: here they are mostly packets between a lab's own hosts.
+    """
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -17,8 +20,7 @@ class OthersLoad:
         self._own = own_seconds()
 
     def cores(self) -> float | None:
-        """Mean number of cores that others kept busy, the kernel on nobody's behalf and the host of a virtual machine
-        included; None if unknown."""
+        """Mean number of cores that others kept busy, the host of a virtual machine included; None if unknown."""
         busy = busy_seconds()
         if busy is None or self._busy is None:
             return None
@@ -27,14 +29,14 @@ class OthersLoad:
 
 
 def busy_seconds() -> float | None:
-    """CPU seconds spent by the whole machine since it started, or by its host in the meantime (stolen); idle and
-    waiting excluded; None without /proc."""
+    """CPU seconds spent by the whole machine since it started, or by its host in the meantime (stolen); idle, waiting
+    and interrupts excluded; None without /proc."""
     try:
         first = Path("/proc/stat").read_text().split("\n", 1)[0]
     except OSError:
         return None
-    user, nice, system, _idle, _wait, interrupts, soft_interrupts, stolen, *_ = map(int, first.split()[1:])
-    return (user + nice + system + interrupts + soft_interrupts + stolen) / _TICKS_PER_SECOND
+    user, nice, system, _idle, _wait, _interrupts, _soft_interrupts, stolen, *_ = map(int, first.split()[1:])
+    return (user + nice + system + stolen) / _TICKS_PER_SECOND
 
 
 def own_seconds() -> float:

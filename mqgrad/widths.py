@@ -4,6 +4,8 @@ import itertools
 from collections.abc import Sequence
 from fractions import Fraction
 
+from .checks import plain_number
+
 Width = int | float
 """Bits per element: a whole number, or a power of two below one, which binary floats and JSON hold exactly."""
 
@@ -49,10 +51,11 @@ def check_widths(widths: Sequence[Width]) -> tuple[Width, ...]:
     Raises:
         ValueError: naming the value and what is allowed.
     """
-    for bits in widths:
+    plain = [plain_number(bits) for bits in widths]
+    for bits in plain:
         if type(bits) not in (int, float):
             raise ValueError(f"bit width {bits!r} must be a number")
-    checked = tuple(check_width(bits) for bits in widths)
+    checked = tuple(check_width(bits) for bits in plain)
     if not checked or any(a >= b for a, b in itertools.pairwise(checked)):
         raise ValueError(f"bit widths {widths!r} must be a non-empty increasing sequence, such as (2, 4, 8)")
     return checked

@@ -18,8 +18,9 @@ def signals_to(handler: Callable[[int, FrameType | None], object] | signal.Handl
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _ENDING}
-    before = {number: own for number, own in before.items() if own is not signal.SIG_IGN}
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    # None: not Python's, as of a program that Python is embedded in. Only that could put it back.
+    before = {number: own for number, own in handlers.items() if own not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, handler)
     try:

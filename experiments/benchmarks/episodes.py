@@ -189,9 +189,11 @@ def main() -> None:
             names = random.Random(seed).sample(list(players), len(players))  # a slow minute falls on anyone
             played += [play(env, seed, name, players[name]) for name in names]
     finally:
-        env.close()
-        if played:
-            report(played, arguments, options.json)
+        try:
+            if played:
+                report(played, arguments, options.json)
+        finally:
+            env.close()
 
 
 if __name__ == "__main__":

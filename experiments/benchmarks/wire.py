@@ -102,7 +102,9 @@ def measure_on_labs(options: argparse.Namespace) -> int:
                 print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)
                 return result.status
             report["figures"] += json.loads(part.read_text())
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(report, indent=1) + "\n"
+        )  # what is measured stays if the next rate fails
     return 0
 
 

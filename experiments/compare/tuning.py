@@ -99,10 +99,10 @@ BEST_CONTROLLERS = (
     "fixed:2 on qsgd",
     "fixed:1 on rotation:unbiased=true,error_feedback=false",
     "dadaquant:interval=5,start=1,patience=10",
-    "dq-sgd:interval=5,keep=0.9",
+    "dq-sgd:interval=5,keep=0.9,budget=2,start=2",
     "mqgrad-authors on quantized",
 )
-BEST_METHODS = ("slowmo:period=16,beta=0.3", "local-sgd:period=16")
+BEST_METHODS = ("slowmo:period=16,beta=0.3", "local-sgd:period=32")
 """Those that did best in experiments/results/2026-11-28-tuning, of the systems that came nearest to 1 bit and of the
 papers that this project began with."""
 

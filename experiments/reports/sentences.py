@@ -76,8 +76,8 @@ def _others(results: Sequence[CellResult]) -> str:
     if not cores:
         return ""
     return (
-        f" While the runs were timed, other processes kept {statistics.fmean(cores):.1f} cores busy on average, "
-        f"{max(cores):.1f} in the worst run."
+        " While the runs were timed, other processes, and the host of a virtual machine, kept "
+        f"{statistics.fmean(cores):.1f} cores busy on average, {max(cores):.1f} in the worst run."
     )
 
 

@@ -45,7 +45,7 @@ _PLAIN_FIELDS = (
 """Fields that the document of a policy file has under their own name."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False)
 class FrozenPolicy:
     """A controller that evaluates a multilayer perceptron on the observation and takes the largest output.
 

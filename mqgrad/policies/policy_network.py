@@ -13,7 +13,7 @@ Layer = tuple[torch.Tensor, torch.Tensor]
 """weight float32 [out, in], bias float32 [out]"""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Normalization:
     """What SB3's ``VecNormalize`` does to an observation: clip((x − mean) / std, ±clip), in float64."""
 

@@ -247,7 +247,9 @@ def test_settings_are_those_of_a_cluster_that_is_given() -> None:
 
 def test_numbers_of_numpy_are_taken_as_plain_ones(toy: ToyCluster) -> None:
     """Its generators draw them, and JSON, which a policy's provenance is kept in, has none."""
-    env = BitWidthEnv(cluster=toy, interval=np.int64(5), budget_seconds=np.float32(0.5))
+    widths = np.arange(2, 5)
+    env = BitWidthEnv(cluster=toy, interval=np.int64(5), budget_seconds=np.float32(0.5), widths=widths)
+    assert [type(bits) for bits in env.settings.widths] == [int] * 3
     assert type(env.settings.interval) is int
     assert type(env.settings.budget_seconds) is float
     info = env.reset(options={"link_mbit_per_s": np.int64(7)})[1]

@@ -3,6 +3,8 @@
 import signal
 import threading
 
+import pytest
+
 from mqgrad.trainers.signals import signals_to
 
 
@@ -18,6 +20,16 @@ def test_handlers_come_back_and_what_is_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before[1])
+
+
+def test_a_handler_that_is_not_pythons_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_python = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda n: None if n == signal.SIGINT else of_python(n))
+    before = of_python(signal.SIGINT), of_python(signal.SIGTERM)
+    with signals_to(signal.SIG_IGN):
+        assert of_python(signal.SIGINT) is before[0]
+        assert of_python(signal.SIGTERM) is signal.SIG_IGN
+    assert (of_python(signal.SIGINT), of_python(signal.SIGTERM)) == before
 
 
 def test_outside_the_main_thread_nothing_changes() -> None:

@@ -74,7 +74,7 @@ class InProcessTransport(Transport):
         tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self.all_reduce_bytes(tensor.nbytes)))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
-        wire_bytes = tensor.nbytes if self.rank == 0 else 0
+        wire_bytes = tensor.nbytes if self.rank == 0 and self.world_size > 1 else 0
         tensor.copy_(self._meet(tensor, lambda tensors: tensors[0].clone(), wire_bytes))
 
     def start_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:

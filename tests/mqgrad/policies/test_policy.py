@@ -60,6 +60,12 @@ def on_a_fast_link(policy: FrozenPolicy, decisions: int, bits: float = 4) -> lis
     return widths
 
 
+def test_policies_are_compared_by_identity() -> None:
+    one, other = one_bit_policy(), one_bit_policy()
+    assert one != other
+    assert len({one, other}) == 2
+
+
 def test_where_32_bits_take_no_longer_they_are_in_force() -> None:
     assert on_a_fast_link(one_bit_policy(), 6) == [1, 8, 32, 32, 32, 32]
 
