@@ -78,6 +78,7 @@ class ProcessGroupTransport(Transport):
         ranks = dist.get_process_group_ranks(group)
         super().__init__(group.rank(), group.size(), torch.device("cpu"), paced, ranks)
         self.group = group
+        self._waits_for_sum = waits_in(group, "an all-reduce")
         self._on_gpu = Collectives(group)
         self._on_cpu = PointToPoint(group)
 
@@ -126,10 +127,9 @@ class ProcessGroupTransport(Transport):
     def start_sum(
         self, tensor: torch.Tensor, end: Callable[[BaseException | None], Result]
     ) -> torch.futures.Future[Result]:
-        waits = waits_in(self.group, "an all-reduce")
-        work = call_naming(
-            waits, lambda: self.group.allreduce([tensor])
-        )  # without what `dist.all_reduce` does in Python
+        waits = self._waits_for_sum
+        # Without what `dist.all_reduce` does in Python.
+        work = call_naming(waits, lambda: self.group.allreduce([tensor]))
         return work.get_future().then(lambda done: end(failure_of(waits, done)))
 
     def broadcast_(self, tensor: torch.Tensor) -> None:

@@ -133,6 +133,8 @@ def _combined(
     iterations: list[tuple[torch.Tensor | float, Costs | None]],
 ) -> tuple[torch.Tensor | float, Costs | None]:
     """Mean loss and all seconds of a round; None if those of an iteration are not known."""
+    if len(iterations) == 1:
+        return iterations[0]
     losses, costs = zip(*iterations, strict=True)
     total = Costs()
     for part in costs:
