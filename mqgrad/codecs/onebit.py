@@ -48,13 +48,12 @@ class OneBitCodec(VectorCodec):
         x_BL = x.view(-1, self.bucket_size)
         positive_BL = x_BL >= 0
         count_B = positive_BL.sum(1)
-        means_2B = torch.stack(
-            [
-                torch.where(positive_BL, 0.0, x_BL).sum(1, dtype=torch.float64)
-                / (self.bucket_size - count_B).clamp(min=1),
-                torch.where(positive_BL, x_BL, 0.0).sum(1, dtype=torch.float64) / count_B.clamp(min=1),
-            ]
-        ).float()  # a sum of finite elements may not be, their mean is
+        # Not by `torch.where`, which takes thirty times as long as a clamp.
+        sums_2B = torch.stack(
+            [part.sum(1, dtype=torch.float64) for part in (x_BL.clamp(max=0), x_BL.clamp(min=0))]
+        )
+        counts_2B = torch.stack([self.bucket_size - count_B, count_B]).clamp(min=1)
+        means_2B = (sums_2B / counts_2B).float()  # a sum of finite elements may not be, their mean is
         means_2B = torch.where(means_2B.isfinite().all(0), means_2B, torch.nan)
         signs = pack(positive_BL.view(-1).to(torch.uint8), 1)
         return torch.cat([means_2B.view(-1).view(torch.uint8), signs])
@@ -73,8 +72,9 @@ class OneBitCodec(VectorCodec):
         if payload.numel() != self.payload_bytes(numel, bits):
             raise ValueError(f"payload of {payload.numel()} bytes does not hold {numel} elements at 1 bit")
         negative_B, positive_B = payload[: 8 * num_buckets].clone().view(torch.float32).view(2, -1)
-        is_positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).bool()
-        return torch.where(is_positive_BL, positive_B[:, None], negative_B[:, None]).view(-1)
+        positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).float()
+        decoded_BL = positive_BL * positive_B[:, None]  # products with 0 and 1 are exact
+        return decoded_BL.addcmul_(1 - positive_BL, negative_B[:, None]).view(-1)
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         accumulator.add_(self.decode(payload, accumulator.numel(), bits))
