@@ -55,7 +55,8 @@ _NOTES = (
     "**Implementations**: seconds include each code's own. quantized, qsgd, ecq-sgd, rotation and minmax have C++ of "
     "ours. All others are plain torch, smoothness with NumPy: top-k, dgc, gravac, sketched-sgd, terngrad, onebit, "
     "powersgd, fp16. The tables of where time goes tell what they spend on encoding and decoding.",
-    "**Decisions** are made every 10 iterations where a name says no other *interval*, by mqgrad-authors every 5, by "
+    "**Decisions**, of the revision that wrote this page (an older one may have run otherwise), are made every 10 "
+    "iterations where a name says no other *interval*, by mqgrad-authors every 5, by "
     "policies as often as where they learned (the packaged one: 10). Where iterations are short, policies and "
     "the goodput rule decide up to ten times less often: four times a second, or once where 32 bits stay in force. "
     "The grids of mqgrad compare give most published rules *interval=5*, as runs have some 100 iterations. Fixed "
