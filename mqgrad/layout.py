@@ -144,6 +144,9 @@ class LayoutTable:
         self._first_ids: list[int] = []
         self._next_id = 0
         self._buckets: dict[int, _Bucket] = {}  # by index
+        self._came: set[int] = set()  # of the indices, since the last bucket of an iteration
+        self._is_regrouped = False  # and not all of the new buckets have come
+        self._gone: set[int] = set()
         self._order: Order = []
         self._saved_order: Order = []
         self._first = hashlib.sha256()
@@ -180,8 +183,27 @@ class LayoutTable:
         known = self._buckets.get(bucket.index())
         if known is None or known.ids != ids or known.device != bucket.buffer().device:
             known = self._buckets[bucket.index()] = self._grouped(ids, parameters, known)
+            self._is_regrouped = True
+        self._note_came(bucket)
         gradients = bucket.gradients()
         return known.layout, [gradients[i] for i in known.order]
+
+    def _note_came(self, bucket: dist.GradBucket) -> None:
+        """Where all buckets of another grouping have come: an iteration may lack those that nobody has used."""
+        self._came.add(bucket.index())
+        if not bucket.is_last():
+            return
+        if self._is_regrouped and len(self._came) == bucket.index() + 1:
+            self._buckets = {index: self._buckets[index] for index in self._came}
+            brought = {key for each in self._buckets.values() for key in each.layout.keys}
+            self._gone = set(range(len(self.parameters))) - brought
+            self._is_regrouped = False
+        self._came = set()
+
+    def take_gone(self) -> set[int]:
+        """Keys of parameters that DDP has ceased to bring, as it was wrapped anew without them: once."""
+        gone, self._gone = self._gone, set()
+        return gone
 
     def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
         if any(map(torch.is_complex, parameters)):  # torch hands their gradients over in part

@@ -1,6 +1,7 @@
 """What a compressor is: the way in which a bucket's gradients travel and are averaged."""
 
 import abc
+from collections.abc import Set
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -115,6 +116,10 @@ class Compressor(Protocol):
         """
         ...
 
+    def forget(self, keys: Set[int]) -> None:
+        """Forget what parameters are owed that are averaged no more: they were frozen, and the model wrapped anew."""
+        ...
+
     def tried(self, work: BucketWork, bits: Width) -> list[torch.Tensor] | None:
         """What this rank's code would make of each of the bucket's gradients at a width, flat and without feedback.
 
@@ -139,7 +144,7 @@ class CompressorDefaults(abc.ABC):
     """What most compressors have in common that code without scale buckets."""
 
     parts: ClassVar[tuple[str, ...]] = ()
-    """Fields that remember something of the run, with a state of their own."""
+    """Fields that remember something of the run by parameter, with a state of their own."""
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -167,6 +172,10 @@ class CompressorDefaults(abc.ABC):
 
     def is_plain(self, bits: Widths) -> bool:
         return False
+
+    def forget(self, keys: Set[int]) -> None:
+        for name in self.parts:
+            getattr(self, name).forget(keys)
 
     def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
         """To the end: most of these compressors send more than once, or remember what came of it."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Set
 from typing import Any, get_args
 
 import torch
@@ -136,6 +137,10 @@ class CodedMean(FeedbackCoder):
     def num_residuals(self) -> int:
         """Parameters that have error feedback now; equal on all ranks."""
         return len(self.feedback)
+
+    def forget(self, keys: Set[int]) -> None:
+        """Residuals; see :meth:`Compressor.forget`."""
+        self.feedback.forget(keys)
 
     @property
     def chosen(self) -> str:

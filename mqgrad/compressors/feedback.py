@@ -1,6 +1,7 @@
 """Error feedback: what quantization left out of one iteration is added to the next."""
 
 import math
+from collections.abc import Set
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -79,6 +80,12 @@ class ErrorFeedback:
         for key in layout.keys:
             self._residuals.pop(key, None)
         self._flats.pop(layout, None)
+
+    def forget(self, keys: Set[int]) -> None:
+        """Forget residuals by parameter, and with them the memory of the layouts that they were in."""
+        for key in keys:
+            self._residuals.pop(key, None)
+        self._flats = {layout: flat for layout, flat in self._flats.items() if not keys >= set(layout.keys)}
 
     def _collect(self, layout: Layout) -> torch.Tensor:
         flat = torch.zeros(layout.numel, dtype=torch.float32, device=layout.bucket_ids.device)

@@ -1,7 +1,7 @@
 """Error feedback of the shards that a rank owns."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import NamedTuple
 
 import torch
@@ -56,6 +56,13 @@ class ShardFeedback:
         for key in layout.keys:
             self._pieces.pop(key, None)
         self._residuals.pop(layout, None)
+
+    def forget(self, keys: Set[int]) -> None:
+        """Forget residuals by parameter, and with them the memory of the layouts that they were in."""
+        for key in keys:
+            self._pieces.pop(key, None)
+        kept = {layout: own for layout, own in self._residuals.items() if not keys >= set(layout.keys)}
+        self._residuals = kept
 
     def _collect(self, layout: Layout, owned: slice, all_reduce_: Callable[[torch.Tensor], None]) -> Residual:
         if self.holds(layout):

@@ -1,5 +1,6 @@
 """Error feedback of a coded mean on both of its ways."""
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -65,6 +66,11 @@ class TwoWayFeedback:
         rest = mean.sub_(paid).index_fill_(0, work.layout.padding, 0.0)
         if bool(rest.any()):
             self.push.flat(work.layout).copy_(rest)
+
+    def forget(self, keys: Set[int]) -> None:
+        """Forget residuals by parameter."""
+        self.push.forget(keys)
+        self.pull.forget(keys)
 
     def state_dict(self) -> dict[str, Any]:
         """Both, by parameter."""

@@ -232,6 +232,8 @@ class Iteration:
         self._measured.close_iteration(self.closed_bits, period)
         self._position.close()
         self._first_parameters = self._layouts.first_parameters
+        if gone := self._layouts.take_gone():
+            self._compressor.forget(gone)
 
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""

@@ -18,6 +18,7 @@ def bucket_of(table: LayoutTable, parameters: Sequence[torch.Tensor]) -> tuple[L
     """What a table makes of a DDP bucket with these parameters, which stand for their gradients, too."""
     bucket: Any = SimpleNamespace(
         index=lambda: 0,
+        is_last=lambda: True,
         parameters=lambda: parameters,
         gradients=lambda: parameters,
         buffer=lambda: parameters[0],

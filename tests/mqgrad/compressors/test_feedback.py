@@ -179,3 +179,53 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
         assert torch.equal(after, expected)
         stays = (after == before).view(4, 2, 512).all(2)
         assert stays.tolist() == [[rank == 1, False]] * 4
+
+
+@pytest.mark.parametrize("bucket_cap_mb", [25, 0.001], ids=["one bucket", "several"])
+@pytest.mark.parametrize("compressor", ["quantized", "quantized:topology=sharded", "dgc"])
+def test_what_is_frozen_and_left_out_when_ddp_wraps_anew_owes_nothing(
+    compressor: str, bucket_cap_mb: float
+) -> None:
+    """Nor does it keep its old bucket in memory, or 32 bits from going as they are."""
+
+    def rank_main(rank: int) -> tuple[int, int, bool, bytes]:
+        model, state = models.small_model(), mqgrad.CompressionState(None, compressor=compressor)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def train(iterations: range) -> None:
+            ddp = models.compressed_ddp(model, state, bucket_cap_mb=bucket_cap_mb)
+            models.train(ddp, optimizer, state, rank, iterations)
+
+        state.set_width(state.compressor.widths[0])
+        train(range(4))
+        model[:2].requires_grad_(False)
+        train(range(4, 7))
+        few = state.compressor.num_residuals
+        if state.compressor.widths[-1] == 32:
+            state.set_width(32)
+        model.requires_grad_(True)
+        train(range(7, 10))
+        everything = state.compressor.num_residuals
+        state.close()
+        return few, everything, state.compressor.is_plain(32), models.parameters_of(model).numpy().tobytes()
+
+    (few, everything, is_plain, raw), other = run_ranks(rank_main)
+    assert other == (few, everything, is_plain, raw)
+    assert few == 4
+    assert (everything, is_plain) == ((8, False) if compressor == "dgc" else (0, True))
+
+
+def test_the_old_bucket_of_what_is_left_out_is_freed() -> None:
+    def rank_main(rank: int) -> int:
+        model, state = models.small_model(), mqgrad.CompressionState(mqgrad.FixedBits(1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3))
+        model[:3].requires_grad_(False)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3, 5))
+        held = {
+            view.untyped_storage().nbytes() for view in state.compressor.feedback.push._residuals.values()
+        }
+        state.close()
+        return sum(held)
+
+    assert run_ranks(rank_main) == [2 * 4 * 512] * 2  # a scale bucket each for a matrix and a bias
