@@ -85,10 +85,12 @@ def has_policy(system: str) -> bool:
 
 
 def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """fp32 black, fixed widths dashed from dark to bright, compressors dotted, what adapts thick in warm colours."""
-    fixed = [name for name in systems if name.startswith("fixed:") and name != HOOKED_FP32]
-    alone = [name for name in systems if System.parse(name).controller is None and name != FP32]
-    adaptive = [name for name in systems if name not in (*fixed, *alone, FP32, HOOKED_FP32)]
+    """fp32 black, fixed widths dashed from dark to bright, compressors dotted, what adapts thick in warm colours;
+    whatever order the systems come in, so that plots of several cells have the same."""
+    named = sorted(systems)
+    fixed = [name for name in named if name.startswith("fixed:") and name != HOOKED_FP32]
+    alone = [name for name in named if System.parse(name).controller is None and name != FP32]
+    adaptive = [name for name in named if name not in (*fixed, *alone, FP32, HOOKED_FP32)]
     adaptive.sort(key=lambda name: not is_marked(name))  # policies are red, as in plot_losses
     styles: dict[str, dict[str, Any]] = {
         FP32: {"color": "black", "linewidth": 1.5},

@@ -30,3 +30,10 @@ def test_policies_of_one_file_name_are_told_apart() -> None:
         "goodput:widths=1…8+16+32 every 8",
     ]
     assert system_label("default") == "policy default" != system_label("default.mqg")
+
+
+def test_a_system_looks_the_same_in_plots_that_order_systems_otherwise() -> None:
+    systems = ["goodput", "default", "plain-ddp", "fixed:4", "fixed:1", "qsgd", "default:falls_back=false"]
+    one, other = system_styles(systems), system_styles(systems[::-1])
+    assert list(one) == systems
+    assert all(to_hex(one[name]["color"]) == to_hex(other[name]["color"]) for name in systems)
