@@ -10,17 +10,21 @@ SOURCES := $(sort pyproject.toml setup.py $(shell find mqgrad cuda_ext trainers 
              -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.mqg'))
 PYTHON_ID = $(shell $(PYTHON) -c 'import sys; print(sys.base_prefix, sys.hexversion)')
 
+# An installed copy names the commit that it was built from beside every figure.
+INSTALLED := $(strip $(SOURCES) $(shell git rev-parse --short=12 HEAD 2>/dev/null))
+
 .PHONY: setup demo test lint types sanitize fuzz clean
 
 setup: $(VENV)/.installed
 
-# Stamps hold what no file's time tells: that another Python was asked for, and that a source was deleted or renamed.
+# Stamps hold what no file's time tells: that another Python was asked for, that a source was deleted or renamed, and
+# that what was changed has been committed.
 ifneq ($(origin PYTHON),file)
 ifneq ($(PYTHON_ID),$(shell cat $(VENV)/.torch 2>/dev/null))
 .PHONY: $(VENV)/.torch
 endif
 endif
-ifneq ($(SOURCES),$(shell cat $(VENV)/.installed 2>/dev/null))
+ifneq ($(INSTALLED),$(shell cat $(VENV)/.installed 2>/dev/null))
 .PHONY: $(VENV)/.installed
 endif
 
@@ -34,7 +38,7 @@ $(VENV)/.torch: constraints.txt
 # Installed as users install it, not in editable mode: the tests must see the folder-to-package mapping.
 $(VENV)/.installed: $(VENV)/.torch $(SOURCES)
 	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
-	@echo '$(SOURCES)' > $@
+	@echo '$(INSTALLED)' > $@
 
 demo: setup
 	$(BIN)/mqgrad demo --output demo-output

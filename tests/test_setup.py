@@ -143,6 +143,10 @@ def test_setup_does_again_what_has_changed_and_nothing_else(tmp_path: Path) -> N
     assert (done_by_setup(tmp_path), done_by_setup(tmp_path)) == (PACKAGE_ALONE, [])
     (tmp_path / "envs" / "other.py").unlink()
     assert (done_by_setup(tmp_path), done_by_setup(tmp_path)) == (PACKAGE_ALONE, [])
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(tmp_path)]
+    subprocess.run([*git, "init"], check=True, capture_output=True)
+    subprocess.run([*git, "commit", "--allow-empty", "--message", "one"], check=True, capture_output=True)
+    assert (done_by_setup(tmp_path), done_by_setup(tmp_path)) == (PACKAGE_ALONE, [])
     (tmp_path / ".venv" / "of-python-a").touch()
     assert done_by_setup(tmp_path, "PYTHON=./python-b") == EVERYTHING
     assert done_by_setup(tmp_path) == []  # whatever python3 is
