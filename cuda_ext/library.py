@@ -47,10 +47,13 @@ def has_kernels(device: torch.device) -> bool:
     return device.type in COMPILED_DEVICES and (device.type != "cuda" or _is_compiled_for(device))
 
 
-@torch.compiler.assume_constant_result
 def _is_compiled_for(gpu: torch.device) -> bool:
     """The same as :func:`_can_launch`, which torch.compile cannot trace: it calls this instead."""
     return _can_launch(gpu)
+
+
+# All that `torch.compiler.assume_constant_result` does, but to import Dynamo: that takes two seconds.
+_is_compiled_for._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.lru_cache

@@ -1,6 +1,8 @@
 """Imports run downward, as the tables of docs/architecture.md have it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,22 @@ def test_rooms_import_what_lies_below(folder: str, room: str) -> None:
     files = files_of(folder, room)
     assert files
     assert not [(path, module) for path in files for module in imported(path) if module[:2] in above]
+
+
+def test_the_deploy_side_imports_neither_what_learns_nor_a_compiler(tmp_path: Path) -> None:
+    """Torch's takes two seconds, and who calls `torch.compile` imports it anyway."""
+    heavy = (
+        "torch._dynamo",
+        "gymnasium",
+        "stable_baselines3",
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "pandas",
+        "typer",
+    )
+    code = f"import sys, mqgrad; print([name for name in {heavy} if name in sys.modules])"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True, cwd=tmp_path
+    )
+    assert told.stdout.strip() == "[]"
