@@ -13,7 +13,6 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from mqgrad.compressors import make_compressor
 from mqgrad.envs import ENV_ID, BitWidthSettings
 
 from .config import TrainConfig
@@ -131,8 +130,7 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     except AssertionError as error:
         raise ValueError(f"algorithm {config.algo!r} does not fit {env.action_space}: {error}") from error
     if warm:
-        coding = make_compressor(settings.compressor).coding(settings.num_workers)
-        imitate_goodput(model, settings.schema, relative_bytes=coding.relative_bytes, seed=config.seed)
+        imitate_goodput(model, settings.schema, relative_bytes=settings.relative_bytes, seed=config.seed)
     return model
 
 

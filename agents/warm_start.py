@@ -62,9 +62,12 @@ def expected_advantage(observations: Array, schema: ObservationSchema, relative_
     return np.clip(advantage, -10.0, 0.0)
 
 
-def rule_action(observation: npt.NDArray[np.floating], schema: ObservationSchema) -> int:
-    """The rule's choice, as an index of ``schema.widths``, from one ``full`` observation [schema.size]."""
-    return int(expected_advantage(observation[None].astype(np.float64), schema)[0].argmax())
+def rule_action(
+    observation: npt.NDArray[np.floating], schema: ObservationSchema, relative_bytes: float = 1.0
+) -> int:
+    """The rule's choice, as an index of ``schema.widths``, from one ``full`` observation [schema.size]; see
+    :func:`relative_goodput`."""
+    return int(expected_advantage(observation[None].astype(np.float64), schema, relative_bytes)[0].argmax())
 
 
 def _reached(observations: Array, schema: ObservationSchema) -> npt.NDArray[np.bool_]:

@@ -137,6 +137,11 @@ class BitWidthSettings:
         return ObservationSchema(kind=self.observation, widths=self.widths, history=self.history)
 
     @property
+    def relative_bytes(self) -> float:
+        """As of :class:`mqgrad.codecs.quantization_noise.Coding`, for the compressor among these workers."""
+        return make_compressor(self.compressor).coding(self.num_workers).relative_bytes
+
+    @property
     def first_bits(self) -> Width:
         """Width of the opening interval, in bits."""
         assert self.initial_bits is not None

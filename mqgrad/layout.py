@@ -145,7 +145,7 @@ class LayoutTable:
         self._next_id = 0
         self._buckets: dict[int, _Bucket] = {}  # by index
         self._came: set[int] = set()  # of the indices, since the last bucket of an iteration
-        self._is_regrouped = False  # and not all of the new buckets have come
+        self._is_regrouped = False  # and not all of the new buckets have come, or a state has been loaded
         self._gone: set[int] = set()
         self._order: Order = []
         self._saved_order: Order = []
@@ -189,7 +189,10 @@ class LayoutTable:
         return known.layout, [gradients[i] for i in known.order]
 
     def _note_came(self, bucket: dist.GradBucket) -> None:
-        """Where all buckets of another grouping have come: an iteration may lack those that nobody has used."""
+        """Where all buckets of another grouping have come: an iteration may lack those that nobody has used, the last
+        one included."""
+        if self._came and bucket.index() <= max(self._came):
+            self._came = set()
         self._came.add(bucket.index())
         if not bucket.is_last():
             return
@@ -267,6 +270,7 @@ class LayoutTable:
         """
         self._check(self._order, state)
         self._saved_order = state
+        self._is_regrouped = True  # it may bring back what is owed by parameters that DDP no longer brings
 
     def _scale_buckets(self, numel: int) -> int:
         return -(-numel // self._bucket_size)

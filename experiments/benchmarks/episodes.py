@@ -30,10 +30,10 @@ from rich.progress import track
 import mqgrad.envs
 from mqgrad.agents.config import with_clock
 from mqgrad.agents.warm_start import rule_action
+from mqgrad.envs import BitWidthSettings
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
 from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.signals import exit_on_sigterm
-from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import load_policy
 from mqgrad.widths import parse_width
 
@@ -56,7 +56,7 @@ class Episode(NamedTuple):
 
 
 def players_of(
-    policies: Sequence[str], widths: Sequence[str], schema: ObservationSchema
+    policies: Sequence[str], widths: Sequence[str], settings: BitWidthSettings
 ) -> dict[str, Player]:
     """By name; a fixed width has the name of its action.
 
@@ -64,6 +64,7 @@ def players_of(
         ValueError: a policy that has learned with other widths or observations; a width that is none of them.
     """
     players: dict[str, Player] = {}
+    schema = settings.schema
     for text in widths:
         if parse_width(text) not in schema.widths:
             raise ValueError(
@@ -71,7 +72,7 @@ def players_of(
             )
         action = schema.widths.index(parse_width(text))
         players[f"{text} bits"] = lambda _, action=action: action
-    players[RULE] = lambda observation: rule_action(observation, schema)
+    players[RULE] = lambda observation: rule_action(observation, schema, settings.relative_bytes)
     for path in policies:
         policy, name = load_policy(path), f"policy {Path(path).stem}"
         if policy.schema != schema:
@@ -181,7 +182,7 @@ def main() -> None:
     policies = options.policies.split()
     arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]
     env = gymnasium.make(mqgrad.envs.ENV_ID, **with_clock(arguments))
-    players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings").schema)
+    players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings"))
     played: list[Episode] = []
     try:
         seeds = range(options.first_seed, options.first_seed + options.episodes)

@@ -86,7 +86,7 @@ def has_policy(system: str) -> bool:
 
 def system_styles(systems: Sequence[str]) -> dict[str, dict[str, Any]]:
     """fp32 black, fixed widths dashed from dark to bright, compressors dotted, what adapts thick in warm colours;
-    whatever order the systems come in, so that plots of several cells have the same."""
+    whatever order the systems come in, so that plots of several cells draw the same ones alike."""
     named = sorted(systems)
     fixed = [name for name in named if name.startswith("fixed:") and name != HOOKED_FP32]
     alone = [name for name in named if System.parse(name).controller is None and name != FP32]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Set
 from typing import Any, Literal
 
 import torch
@@ -50,6 +51,9 @@ class GraVAC(FactorSearch, CompressorDefaults):
     @property
     def num_residuals(self) -> int:
         return self.sparsifier.num_residuals
+
+    def forget(self, keys: Set[int]) -> None:
+        self.sparsifier.forget(keys)
 
     def figures(self) -> dict[str, float]:
         """The factor in use, 1 where everything is sent, and its gain."""

@@ -7,6 +7,7 @@ Gloo; and its bytes would go uncounted. The tests hold this file to its results.
 
 import dataclasses
 import math
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +66,11 @@ class PowerSGD(CompressorDefaults):
     @property
     def num_residuals(self) -> int:
         return len(self.residuals)
+
+    def forget(self, keys: Set[int]) -> None:
+        for key in keys:
+            self.residuals.pop(key, None)
+            self.factors.pop(key, None)
 
     def average_(self, work: BucketWork, step: Step) -> None:
         if step.iteration < self.start_iteration:

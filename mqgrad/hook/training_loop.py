@@ -163,6 +163,7 @@ class TrainingLoop:
         if self.replicas_are_equal:
             return
         self.check_open("finish_round()")
+        self._thread.check()
         self._average_round()
         self._measured.extend(self._clock.lap(communicated=True))
         self._begin_round()

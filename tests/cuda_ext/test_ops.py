@@ -63,6 +63,7 @@ def test_compiled_code_calls_the_ops() -> None:
 def test_compiled_code_asks_once_what_a_gpu_can_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the processor stands in for the GPU."""
     asked = library._is_compiled_for
+    assert asked.__name__ in library.has_kernels.__code__.co_names
     monkeypatch.setattr(library, "has_kernels", lambda device: asked(device))
     test_compiled_code_calls_the_ops()
 

@@ -16,3 +16,34 @@ def test_a_model_that_has_moved_to_another_device_has_another_layout() -> None:
     assert after is not before
     assert {after.bucket_ids.device.type, after.padding.device.type} == {"meta"}
     assert after.keys == before.keys
+
+
+def test_what_ddp_brings_no_more_is_told_once_its_buckets_have_all_come() -> None:
+    """Not before: buckets that nobody has used may stay away, the last one included."""
+    a, b, c = parameters = torch.zeros(3, 8).unbind()
+    table = LayoutTable(bucket_size=8, world_size=2)
+    for index in range(3):
+        bucket_of(table, [parameters[index]], index, is_last=index == 2)
+    assert table.take_gone() == set()
+    bucket_of(table, [a], 0, is_last=False)
+    bucket_of(table, [b], 1, is_last=False)  # and no last one
+    for index, parameter in ((0, b), (2, c)):  # wrapped anew, with `a` in the bucket that stays away
+        bucket_of(table, [parameter], index, is_last=index == 2)
+    assert table.take_gone() == set()
+    for index, parameter in ((0, b), (1, c)):  # and without it
+        bucket_of(table, [parameter], index, is_last=index == 1)
+    assert (table.take_gone(), table.take_gone()) == ({0}, set())
+
+
+def test_a_state_that_is_loaded_may_owe_for_what_ddp_brings_no_more() -> None:
+    a, b = torch.zeros(2, 8).unbind()
+    table = LayoutTable(bucket_size=8, world_size=2)
+    bucket_of(table, [a, b])
+    saved = table.state_dict()
+    bucket_of(table, [b])
+    assert table.take_gone() == {0}
+    bucket_of(table, [b])
+    assert table.take_gone() == set()
+    table.load_state_dict(saved)
+    bucket_of(table, [b])
+    assert table.take_gone() == {0}

@@ -14,11 +14,13 @@ def layout_of(parameters: Sequence[torch.Tensor], *, bucket_size: int, world_siz
     return bucket_of(LayoutTable(bucket_size=bucket_size, world_size=world_size), parameters)[0]
 
 
-def bucket_of(table: LayoutTable, parameters: Sequence[torch.Tensor]) -> tuple[Layout, list[torch.Tensor]]:
+def bucket_of(
+    table: LayoutTable, parameters: Sequence[torch.Tensor], index: int = 0, *, is_last: bool = True
+) -> tuple[Layout, list[torch.Tensor]]:
     """What a table makes of a DDP bucket with these parameters, which stand for their gradients, too."""
     bucket: Any = SimpleNamespace(
-        index=lambda: 0,
-        is_last=lambda: True,
+        index=lambda: index,
+        is_last=lambda: is_last,
         parameters=lambda: parameters,
         gradients=lambda: parameters,
         buffer=lambda: parameters[0],

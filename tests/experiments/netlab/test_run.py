@@ -130,7 +130,7 @@ def test_ctrl_c_leaves_nothing() -> None:
 def test_a_pager_that_nobody_reads_on_in_holds_up_neither_time_limit_nor_ctrl_c(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     code = "import time; print('x' * 1_000_000, flush=True); time.sleep(300)"
-    options = ["--logs", str(logs), "--time-limit-seconds", "1"]
+    options = ["--logs", str(logs), "--time-limit-seconds", "5"]
     command = [str(Path(sys.executable).parent / "mqgrad"), "netlab", *options, "--", *python(code)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         wait_until((logs / "netlab.json").exists)  # nothing is read yet

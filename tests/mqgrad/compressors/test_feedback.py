@@ -182,13 +182,24 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
 
 
 @pytest.mark.parametrize("bucket_cap_mb", [25, 0.001], ids=["one bucket", "several"])
-@pytest.mark.parametrize("compressor", ["quantized", "quantized:topology=sharded", "dgc"])
+@pytest.mark.parametrize(
+    ("compressor", "of_few", "of_all"),
+    [
+        ("quantized", 4, 0),
+        ("quantized:topology=sharded", 4, 0),
+        ("dgc", 4, 8),
+        ("gravac", 4, 8),
+        ("gravac:base=top-k", 4, 8),
+        ("powersgd", 2, 4),
+        ("sketched-sgd", 4, 8),
+    ],
+)
 def test_what_is_frozen_and_left_out_when_ddp_wraps_anew_owes_nothing(
-    compressor: str, bucket_cap_mb: float
+    compressor: str, of_few: int, of_all: int, bucket_cap_mb: float
 ) -> None:
     """Nor does it keep its old bucket in memory, or 32 bits from going as they are."""
 
-    def rank_main(rank: int) -> tuple[int, int, bool, bytes]:
+    def rank_main(rank: int) -> tuple[list[int], int, bool, bytes]:
         model, state = models.small_model(), mqgrad.CompressionState(None, compressor=compressor)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -198,21 +209,24 @@ def test_what_is_frozen_and_left_out_when_ddp_wraps_anew_owes_nothing(
 
         state.set_width(state.compressor.widths[0])
         train(range(4))
+        saved = state.state_dict()
         model[:2].requires_grad_(False)
         train(range(4, 7))
-        few = state.compressor.num_residuals
+        few = [state.compressor.num_residuals]
+        state.load_state_dict(saved)  # which owes for all
+        train(range(7, 9))
+        few.append(state.compressor.num_residuals)
         if state.compressor.widths[-1] == 32:
             state.set_width(32)
         model.requires_grad_(True)
-        train(range(7, 10))
-        everything = state.compressor.num_residuals
+        train(range(9, 12))
+        of_all = state.compressor.num_residuals
         state.close()
-        return few, everything, state.compressor.is_plain(32), models.parameters_of(model).numpy().tobytes()
+        return few, of_all, state.compressor.is_plain(32), models.parameters_of(model).numpy().tobytes()
 
-    (few, everything, is_plain, raw), other = run_ranks(rank_main)
-    assert other == (few, everything, is_plain, raw)
-    assert few == 4
-    assert (everything, is_plain) == ((8, False) if compressor == "dgc" else (0, True))
+    first, second = run_ranks(rank_main)
+    assert first == second
+    assert first[:3] == ([of_few] * 2, of_all, of_all == 0)
 
 
 def test_the_old_bucket_of_what_is_left_out_is_freed() -> None:

@@ -81,3 +81,19 @@ def test_a_round_may_be_finished_where_a_script_evaluates(bits: float, settings:
         return models.parameters_of(model).numpy().tobytes()
 
     assert len(set(run_ranks(rank_main))) == 1
+
+
+def test_after_an_average_that_failed_it_tells_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("the link is down")
+
+    def rank_main(rank: int) -> None:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4), period=4)
+        models.train(model, optimizer, state, rank, range(2))
+        monkeypatch.setattr(type(state.compressor), "start_average_", fail)
+        for told in ("the link is down", "earlier failure: .*the link is down"):
+            with pytest.raises((RuntimeError, ValueError), match=told):
+                state.finish_round()
+        state.close()
+
+    run_ranks(rank_main)

@@ -5,19 +5,18 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 import mqgrad
+from mqgrad.collectives.named_work import described_rank
 
 
-def state_of_pair(
-    rank: int, controller: mqgrad.Controller | None, **options: object
-) -> mqgrad.CompressionState:
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    return mqgrad.CompressionState(controller, process_group=pairs[rank // 2], **options)
+def pair_of(rank: int) -> dist.ProcessGroup:
+    return [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
 
 
 def test_a_disagreement_names_ranks_as_the_job_does() -> None:
     def rank_main(rank: int) -> str:
-        state = state_of_pair(rank, mqgrad.FixedBits([4, 4, 4, 2][rank]), timeout_seconds=20)
-        ddp = models.compressed_ddp(models.small_model(), state, process_group=state._transport.group)
+        pair, controller = pair_of(rank), mqgrad.FixedBits([4, 4, 4, 2][rank])
+        state = mqgrad.CompressionState(controller, process_group=pair, timeout_seconds=20)
+        ddp = models.compressed_ddp(models.small_model(), state, process_group=pair)
         try:
             models.backward(ddp, rank, 0)
         except RuntimeError as error:
@@ -35,8 +34,9 @@ def test_a_disagreement_names_ranks_as_the_job_does() -> None:
 
 def test_who_waits_in_vain_is_named_as_the_job_does() -> None:
     def rank_main(rank: int) -> str:
-        state = state_of_pair(rank, mqgrad.FixedBits(4), timeout_seconds=2)
-        ddp = models.compressed_ddp(models.small_model(), state, process_group=state._transport.group)
+        pair = pair_of(rank)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(4), process_group=pair, timeout_seconds=10)
+        ddp = models.compressed_ddp(models.small_model(), state, process_group=pair)
         try:
             if rank != 3:
                 models.backward(ddp, rank, 0)
@@ -55,7 +55,7 @@ def test_a_state_of_another_groups_rank_is_refused() -> None:
     """By its place in the group alone rank 2 is like rank 0, and files are named by the job's ranks."""
 
     def rank_main(rank: int) -> str:
-        state = state_of_pair(rank, None)
+        state = mqgrad.CompressionState(None, process_group=pair_of(rank))
         saved: list[object] = [state.state_dict() if rank == 0 else None]
         dist.broadcast_object_list(saved)
         try:
@@ -72,3 +72,8 @@ def test_a_state_of_another_groups_rank_is_refused() -> None:
     for rank in (2, 3):
         assert f"rank {rank}: the state was saved with" in told[rank]
         assert "ranks=2+3" in told[rank]
+
+
+def test_of_many_ranks_some_are_named() -> None:
+    assert described_rank(range(4, 516), 1) == "rank 5 of ranks 4, 5, 6, 7, …, 515"
+    assert described_rank(range(512), 1) == "rank 1 of 512"
