@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import torch
 
-from mqgrad.layout import Layout, LayoutTable
+from mqgrad.layout import Layout
+from mqgrad.layout_table import LayoutTable
 from mqgrad.trainers.workloads.workload import make_workload
 
 SHAPE = (1024, 1024)  # of a made-up gradient

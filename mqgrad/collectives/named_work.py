@@ -62,9 +62,12 @@ class NamedWork:
 
 
 def call_naming(waits: str, call: Callable[[], Result]) -> Result:
-    """What a call of torch returns; what it raises says who waits for whom, and the remedy."""
+    """What a call of torch returns; what it raises says who waits for whom, and the remedy: but for what
+    this rank itself lacks memory for."""
     try:
         return call()
+    except torch.OutOfMemoryError:
+        raise  # of this rank's own
     except RuntimeError as error:
         failure = str(error)
     # Out here, without the error that is told: its frames hold what is under way, and with it the group.

@@ -9,6 +9,9 @@ from ..checks import check_positive
 from .named_work import call_naming, waits_in
 
 _LONGEST_TIMEOUT = 1e8  # seconds; three years
+_INTERFACE = (
+    " (Gloo takes the network interface that GLOO_SOCKET_IFNAME names, or else that of the host's name)"
+)
 _IDLE = "mqgrad_idle"
 """A backend of torch.distributed."""
 
@@ -45,7 +48,8 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
             use_local_synchronization=_has_some_ranks(of),
         )
 
-    return call_naming(waits_in(of, "the construction of a CompressionState"), construct)
+    waits = waits_in(of, f"the construction of a CompressionState, or cannot make its group{_INTERFACE}")
+    return call_naming(waits, construct)
 
 
 def destroy(group: dist.ProcessGroup) -> None:

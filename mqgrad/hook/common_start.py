@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import torch
 
 from ..collectives.transport import Transport
+from ..tensors import bytes_of
 
 _DIGEST_BYTES = 8
 
 
 def digest(x: torch.Tensor) -> bytes:
     """Of a tensor's bytes."""
-    content = x.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(content.tobytes(), digest_size=_DIGEST_BYTES).digest()
+    return hashlib.blake2b(bytes_of(x), digest_size=_DIGEST_BYTES).digest()
 
 
 @torch.no_grad()

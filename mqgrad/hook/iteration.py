@@ -212,10 +212,14 @@ class Iteration:
             coding=self._compressor.coding(self._transport.world_size),
         )
 
+    def note_step(self) -> None:
+        """For the training thread: the optimizer has stepped, and all buckets of the iteration have their means."""
+        self._probe.note_step(self._layouts.parameters)
+
     def take_statistics(self) -> RankStatistics:
         """Return this rank's statistics of the interval, and begin another; after the optimizer's step."""
         if not self._of_moves:  # a mean of moves is applied as it is
-            self._measured.statistics.update_exponent = self._probe.end(self._layouts.parameters)
+            self._measured.statistics.update_exponent = self._probe.end()
         self._position.restart()
         return self._measured.take()
 

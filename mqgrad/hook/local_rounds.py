@@ -10,7 +10,8 @@ import torch.distributed as dist
 from ..checks import check_count, check_keep
 from ..compressors.base import BucketWork
 from ..controllers.period_rules import PeriodRule
-from ..layout import Layout, LayoutTable, unscaled
+from ..layout import Layout
+from ..layout_table import LayoutTable, unscaled
 from ..saved_state import check_keys
 from .common_start import digest
 from .round_memory import RoundMemory

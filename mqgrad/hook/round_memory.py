@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from ..layout import LayoutTable
-
-_SAMPLE = 256
-"""Elements of each parameter that are looked at to find whether it has moved."""
+from ..layout_table import LayoutTable
+from ..tensors import evenly_spaced
 
 
 class RoundMemory:
@@ -107,7 +105,7 @@ class RoundMemory:
     def seems_moved(self, key: int) -> bool:
         """:meth:`has_moved`, by a sample of the elements: to compare all takes up to 3 % of a round of eight."""
         parameter = self._layouts.parameters[key].detach()
-        anchor, value = (_sample(tensor) for tensor in (self._anchors[key], parameter))
+        anchor, value = (evenly_spaced(tensor) for tensor in (self._anchors[key], parameter))
         return not torch.equal(anchor.to(value.dtype).nan_to_num(), value.nan_to_num())
 
     def move(self, key: int, iterations: int) -> torch.Tensor:
@@ -167,11 +165,6 @@ class RoundMemory:
         self._last_period, self._unshared = state["last_period"], set(state["unshared"])
         self._anchors, self._velocities = _copies(state["anchors"]), _copies(state["velocities"])
         self._corrections = _copies(state["corrections"])
-
-
-def _sample(x: torch.Tensor) -> torch.Tensor:
-    flat = x.reshape(-1)
-    return flat[:: max(1, flat.numel() // _SAMPLE)]
 
 
 def _copies(tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:

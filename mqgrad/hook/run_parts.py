@@ -4,7 +4,7 @@ import dataclasses
 
 from ..collectives.transport import Transport
 from ..compressors.base import Compressor
-from ..layout import LayoutTable
+from ..layout_table import LayoutTable
 from .decisions import Decisions
 from .interval_position import IntervalPosition
 from .iteration_clock import IterationClock

@@ -19,7 +19,7 @@ from ..controllers.base import Controller
 from ..controllers.period_rules import PeriodRule
 from ..costs import Totals
 from ..failures import short_description
-from ..layout import LayoutTable
+from ..layout_table import LayoutTable
 from ..seeding import check_seed
 from ..statistics.interval import IntervalStatistics
 from ..statistics.rank import RankStatistics

@@ -99,8 +99,8 @@ class TrainingLoop:
         self._forgotten.on_step()
         if self._in_rounds:
             self._end_local_iteration()
-        elif self._is_last_due:
-            self._end_without_last()
+        else:
+            self._end_averaged_iteration()
         self.is_unapplied = False
         self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
         if self.replicas_are_equal:
@@ -115,6 +115,11 @@ class TrainingLoop:
         # `>=`: after an average that failed the count is beyond the period, and the next step is to fail again.
         if self._rounds.iterations >= self._decisions.period:
             self._average_round()
+
+    def _end_averaged_iteration(self) -> None:
+        if self._is_last_due:
+            self._end_without_last()
+        self._iteration.note_step()
 
     def _end_without_last(self) -> None:
         """DDP keeps the last bucket to itself where nobody has used its parameters and it has been told to skip such,

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import torch
 
 from ..compressors.base import BucketWork
+from ..tensors import evenly_spaced
 from .param_groups import HasParamGroups, learning_rates
 
-_SAMPLE = 256  # elements of each parameter that are watched, at least, if it has as many
 _UNKNOWN = 0.5
 _ADAM, _SGD = 0.15, 0.6  # slopes
 _RIDGE = 0.05  # variance of ln r_p at which a slope counts half, and half what stands for _UNKNOWN
@@ -53,6 +53,8 @@ class UpdateProbe:
     def __init__(self, optimizer: HasParamGroups | None = None) -> None:
         self._optimizer = optimizer
         self._watched: list[_Watched] = []
+        self._after: list[torch.Tensor] = []
+        """The same samples after the step."""
 
     def begin(self, work: BucketWork, parameters: Sequence[torch.Tensor]) -> None:
         """Before the step: remember a bucket's parameters and the size of their gradients.
@@ -63,33 +65,46 @@ class UpdateProbe:
         """
         keys = work.layout.keys
         own = [parameters[key] for key in keys]
-        before, lengths = _samples(own)
+        before, lengths = _samples(own), _lengths(own)
         # Now: a scheduler may change them as soon as the step is done.
         rates = torch.tensor(learning_rates(self._optimizer, own), device=before.device, dtype=torch.float32)
-        gradients, _ = _samples(work.gradients)
         # One that no step has followed is of the past.
         self._watched = [watched for watched in self._watched if not set(keys) & set(watched.keys)]
-        self._watched.append(_Watched(keys, lengths, before, _mean_squares(gradients, lengths), rates))
+        self._watched.append(
+            _Watched(keys, lengths, before, _mean_squares(_samples(work.gradients), lengths), rates)
+        )
+        self._after = []
 
-    def end(self, parameters: Sequence[torch.Tensor]) -> float:
-        """After the step: the update exponent, from 0 to 1, and forget.
+    def note_step(self, parameters: Sequence[torch.Tensor]) -> None:
+        """The optimizer has stepped: look at where parameters are now, before the script does anything else to them.
+
+        For the training thread. Does nothing where nothing is watched, or that has been done.
+        """
+        if len(self._after) < len(self._watched):
+            self._after = [_samples([parameters[key] for key in watched.keys]) for watched in self._watched]
+
+    def end(self) -> float:
+        """The update exponent, from 0 to 1, of the step that was noted, and forget.
 
         Returns:
             the slope by least squares, drawn towards 0.5 where gradients hardly differ in size; 0.5 where no
-            parameter has moved, or a model has one only.
+            parameter has moved, a model has one only, or no step was noted.
         """
-        watched, self._watched = self._watched, []
-        gradients = [value for bucket in watched for value in bucket.gradient_sq.tolist()]
-        steps = [value for bucket in watched for value in _steps_sq(bucket, parameters).tolist()]
+        pairs = list(zip(self._watched, self._after, strict=False))
+        self._watched, self._after = [], []
+        gradients = [value for watched, _ in pairs for value in watched.gradient_sq.tolist()]
+        steps = [value for watched, after in pairs for value in _steps_sq(watched, after).tolist()]
         return _exponent(_slope(gradients, steps))
 
 
-def _samples(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copies of evenly spaced elements of K tensors of any shape, float32 [P], and how many of each, int64 [K]."""
-    flats = [tensor.detach().reshape(-1) for tensor in tensors]
-    samples = [flat[:: max(1, flat.numel() // _SAMPLE)] for flat in flats]
-    lengths = torch.tensor([len(sample) for sample in samples], device=flats[0].device)
-    return torch.cat(samples).float(), lengths
+def _samples(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Copies of evenly spaced elements of K tensors of any shape, float32 [P]."""
+    return torch.cat([evenly_spaced(tensor) for tensor in tensors]).float()
+
+
+def _lengths(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """How many of each are in that, int64 [K]."""
+    return torch.tensor([len(evenly_spaced(tensor)) for tensor in tensors], device=tensors[0].device)
 
 
 def _sums(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -101,11 +116,11 @@ def _mean_squares(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return _sums(x.square(), lengths) / lengths.clamp(min=1)
 
 
-def _steps_sq(watched: _Watched, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+def _steps_sq(watched: _Watched, after: torch.Tensor) -> torch.Tensor:
     """Mean squares [K] of steps by learning rate, but for what is along the parameters themselves, where weight decay
     is."""
     before, lengths = watched.before, watched.lengths
-    step = _samples([parameters[key] for key in watched.keys])[0] - before
+    step = after - before
     along = _sums(step * before, lengths) / _sums(before.square(), lengths).clamp(min=1e-30)
     return _mean_squares(step - along.repeat_interleave(lengths) * before, lengths) / watched.rates.square()
 

@@ -3,7 +3,7 @@
 import torch
 from layouts import bucket_of
 
-from mqgrad.layout import LayoutTable
+from mqgrad.layout_table import LayoutTable
 
 
 def test_a_model_that_has_moved_to_another_device_has_another_layout() -> None:

@@ -238,11 +238,11 @@ class Distributed:
         """
         if self._begun("verify_replicas()").replicas_diverge:
             raise ValueError("the replicas of this run never become equal, by its method or compressor")
-        fingerprints: list[str] = self._ranks.call("fingerprint")
-        others = [rank for rank, value in enumerate(fingerprints) if value != fingerprints[0]]
+        digests: list[str] = self._ranks.call("digest")
+        others = [rank for rank, value in enumerate(digests) if value != digests[0]]
         if others:
-            raise ReplicaMismatchError(f"parameters of ranks {others} differ from rank 0's: {fingerprints}")
-        return fingerprints[0]
+            raise ReplicaMismatchError(f"parameters of ranks {others} differ from rank 0's: {digests}")
+        return digests[0]
 
     @property
     def can_restart(self) -> bool:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.tensors import bytes_of
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation
@@ -112,9 +113,9 @@ class TrainingSession:
         """Held-out figures, of rank 0's replica, on rank 0 only."""
         return self.workload.evaluate(self._model) if self.rank == 0 else {}
 
-    def fingerprint(self) -> str:
+    def digest(self) -> str:
         """Hash of all parameters' bytes."""
-        return fingerprint_of(self._model)
+        return digest_of(self._model)
 
     def read_data(self) -> None:
         """Fetch a batch: what it is read or downloaded from may be slower here than elsewhere."""
@@ -160,9 +161,9 @@ class TrainingSession:
         self.position = (steps, meetings + 1)
 
 
-def fingerprint_of(model: nn.Module) -> str:
-    """Hash of all parameters' bytes, in their order."""
+def digest_of(model: nn.Module) -> str:
+    """Of all parameters' bytes, in their order."""
     digest = hashlib.blake2b(digest_size=16)
     for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(bytes_of(parameter))
     return digest.hexdigest()

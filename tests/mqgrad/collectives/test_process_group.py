@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from ranks import run_cases, run_ranks
 
+from mqgrad.collectives.named_work import call_naming
 from mqgrad.collectives.own_group import own_backend, own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 
@@ -185,6 +186,14 @@ def test_an_error_of_a_collective_says_who_waited_in_what_and_what_to_do(collect
     assert f"rank 1 of 2 waited in vain for another one in {named}" in told
     assert "its own log says why" in told
     assert "timeout_seconds" in told
+
+
+def test_a_lack_of_memory_here_is_nobody_elses_fault() -> None:
+    def start() -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with pytest.raises(torch.OutOfMemoryError, match=r"^no room$"):
+        call_naming("rank 0 of 2 waited in vain for another one", start)
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,28 @@ def test_two_models_with_a_state_each() -> None:
     assert run_ranks(lambda rank: rank_main(rank, kinds)) == [[first, second]] * 2
 
 
+@pytest.mark.parametrize("bits", [1, 32])
+def test_two_models_with_one_state_are_refused(bits: int) -> None:
+    """Each would have what it is owed forgotten by the other."""
+
+    def rank_main(rank: int) -> list[str]:
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
+        ddps = [models.compressed_ddp(models.small_model(seed=seed), state) for seed in (0, 1)]
+        told = []
+        for _ in range(2):
+            for ddp in ddps:
+                try:
+                    models.backward(ddp, rank, 0)
+                except RuntimeError as error:
+                    told.append(str(error))
+        state.close()
+        return told
+
+    for rank, told in enumerate(run_ranks(rank_main)):
+        assert len(told) == 1
+        assert f"rank {rank}: parameters of two models come in turn" in told[0]
+
+
 def train_with_join(rank: int, **settings: int) -> None:
     """``DDP.join()`` lets hooks run on a rank that is out of data, but not the training loop's ``step()``."""
     state = mqgrad.CompressionState(mqgrad.FixedBits(4, interval=5), **settings)

@@ -5,7 +5,7 @@ import torch
 from layouts import bucket_of
 
 from mqgrad.hook.round_memory import RoundMemory
-from mqgrad.layout import LayoutTable
+from mqgrad.layout_table import LayoutTable
 
 
 def test_slow_momentum_is_rounded_alike_on_every_processor() -> None:

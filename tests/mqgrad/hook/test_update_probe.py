@@ -16,7 +16,7 @@ import mqgrad
 from mqgrad.compressors.base import BucketWork
 from mqgrad.hook.param_groups import check_optimizer
 from mqgrad.hook.update_probe import UpdateProbe
-from mqgrad.layout import LayoutTable
+from mqgrad.layout_table import LayoutTable
 from mqgrad.trainers import ModelClock, Simulated
 
 OPTIMIZERS = {
@@ -44,7 +44,8 @@ def exponent(
         for i, parameter in enumerate(parameters):  # a bucket each
             probe.begin(work_of(parameter, i), parameters)
         optimizer.step()
-        found = probe.end(parameters)
+        probe.note_step(parameters)
+        found = probe.end()
     return found
 
 
@@ -97,7 +98,8 @@ def test_rates_are_those_of_the_step_that_followed_and_may_be_tensors() -> None:
     optimizer.step()
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    assert probe.end(parameters) == pytest.approx(1.0, abs=0.1)
+    probe.note_step(parameters)
+    assert probe.end() == pytest.approx(1.0, abs=0.1)
 
 
 def test_parameters_in_no_group_are_left_out() -> None:
@@ -110,7 +112,8 @@ def test_parameters_in_no_group_are_left_out() -> None:
     optimizer.step()
     with torch.no_grad():
         stranger.add_(1e-6 * torch.randn(100))  # by another one, which would tell of the opposite
-    assert probe.end(parameters) == pytest.approx(1.0, abs=0.1)
+    probe.note_step(parameters)
+    assert probe.end() == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +183,30 @@ def test_a_gradient_that_no_step_has_followed_is_forgotten() -> None:
             parameter.grad = size * torch.randn(parameter.shape)
             probe.begin(work_of(parameter, i), parameters)
     optimizer.step()
-    assert probe.end(parameters) == pytest.approx(1.0, abs=0.1)
-    assert probe.end(parameters) == pytest.approx(0.5)
+    probe.note_step(parameters)
+    assert probe.end() == pytest.approx(1.0, abs=0.1)
+    probe.note_step(parameters)
+    assert probe.end() == pytest.approx(0.5)
+
+
+def test_what_a_script_does_to_parameters_after_the_step_does_not_count() -> None:
+    """As where it evaluates with averages of them."""
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in [(30, 20), (20,), (1000,)]]
+    optimizer, probe = torch.optim.SGD(parameters, lr=0.01), UpdateProbe()
+    for i, (parameter, size) in enumerate(zip(parameters, [1.0, 10.0, 100.0], strict=True)):
+        parameter.grad = size * torch.randn(parameter.shape)
+        probe.begin(work_of(parameter, i), parameters)
+    optimizer.step()
+    probe.note_step(parameters)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.normal_()
+    probe.note_step(parameters)
+    assert probe.end() == pytest.approx(1.0, abs=0.1)
 
 
 def test_parameters_that_tell_nothing_leave_it_open() -> None:
-    assert UpdateProbe().end([]) == pytest.approx(0.5)
+    assert UpdateProbe().end() == pytest.approx(0.5)
     assert exponent(OPTIMIZERS["sgd"], [(30, 20)]) == pytest.approx(0.5)  # one: no slope
     assert exponent(lambda p: torch.optim.SGD(p, lr=0.0), [(30, 20), (20,)]) == pytest.approx(0.5)  # at rest
     assert exponent(OPTIMIZERS["sgd"], [(0,), (30, 20)]) == pytest.approx(0.5)

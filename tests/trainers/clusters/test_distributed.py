@@ -11,7 +11,7 @@ import torch
 import mqgrad
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock
 from mqgrad.trainers.clusters.errors import ReplicaMismatchError
-from mqgrad.trainers.clusters.session import fingerprint_of
+from mqgrad.trainers.clusters.session import digest_of
 from mqgrad.trainers.link import parse_emulation
 from mqgrad.widths import WIDTHS
 
@@ -192,12 +192,12 @@ def test_the_run_goes_on_after_a_refused_reset(cluster: Distributed, refused: di
     cluster.verify_replicas()
 
 
-def test_a_fingerprint_covers_parameters_of_every_shape() -> None:
+def test_a_digest_covers_parameters_of_every_shape() -> None:
     model = torch.nn.Module()
     model.scale = torch.nn.Parameter(torch.tensor(1.0))
-    before = fingerprint_of(model)
+    before = digest_of(model)
     model.scale.data.add_(1.0)
-    assert fingerprint_of(model) != before
+    assert digest_of(model) != before
 
 
 def test_nothing_is_asked_of_ranks_before_a_reset() -> None:

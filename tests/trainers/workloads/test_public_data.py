@@ -242,9 +242,9 @@ def test_the_whole_of_mqgrad_as_published_runs(tmp_path: Path) -> None:
         session = TrainingSession(make_workload("cifar10-cnn", **settings), dist.group.WORLD)
         session.reset(0, controller="mqgrad-authors:interval=1", compressor="minmax:topology=star")
         intervals = [session.run(1) for _ in range(3)]
-        fingerprint = session.fingerprint()
+        digest = session.digest()
         session.close()
-        return [i.bits for i in intervals], intervals[0].statistics.wire_bytes, fingerprint
+        return [i.bits for i in intervals], intervals[0].statistics.wire_bytes, digest
 
     results = run_ranks(rank_main, timeout=120)
     (widths, wire_bytes, _), (other_widths, _, _) = results
