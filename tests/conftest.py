@@ -1,5 +1,6 @@
 """Settings of the whole suite, and the ranks that its tests share."""
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ else:
     # again.
     hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
     hypothesis.settings.load_profile("suite")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a script has begun the tests in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

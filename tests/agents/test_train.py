@@ -274,10 +274,14 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(tmp_path: Path) -
         start_new_session=True,
         stderr=subprocess.PIPE,
     )
-    wait_for_steps(tmp_path, child)
-    # As a terminal does on Ctrl-C: the whole foreground group gets the signal, the workers too.
-    os.killpg(child.pid, signal.SIGINT)
-    errors = child.communicate(timeout=60)[1].decode()
+    try:
+        wait_for_steps(tmp_path, child)
+        # As a terminal does on Ctrl-C: the whole foreground group gets the signal, the workers too.
+        os.killpg(child.pid, signal.SIGINT)
+        errors = child.communicate(timeout=60)[1].decode()
+    except BaseException:
+        os.killpg(child.pid, signal.SIGKILL)
+        raise
     assert child.returncode == -signal.SIGINT, errors
     checkpoint = latest_checkpoint(tmp_path)
     assert checkpoint is not None
