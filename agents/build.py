@@ -17,8 +17,9 @@ from mqgrad.envs import ENV_ID, BitWidthSettings
 
 from .config import TrainConfig
 from .sarsa import Sarsa
+from .time_price import TimePrice
 from .warm_start import imitate_goodput
-from .wrappers import ActionRepeat, BudgetEnds, TimePrice, WithWidth, check_unchanged
+from .wrappers import ActionRepeat, BudgetEnds, WithWidth, check_unchanged
 
 MakeEnv = Callable[[], gymnasium.Env]
 

@@ -18,7 +18,7 @@ from mqgrad.policies.observation import ObservationSchema
 from mqgrad.statistics.losses import log_loss
 from mqgrad.widths import format_width
 
-from .wrappers import SCALE, TimePrice
+from .time_price import SCALE, TimePrice
 
 TIMES = ("compute_seconds", "encode_seconds", "wire_seconds", "decode_seconds")
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.env_util import unwrap_wrapper
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
@@ -24,7 +25,7 @@ from mqgrad.files import replace_file
 from mqgrad.saved_state import check_keys, check_version, restored_settings
 
 from .config import plain, with_clock
-from .wrappers import TimePrice, find_wrapper
+from .time_price import TimePrice
 
 KEEP = 2
 FORMAT_VERSION = 2
@@ -249,7 +250,9 @@ def _environment(model: BaseAlgorithm) -> gymnasium.Env:
 def find_time_price(model: BaseAlgorithm) -> TimePrice | None:
     """The shaping around the model's environment, if any."""
     assert isinstance(model.env, DummyVecEnv)
-    return find_wrapper(model.env.envs[0], TimePrice)
+    found = unwrap_wrapper(model.env.envs[0], TimePrice)
+    assert found is None or isinstance(found, TimePrice)
+    return found
 
 
 def _time_price(model: BaseAlgorithm) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ class TrainConfig:
     hyperparameters: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Overrides of the preset, passed to the constructor of the algorithm."""
     time_price: bool = True
-    """Shape the reward by the price of the seconds a decision took; see :mod:`mqgrad.agents.wrappers`."""
+    """Shape the reward by the price of the seconds a decision took; see :mod:`mqgrad.agents.time_price`."""
     action_repeat: int = 1
     """Intervals for which the agent keeps to an action while it learns, see
     :class:`mqgrad.agents.wrappers.ActionRepeat`; above 1 for on-policy algorithms and ``absolute`` actions only. A

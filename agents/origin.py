@@ -1,11 +1,18 @@
 """What a run was made by: kept in its folder, as who exports its policy may have gone on to other versions."""
 
+import datetime
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from stable_baselines3.common.base_class import BaseAlgorithm
+
+from mqgrad.envs import BitWidthSettings
 from mqgrad.files import replace_file
 from mqgrad.trainers.versions import git_revision, package_versions
+
+from .config import TrainConfig
 
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
@@ -34,3 +41,55 @@ def load_origin(run: Path) -> dict[str, Any] | None:
         return {name: saved[name] for name in origin()}
     except (TypeError, ValueError, KeyError) as error:
         raise ValueError(f"{path} does not hold what a run was made by ({error})") from error
+
+
+_ENVIRONMENT = (
+    "workload",
+    "num_workers",
+    "link_mbit_per_s",
+    "link_latency_ms",
+    "compressor",
+    "period",
+    "reward",
+    "smoothing_seconds",
+    "discount_per_second",
+)
+
+
+def provenance(
+    model: BaseAlgorithm, config: TrainConfig | None, settings: BitWidthSettings
+) -> dict[str, Any]:
+    """Where a policy comes from, as plain JSON: algorithm, steps, seed, settings, date."""
+    facts = {
+        "algorithm": type(model).__name__,
+        "steps": model.num_timesteps,
+        "seed": model.seed,
+        "config": _without_paths(config) if config else None,
+        "environment": {name: getattr(settings, name) for name in _ENVIRONMENT},
+        "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    return json.loads(json.dumps(facts, default=str))
+
+
+def _without_paths(config: TrainConfig) -> dict[str, Any]:
+    """A policy file travels; where its run and its data lay on this machine does not concern anyone."""
+    settings = {
+        k: v for k, v in config.to_dict().items() if k not in ("output", "tensorboard", "progress_bar")
+    }
+    if workload := settings["env"].get("workload_settings"):
+        kept = {k: v for k, v in workload.items() if k not in ("data_root", "data_path")}
+        settings["env"] = {**settings["env"], "workload_settings": kept}
+    return _without_absolute(settings)
+
+
+def _without_absolute(value: Any) -> Any:
+    """A value of JSON without absolute paths, whatever they are called: a workload has settings of its own."""
+    if isinstance(value, dict):
+        return {name: _without_absolute(part) for name, part in value.items() if not _is_absolute(part)}
+    if isinstance(value, list):
+        return [_without_absolute(part) for part in value if not _is_absolute(part)]
+    return value
+
+
+def _is_absolute(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(os.path.expanduser(value))

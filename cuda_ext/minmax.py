@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference
+from mqgrad.cuda_ext import checks, library, reference_minmax
 
 
 def encode_minmax(x: Tensor, bits: int) -> Tensor:
@@ -23,7 +23,7 @@ def encode_minmax(x: Tensor, bits: int) -> Tensor:
     """
     checks.require_input(x, 2)
     checks.require_layout(x.numel(), bits, 1)
-    return library.kernels(x.device, reference).encode_minmax(x.contiguous(), bits)
+    return library.kernels(x.device, reference_minmax).encode_minmax(x.contiguous(), bits)
 
 
 def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
@@ -39,7 +39,9 @@ def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor
         raise ValueError(f"rows and columns must not be negative, got {rows} and {columns}")
     checks.require_layout(rows * columns, bits, 1)
     checks.require_payload(payload, checks.minmax_bytes(rows, columns, bits))
-    return library.kernels(payload.device, reference).decode_minmax(payload.contiguous(), rows, columns, bits)
+    return library.kernels(payload.device, reference_minmax).decode_minmax(
+        payload.contiguous(), rows, columns, bits
+    )
 
 
 if library.IMPLEMENTATION == "extension":

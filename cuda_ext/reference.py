@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mqgrad.cuda_ext.reference_bits import pack, unpack
+from mqgrad.cuda_ext.reference_random import DITHER_BITS, dither
+
 CLIP = {2: 1.0, 3: 1.6479, 4: 2.1810}
 """k_b of Note [Scale]; the widths not listed do not clip."""
 LEAST_CLIP = 0.5
 """Share of the largest magnitude below which four bits do not clip."""
 
 MAGNITUDE_ONE = 2**11
-DITHER_BITS = 15
 
 
 def encode(
@@ -88,11 +90,11 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
     scale_B = payload[: 4 * num_buckets].clone().view(torch.float32)
     scale_B = torch.where(scale_B.isfinite(), scale_B, torch.nan)
     scale_N = scale_B.repeat_interleave(min(bucket_size, max(numel, 1)))[:numel]
-    codes_N = _unpack(payload[4 * num_buckets :], numel, bits)
+    codes_N = unpack(payload[4 * num_buckets :], numel, bits)
     if bits == 1:
         return (2 * codes_N - 1).float() * scale_N
     s = _levels(bits)
-    return (codes_N.clamp(max=2 * s) - s).float() / _number(s, payload) * scale_N
+    return (codes_N.clamp(max=2 * s) - s).float() / number(s, payload) * scale_N
 
 
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -105,31 +107,7 @@ def mean_of(payloads: Tensor, numel: int, add: Callable[[Tensor, Tensor], None])
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for row in payloads:
         add(mean, row)
-    return mean.div_(_number(len(payloads), mean))
-
-
-def encode_minmax(x: Tensor, bits: int) -> Tensor:
-    """See `mqgrad.cuda_ext.encode_minmax`."""
-    if x.numel() == 0:
-        return x.new_empty(0, dtype=torch.uint8)
-    x = x.float()
-    min_C, range_C = x.amin(0), x.amax(0) - x.amin(0)
-    finite_C = x.isfinite().all(0) & range_C.isfinite()
-    min_C = torch.where(finite_C, min_C + 0.0, 0.0)
-    range_C = torch.where(finite_C, range_C, torch.nan)
-    cells = 2**bits
-    y_RC = (x - min_C) / (range_C + _number(1e-6, x)) * cells
-    codes_RC = torch.where(y_RC > 0, y_RC, 0.0).clamp(max=cells - 1).to(torch.int64)
-    return torch.cat([min_C.view(torch.uint8), range_C.view(torch.uint8), _pack(codes_RC.flatten(), bits)])
-
-
-def decode_minmax(payload: Tensor, rows: int, columns: int, bits: int) -> Tensor:
-    """See `mqgrad.cuda_ext.decode_minmax`."""
-    if rows * columns == 0:
-        return payload.new_empty(rows, columns, dtype=torch.float32)
-    min_C, range_C = payload[: 8 * columns].clone().view(torch.float32).view(2, columns)
-    codes_RC = _unpack(payload[8 * columns :], rows * columns, bits).view(rows, columns)
-    return min_C + range_C / _number(2**bits, payload) * (codes_RC.float() + 0.5)
+    return mean.div_(number(len(payloads), mean))
 
 
 def _encode(
@@ -151,7 +129,7 @@ def _encode(
     else:
         codes_BL = _nearest_codes(x_BL, scale_B, bits)
     codes_BL = torch.where(usable_B1, codes_BL, max(1, _levels(bits)))
-    return torch.cat([scale_B.view(torch.uint8), _pack(codes_BL.flatten()[:numel], bits)])
+    return torch.cat([scale_B.view(torch.uint8), pack(codes_BL.flatten()[:numel], bits)])
 
 
 def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tensor:
@@ -177,8 +155,8 @@ def _scales(x_BL: Tensor, count_B: Tensor, bits: int, stochastic: bool) -> Tenso
 def _on_grid(x_BL: Tensor, scale_B: Tensor, top: int) -> Tensor:
     """Note [Fixed point]: x from [-scale, scale] to int64 [0, 2 top]; anything where the scale is not > 0."""
     scale_B = torch.where(scale_B > 0, scale_B, 1.0)
-    lift_B = torch.where(scale_B < 2.0**-96, _number(2.0**64, x_BL), _number(1.0, x_BL))
-    factor_B = _number(top, x_BL) / (scale_B * lift_B)
+    lift_B = torch.where(scale_B < 2.0**-96, number(2.0**64, x_BL), number(1.0, x_BL))
+    factor_B = number(top, x_BL) / (scale_B * lift_B)
     z_BL = x_BL * lift_B[:, None] * factor_B[:, None] + (2**23 + top)
     return z_BL.clamp(2**23, 2**23 + 2 * top).to(torch.int64) - 2**23
 
@@ -193,63 +171,9 @@ def _stochastic_codes(x_BL: Tensor, scale_B: Tensor, bits: int, dither_BL: Tenso
     return (_on_grid(x_BL, scale_B, top) + dither_BL) >> DITHER_BITS
 
 
-def dither(seed: int, bucket_ids: Tensor, length: int) -> Tensor:
-    """Note [Random numbers]: int64 [B, length] in [0, 2^15), a function of (seed, bucket id, position)."""
-    element_L = torch.arange(length, device=bucket_ids.device)
-    word_BL = random_words(seed, bucket_ids, element_L // 2)
-    return (word_BL >> 16 * (element_L % 2) & 0xFFFF) >> 16 - DITHER_BITS
-
-
-def random_words(seed: int, bucket_ids: Tensor, index_L: Tensor) -> Tensor:
-    """Note [Random numbers]: words of 32 bits as int64 [B, L], at the given places of each bucket's sequence."""
-    key_B = random_key(seed, bucket_ids)
-    start_B1, stride_B1 = (key_B & 0xFFFFFFFF)[:, None], _shift_right(key_B, 32)[:, None] | 1
-    return _mix32((start_B1 + index_L * stride_B1) & 0xFFFFFFFF)
-
-
-def random_key(seed: int, bucket_ids: Tensor) -> Tensor:
-    """Note [Random numbers]: 64 bits as int64, like the identities."""
-    start = torch.full((), seed, dtype=torch.int64, device=bucket_ids.device)
-    return mix64(mix64(start + _signed(0x9E3779B97F4A7C15)) + bucket_ids)
-
-
-def mix64(x: Tensor) -> Tensor:
-    x = (x ^ _shift_right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shift_right(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _shift_right(x, 31)
-
-
-def _mix32(x: Tensor) -> Tensor:
-    x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-    return x ^ (x >> 15)
-
-
-def _shift_right(x: Tensor, count: int) -> Tensor:
-    """Of int64 as unsigned; int64 products and sums already wrap like unsigned ones."""
-    return (x >> count) & ((1 << (64 - count)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _pack(codes_N: Tensor, bits: int) -> Tensor:
-    """Note [Payload]: the little-endian bit stream, uint8 [ceil(N * bits / 8)]."""
-    stream = (codes_N[:, None] >> torch.arange(bits, device=codes_N.device)) & 1
-    stream = torch.nn.functional.pad(stream.flatten(), (0, -codes_N.numel() * bits % 8)).view(-1, 8)
-    return (stream << torch.arange(8, device=codes_N.device)).sum(1).to(torch.uint8)
-
-
-def _unpack(packed: Tensor, numel: int, bits: int) -> Tensor:
-    """The inverse of `_pack`: int64 [numel]."""
-    stream = (packed.to(torch.int64)[:, None] >> torch.arange(8, device=packed.device)) & 1
-    codes = stream.flatten()[: numel * bits].view(numel, bits)
-    return (codes << torch.arange(bits, device=packed.device)).sum(1)
-
-
 def _levels(bits: int) -> int:
     return 2 ** (bits - 1) - 1
 
 
-def _number(value: float, like: Tensor) -> Tensor:
+def number(value: float, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=torch.float32, device=like.device)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext.reference import mix64, random_key
+from mqgrad.cuda_ext.reference_random import mix64, random_key
 
 CHECKSUM_BYTES = 8
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import reference
+from mqgrad.cuda_ext.reference_bits import pack, unpack
+from mqgrad.cuda_ext.reference_random import random_words
 
 SEED_BYTES = 8
 COLUMNS = 16
@@ -41,7 +42,7 @@ def encode_rotated(x: Tensor, bits: int, bucket_size: int, unbiased: bool, seed:
     ratio_B = _tree_sum(u_BL * u_BL) / product_B if unbiased else product_B / _tree_sum(word_BL * word_BL)
     scale_B = unit_B * ratio_B / bucket_size
     scale_B = torch.where(usable_B, scale_B, torch.where(unit_B.isfinite(), 0.0, torch.nan))
-    return torch.cat([header, scale_B.view(torch.uint8), reference._pack(codes_BL.flatten(), bits)])
+    return torch.cat([header, scale_B.view(torch.uint8), pack(codes_BL.flatten(), bits)])
 
 
 def encode_rotated_into(
@@ -59,7 +60,7 @@ def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> 
     scale_B, codes = payload[SEED_BYTES:].tensor_split([4 * num_buckets])
     scale_B = scale_B.clone().view(torch.float32)
     scale_B = torch.where(scale_B.isfinite(), scale_B, torch.nan)
-    codes_BL = reference._unpack(codes, num_buckets * bucket_size, bits).view(num_buckets, bucket_size)
+    codes_BL = unpack(codes, num_buckets * bucket_size, bits).view(num_buckets, bucket_size)
     rotated_back_BL = _rotate_back(_words(bits, payload.device)[codes_BL])
     values_BL = rotated_back_BL * scale_B[:, None] * _signs(seed, bucket_size, payload.device)
     return values_BL.flatten()[:numel]
@@ -106,7 +107,7 @@ def _tree_sum(v_BL: Tensor) -> Tensor:
 def _signs(seed: int, size: int, device: torch.device) -> Tensor:
     """The diagonal of D in Note [Rotation]: random signs, float32 [size]."""
     element_L = torch.arange(size, device=device)
-    word_L = reference.random_words(seed, torch.zeros(1, dtype=torch.int64, device=device), element_L >> 5)[0]
+    word_L = random_words(seed, torch.zeros(1, dtype=torch.int64, device=device), element_L >> 5)[0]
     return 1.0 - 2.0 * ((word_L >> (element_L & 31)) & 1).float()
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from mqgrad.cuda_ext.checks import SparseLayout, sparse_layout
-from mqgrad.cuda_ext.reference import _pack, _unpack, keep_error
+from mqgrad.cuda_ext.reference import keep_error
+from mqgrad.cuda_ext.reference_bits import pack, unpack
 
 LEVELS = 8
 VALUE_BITS = 4
@@ -51,8 +52,8 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
     if top >= INFINITY_KEY:
         accumulator.add_(torch.nan)
         return
-    high_H = _unpack(payload[HEADER_BYTES : HEADER_BYTES + layout.high_bytes], layout.high_bits, 1)
-    entries_K = _unpack(payload[HEADER_BYTES + layout.high_bytes :], layout.count, layout.entry_bits)
+    high_H = unpack(payload[HEADER_BYTES : HEADER_BYTES + layout.high_bytes], layout.high_bits, 1)
+    entries_K = unpack(payload[HEADER_BYTES + layout.high_bytes :], layout.count, layout.entry_bits)
     ones_K = high_H.nonzero().flatten()[: layout.count]
     entries_K = entries_K[: len(ones_K)]
     part_K = ones_K - torch.arange(len(ones_K), device=payload.device)
@@ -84,8 +85,8 @@ def _encode(x_N: Tensor, layout: SparseLayout) -> Tensor:
     high_H[(index_K >> layout.low_bits) + torch.arange(len(index_K), device=x_N.device)] = 1
     unused = layout.count - len(index_K)
     header = torch.tensor([floor, top], dtype=torch.int32, device=x_N.device).view(torch.uint8)
-    packed = _pack(torch.nn.functional.pad(entries_K, (0, unused)), layout.entry_bits)
-    return torch.cat([header, _pack(high_H, 1), packed])
+    packed = pack(torch.nn.functional.pad(entries_K, (0, unused)), layout.entry_bits)
+    return torch.cat([header, pack(high_H, 1), packed])
 
 
 def _largest(key_N: Tensor, count: int, lowest: int) -> Tensor:

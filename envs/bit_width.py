@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from mqgrad.policies.observation import Observer
+from mqgrad.policies.observer import Observer
 from mqgrad.policies.policy import apply_action
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers.clusters.cluster import Cluster

@@ -20,7 +20,9 @@ else:
     hypothesis.settings.load_profile("suite")
 
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a script has begun the tests in the background
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as where a script has begun the tests in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -15,7 +15,8 @@ from ..saved_state import check_keys
 from ..statistics.fallback import Fallback
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..widths import Width, check_width
-from .observation import ObservationSchema, Observer
+from .observation import ObservationSchema
+from .observer import Observer
 from .policy_file import PolicyFileError, file_error, read_policy_file, write_policy_file
 from .policy_network import (
     ACTIVATIONS,

@@ -27,8 +27,9 @@ from mqgrad.agents import callbacks
 from mqgrad.agents.build import algorithm_class
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.time_price import TimePrice
 from mqgrad.agents.train import train
-from mqgrad.agents.wrappers import BudgetEnds, TimePrice
+from mqgrad.agents.wrappers import BudgetEnds
 from mqgrad.trainers.clusters.errors import WorkerError
 
 

@@ -14,7 +14,8 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.warm_start import expected_advantage, relative_goodput, rule_action
 from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.envs import BitWidthEnv
-from mqgrad.policies.observation import ObservationSchema, Observer
+from mqgrad.policies.observation import ObservationSchema
+from mqgrad.policies.observer import Observer
 from mqgrad.statistics.step_times import StepTimes
 
 

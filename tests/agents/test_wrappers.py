@@ -13,8 +13,9 @@ from toy_link import COMPUTE_SECONDS, ToyLink, efficiency
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.checkpoint import find_time_price
 from mqgrad.agents.config import TrainConfig
+from mqgrad.agents.time_price import SCALE, TimePrice
 from mqgrad.agents.train import repricing
-from mqgrad.agents.wrappers import SCALE, ActionRepeat, BudgetEnds, TimePrice
+from mqgrad.agents.wrappers import ActionRepeat, BudgetEnds
 from mqgrad.envs import BitWidthEnv
 
 BUDGET = 100.0

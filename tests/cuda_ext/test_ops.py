@@ -12,7 +12,7 @@ from built import needs_extension
 from example_payload import IDS, PAYLOAD, X
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import library, reference
+from mqgrad.cuda_ext import library, reference_minmax
 
 OUT = torch.empty_like(PAYLOAD)
 PARTS, LONG = torch.empty(3, cuda_ext.payload_bytes(8, 3, 16), dtype=torch.uint8), torch.zeros(144)
@@ -37,7 +37,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "write_checksums_": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "wrong_checksums": (torch.zeros(60, dtype=torch.uint8), [20, 40], [12, 5], 3),
     "encode_minmax": (X.view(8, 5), 3),
-    "decode_minmax": (reference.encode_minmax(X.view(8, 5), 3), 8, 5, 3),
+    "decode_minmax": (reference_minmax.encode_minmax(X.view(8, 5), 3), 8, 5, 3),
 }
 
 

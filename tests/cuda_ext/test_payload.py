@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import reference
+from mqgrad.cuda_ext import reference_bits
 
 WIDTHS = range(1, 9)
 
@@ -41,9 +41,9 @@ def test_sizes_of_numpys_integers_are_those_of_pythons() -> None:
 @given(st.integers(1, 8), st.data())
 def test_pack_follows_the_layout_and_unpack_inverts_it(bits: int, data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=70))
-    packed = reference._pack(torch.tensor(codes, dtype=torch.int64), bits)
+    packed = reference_bits.pack(torch.tensor(codes, dtype=torch.int64), bits)
     assert stream_codes(bytes(packed.tolist()), len(codes), bits) == codes
-    assert reference._unpack(packed, len(codes), bits).tolist() == codes
+    assert reference_bits.unpack(packed, len(codes), bits).tolist() == codes
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.data())

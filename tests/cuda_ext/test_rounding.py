@@ -13,7 +13,7 @@ from instruction_sets import KERNELS
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import reference
+from mqgrad.cuda_ext import reference, reference_random
 
 WIDTHS = range(1, 9)
 BUCKET = 512
@@ -172,7 +172,7 @@ def test_a_non_finite_element_spoils_its_bucket_only(
 def test_the_bias_is_at_most_the_resolution_of_the_dither(bits: int, scale: float) -> None:
     """Note [Stochastic rounding], summed over every value of the dither."""
     x_B1 = (torch.rand(200, 1, generator=torch.Generator().manual_seed(3)) * 2 - 1) * scale
-    dither_BL = torch.arange(2**reference.DITHER_BITS).expand(200, -1)
+    dither_BL = torch.arange(2**reference_random.DITHER_BITS).expand(200, -1)
     scale_B = torch.full((200,), scale)
     codes_BL = reference._stochastic_codes(x_B1, scale_B, bits, dither_BL)
     mean_B = codes_BL.double().mean(1) * step(bits) - 1
@@ -184,12 +184,12 @@ def test_dithers_are_uniform_and_differ_between_seeds_buckets_and_elements() -> 
     n = 1 << 18
     ids = torch.arange(n // BUCKET)
     draws = {
-        (seed, shift): reference.dither(seed, ids + shift, BUCKET).flatten()
+        (seed, shift): reference_random.dither(seed, ids + shift, BUCKET).flatten()
         for seed in (0, 1)
         for shift in (0, 1)
     }
     base = draws[0, 0]
-    assert 0 <= int(base.min()) < int(base.max()) < 2**reference.DITHER_BITS
+    assert 0 <= int(base.min()) < int(base.max()) < 2**reference_random.DITHER_BITS
     for bits in (base >> 7, base & 0xFF):
         # 256 cells: chi-square with 255 degrees of freedom has standard deviation sqrt(510).
         counts = torch.bincount(bits, minlength=256).double()
@@ -206,10 +206,10 @@ def test_roundings_within_a_bucket_are_independent(vary: str) -> None:
     count, p = 8000, 0.3
     ids, zero = torch.arange(count), torch.zeros(1, dtype=torch.int64)
     if vary == "bucket":
-        draws_BL = reference.dither(0, ids, BUCKET)
+        draws_BL = reference_random.dither(0, ids, BUCKET)
     else:
-        draws_BL = torch.cat([reference.dither(seed, zero, BUCKET) for seed in range(count)])
-    ups_B = (draws_BL < p * 2**reference.DITHER_BITS).sum(1).double()
+        draws_BL = torch.cat([reference_random.dither(seed, zero, BUCKET) for seed in range(count)])
+    ups_B = (draws_BL < p * 2**reference_random.DITHER_BITS).sum(1).double()
     variance = BUCKET * p * (1 - p)
     assert abs(float(ups_B.mean()) - BUCKET * p) < 6 * math.sqrt(variance / count)
     assert float(ups_B.var()) == pytest.approx(variance, rel=6 * math.sqrt(2 / count))

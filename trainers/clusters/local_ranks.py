@@ -1,31 +1,22 @@
 """Worker processes on this machine, and what the driver does with them."""
 
-import fcntl
-import math
 import os
 import pickle
 import shutil
 import signal
-import socket
-import struct
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from multiprocessing.connection import Connection, wait
-from typing import IO, Any
+from typing import Any
 
 from ..signals import signals_to
-from .errors import LONGER, RESTART, WorkerError
-from .worker import START_SECONDS, Command, Failure, Heartbeat, Reply, WorkerSetup
+from .errors import RESTART, WorkerError
+from .worker import START_SECONDS, Command, Failure, Heartbeat, WorkerSetup
+from .worker_process import CLOSE_SECONDS, GRACE_SECONDS, WorkerProcess, explain_hang
 
-_CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 _SLICE_SECONDS = 1.0  # of waiting for workers
-_GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
-_LOG_TAIL_BYTES = 8000
-_MOST_LOG_BYTES = 2**20
-_MODULES = "Extension modules: "  # the last line that faulthandler writes of a crash, longer than all stacks
 
 
 class LocalRanks:
@@ -135,13 +126,13 @@ class LocalRanks:
                 late = {w.rank: w for w in self._workers if w.rank not in replies}
                 furthest_behind = min(positions[rank] for rank in late)
                 hung = [w for rank, w in late.items() if positions[rank] == furthest_behind]
-                raise _explain_hang(hung, timeout_seconds)
+                raise explain_hang(hung, timeout_seconds)
         return [replies[rank] for rank in range(self.world_size)]
 
     def _explain(self, first: "WorkerProcess", message: Failure | None) -> WorkerError:
         """Find the rank that failed first: whoever loses its peer fails too, and may be heard earlier."""
         failures = {first.rank: message}
-        deadline = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + GRACE_SECONDS
         others = {w.channel: w for w in self._workers if w is not first}
         while others and (ready := wait(list(others), timeout=max(deadline - time.monotonic(), 0.0))):
             for channel in ready:
@@ -159,88 +150,6 @@ class LocalRanks:
         return WorkerError(rank, "raised an exception", failure.traceback, RESTART)
 
 
-class WorkerProcess:
-    """A worker and our end of its command channel."""
-
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.log = _appended_file()
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):  # a default timeout that the script has set would make reading fail
-            end.setblocking(True)
-        with theirs:
-            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Until our own
-            # path is set, less what import passes over and is no literal, the current folder is there, with modules
-            # that may have names of Python's. Ctrl-C goes to the whole group, also while this one imports; the
-            # driver decides what it means.
-            path = [entry for entry in sys.path if isinstance(entry, str)]
-            code = (
-                f"import sys; sys.path[:] = {path!r}; "
-                "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-                f"from mqgrad.trainers.clusters.worker import main; main({theirs.fileno()})"
-            )
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
-                env=_environment(),
-                pass_fds=[theirs.fileno()],
-            )
-        self.channel = Connection(ours.detach())
-
-    def try_send(self, pickled: bytes, timeout_seconds: float) -> None:
-        """Send, unless the worker is gone: then reading will tell.
-
-        Raises:
-            WorkerError: it has read nothing for ``timeout_seconds`` of what no longer fits into the channel.
-        """
-        _bound_sending(self.channel, timeout_seconds)
-        try:
-            self.channel.send_bytes(pickled)
-        except BlockingIOError as error:
-            raise _explain_hang([self], timeout_seconds) from error
-        except OSError:
-            pass
-
-    def receive(self) -> Reply | Failure | Heartbeat | None:
-        """The next message, None if the worker is gone."""
-        try:
-            return self.channel.recv()
-        except (EOFError, OSError):
-            return None
-
-    def trim_log(self) -> None:
-        """Forget what it wrote long ago, as workers live through any number of runs."""
-        if os.fstat(self.log.fileno()).st_size > _MOST_LOG_BYTES:
-            os.ftruncate(self.log.fileno(), 0)
-
-    def describe_exit(self) -> str:
-        """How the process ended."""
-        try:
-            code = self.process.wait(_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "closed its command channel"
-        if code < 0:
-            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-            return f"was killed by {signal.Signals(-code).name}{hint}"
-        return f"exited with code {code}"
-
-    def log_tail(self) -> str:
-        """The end of what it wrote to stdout and stderr, without the list of modules after a crash."""
-        size = os.fstat(self.log.fileno()).st_size
-        tail = os.pread(self.log.fileno(), 2 * _LOG_TAIL_BYTES, max(size - 2 * _LOG_TAIL_BYTES, 0))
-        lines = tail.decode(errors="replace").splitlines(keepends=True)
-        return "".join(line for line in lines if not line.startswith(_MODULES))[-_LOG_TAIL_BYTES:]
-
-
-def _appended_file() -> IO[bytes]:
-    """A temporary file that can be cut short while others write: they do so at its end, wherever that is."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the worker)
-    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
-    return file
-
-
 def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float]:
     """Channels that can be read, after a second at most, and the seconds for which this process did not run: it was
     stopped (Ctrl-Z), or the machine was asleep, and so were the workers."""
@@ -249,31 +158,6 @@ def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float
     ready = wait(channels, timeout=asked)
     excess = time.monotonic() - before - asked
     return ready, excess if excess > _SLICE_SECONDS else 0.0
-
-
-def _bound_sending(channel: Connection, seconds: float) -> None:
-    """Have the kernel end a send that waits for longer: ``Connection`` itself waits without a bound."""
-    whole, rest = divmod(math.ceil(seconds * 1e6), 10**6)
-    with socket.socket(fileno=os.dup(channel.fileno())) as shared:
-        shared.setblocking(True)  # see above
-        shared.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, rest))
-
-
-def _explain_hang(furthest_behind: list[WorkerProcess], timeout_seconds: float) -> WorkerError:
-    """The rank furthest behind is to blame: the others wait for it. Where there are several, their stacks tell."""
-    for worker in furthest_behind:
-        worker.process.send_signal(signal.SIGUSR1)  # makes it write its traceback
-    time.sleep(_GRACE_SECONDS)
-    first, *others = furthest_behind
-    also = "".join(f", nor did rank {worker.rank}" for worker in others)
-    stacks = "".join(f"\n--- rank {worker.rank} ---\n{worker.log_tail()}" for worker in others)
-    reason = f"made no progress for {timeout_seconds:g} s{also}: {LONGER}"
-    return WorkerError(first.rank, reason, first.log_tail() + stacks, RESTART)
-
-
-def _environment() -> dict[str, str]:
-    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the ranks share one machine
-    return {**os.environ, **one_thread, "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
 
 
 def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
@@ -292,7 +176,7 @@ def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
 def _end_all(workers: list[WorkerProcess]) -> None:
     for worker in workers:
         worker.channel.close()  # an idle worker exits at the end of its channel
-    deadline = time.monotonic() + _CLOSE_SECONDS
+    deadline = time.monotonic() + CLOSE_SECONDS
     for worker in workers:
         try:
             worker.process.wait(max(deadline - time.monotonic(), 0.0))

@@ -14,7 +14,8 @@ from mqgrad.codecs.rotation import FEW_BITS, ROTATED_WIDTHS
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.rotated import Rotated
 from mqgrad.controllers import make_controller
-from mqgrad.policies.observation import ObservationSchema, Observer
+from mqgrad.policies.observation import ObservationSchema
+from mqgrad.policies.observer import Observer
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import SPARSE_WIDTHS, WIDTHS, check_width
 

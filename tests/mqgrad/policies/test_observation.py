@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervals import statistics
 
-from mqgrad.policies.observation import KINDS, ObservationSchema, Observer
+from mqgrad.policies.observation import KINDS, ObservationSchema
+from mqgrad.policies.observer import Observer
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.statistics.losses import SmoothedLosses, log_loss
 from mqgrad.statistics.step_times import StepTimes

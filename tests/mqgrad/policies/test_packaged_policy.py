@@ -4,7 +4,7 @@ import pytest
 from intervals import statistics
 
 from mqgrad.codecs.quantization_noise import Coding
-from mqgrad.policies.observation import Observer
+from mqgrad.policies.observer import Observer
 from mqgrad.policies.policy import load_policy
 from mqgrad.statistics.interval import IntervalStatistics
 

@@ -16,7 +16,7 @@ from policies import make_policy
 
 from mqgrad.trainers import Distributed, ModelClock, Simulated, WorkerError
 from mqgrad.trainers.clusters import local_ranks
-from mqgrad.trainers.clusters.local_ranks import WorkerProcess
+from mqgrad.trainers.clusters.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
