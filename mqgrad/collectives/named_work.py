@@ -26,9 +26,13 @@ def waits_in(group: dist.ProcessGroup, what: str) -> str:
 
 def described_rank(global_ranks: Sequence[int], rank: int) -> str:
     """``rank 1 of 4``, or where these are a part of the job's ``rank 5 of ranks 4, 5``."""
-    is_world = list(global_ranks) == list(range(len(global_ranks)))
-    among = str(len(global_ranks)) if is_world else f"ranks {_listed(global_ranks)}"
+    among = str(len(global_ranks)) if are_world(global_ranks) else f"ranks {_listed(global_ranks)}"
     return f"rank {global_ranks[rank]} of {among}"
+
+
+def are_world(global_ranks: Sequence[int]) -> bool:
+    """Whether these may be all ranks of the job, not those of another group."""
+    return list(global_ranks) == list(range(len(global_ranks)))
 
 
 def _listed(ranks: Sequence[int]) -> str:

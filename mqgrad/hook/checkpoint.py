@@ -4,12 +4,8 @@ import dataclasses
 from typing import Any
 
 from .. import stopwatch
-from ..collectives.comm_thread import CommThread
 from ..saved_state import check_run
-from .direct import DirectAverages
-from .iteration import Iteration
-from .local_rounds import LocalRounds
-from .run_parts import RunParts
+from .run import Run
 from .training_loop import TrainingLoop
 
 FORMAT_VERSION = 15
@@ -18,24 +14,20 @@ FORMAT_VERSION = 15
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """The parts of a run on one rank that have a state, and what goes on beside them meanwhile."""
+    """Saves and restores the state of one rank's run. Another configuration cannot load it, nor can another rank:
+    residuals are its own."""
 
-    parts: RunParts
-    """Another configuration cannot load the state, nor can another rank: residuals are its own."""
+    run: Run
     loop: TrainingLoop
-    thread: CommThread
-    direct: DirectAverages
-    iteration: Iteration
-    rounds: LocalRounds
 
     @property
     def _rank(self) -> int:
-        return self.parts.transport.global_rank
+        return self.run.parts.transport.global_rank
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`mqgrad.CompressionState.state_dict`."""
         saved = self.saved()
-        if self.loop.is_unapplied and self.parts.compressor.num_residuals > 0:
+        if self.loop.is_unapplied and self.run.parts.compressor.num_residuals > 0:
             raise RuntimeError(
                 f"rank {self._rank}: state_dict() between a backward, of which buckets have been averaged, "
                 "and its step(): save between step() and the next backward, on every rank; after an exception go "
@@ -49,44 +41,44 @@ class Checkpoint:
         Raises:
             RuntimeError: communication has failed.
         """
-        self.direct.drain()
-        self.thread.run(stopwatch.settle)  # the next iteration may be opening
-        self.thread.check()
+        self.run.direct.drain()
+        self.run.thread.run(stopwatch.settle)  # the next iteration may be opening
+        self.run.thread.check()
         return {
             "format_version": FORMAT_VERSION,
-            "config": self.parts.configuration,
+            "config": self.run.parts.configuration,
             "rank": self._rank,
-            "parameter_order": self.parts.layouts.state_dict(),
-            **self.iteration.state_dict(),
-            **self.parts.position.state_dict(),
-            **self.parts.measured.state_dict(),
-            **self.parts.decisions.state_dict(),
-            "compressor": self.parts.compressor.state_dict(),
-            "rounds": self.rounds.state_dict(),
+            "parameter_order": self.run.parts.layouts.state_dict(),
+            **self.run.iteration.state_dict(),
+            **self.run.parts.position.state_dict(),
+            **self.run.parts.measured.state_dict(),
+            **self.run.parts.decisions.state_dict(),
+            "compressor": self.run.parts.compressor.state_dict(),
+            "rounds": self.run.rounds.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`mqgrad.CompressionState.load_state_dict`."""
         own = self.saved()
-        statistics, seen = self.iteration.last_statistics, self.rounds.seen
-        self.direct.forget()
-        self.iteration.recheck()
+        statistics, seen = self.run.iteration.last_statistics, self.run.rounds.seen
+        self.run.direct.forget()
+        self.run.iteration.recheck()
         check_run(state, own, f"rank {self._rank}")
         try:
-            self.thread.run(lambda: self._restore(state))
+            self.run.thread.run(lambda: self._restore(state))
         except Exception:
-            self.thread.run(lambda: self._restore(own))
-            self.iteration.last_statistics, self.rounds.seen = statistics, seen
+            self.run.thread.run(lambda: self._restore(own))
+            self.run.iteration.last_statistics, self.run.rounds.seen = statistics, seen
             raise
         self.loop.restart()
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Load part by part. Where one refuses, those before it have changed: the caller restores its own state."""
-        self.parts.layouts.load_state_dict(state["parameter_order"])
-        self.parts.position.load_state_dict(state)
-        self.parts.measured.load_state_dict(state)
-        self.rounds.load_state_dict(state["rounds"])
-        self.parts.layouts.parted = self.rounds.iterations > 0
-        self.iteration.load_state_dict(state)
-        self.parts.compressor.load_state_dict(state["compressor"])
-        self.parts.decisions.load_state_dict(state)
+        self.run.parts.layouts.load_state_dict(state["parameter_order"])
+        self.run.parts.position.load_state_dict(state)
+        self.run.parts.measured.load_state_dict(state)
+        self.run.rounds.load_state_dict(state["rounds"])
+        self.run.parts.layouts.parted = self.run.rounds.iterations > 0
+        self.run.iteration.load_state_dict(state)
+        self.run.parts.compressor.load_state_dict(state["compressor"])
+        self.run.parts.decisions.load_state_dict(state)

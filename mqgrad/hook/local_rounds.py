@@ -1,24 +1,20 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..checks import check_count, check_keep
 from ..compressors.base import BucketWork
-from ..controllers.period_rules import PeriodRule
 from ..layout import Layout
 from ..layout_table import LayoutTable, unscaled
 from ..saved_state import check_keys
 from .common_start import digest
+from .queued_collectives import QueuedCollectives
 from .round_memory import RoundMemory
-
-Average = Callable[[BucketWork, bool, int, torch.Tensor | None], torch.futures.Future[torch.Tensor]]
-MakeEqual = Callable[[Sequence[torch.Tensor]], None]
-AnyRank = Callable[[torch.Tensor], torch.futures.Future[torch.Tensor]]
+from .round_settings import RoundSettings
 
 _SAVED = (
     "iterations",
@@ -48,33 +44,23 @@ _CHANGED = (
 )
 
 
-def check_rounds(period: object, momentum: float, *, variance_reduced: bool, rule: PeriodRule | None) -> None:
-    """Raise ``ValueError`` for a period that is no positive integer, a momentum outside [0, 1); for momentum or
-    variance reduction without rounds."""
-    check_count(period=period)
-    check_keep(slow_momentum=momentum)
-    if period == 1 and rule is None and (momentum > 0 or variance_reduced):
-        raise ValueError(
-            f"slow_momentum={momentum!r}, variance_reduced={variance_reduced!r} need rounds of local iterations: "
-            "give a period above 1, or a period_rule"
-        )
-
-
 class LocalRounds:
     """Which parameters this rank's rounds average, and when; what that does to them is
     :class:`mqgrad.hook.round_memory.RoundMemory`'s.
 
     Args:
-        momentum: β of the averages.
+        settings: of the rounds.
         layouts: knows the parameters.
-        variance_reduced: whether ranks correct their steps by their drift.
+        queued: what ranks do together.
     """
 
-    def __init__(self, momentum: float, layouts: LayoutTable, *, variance_reduced: bool) -> None:
+    def __init__(self, settings: RoundSettings, layouts: LayoutTable, queued: QueuedCollectives) -> None:
         self.iterations = 0
         """Complete iterations of the round under way."""
-        self._layouts, self._rank = layouts, f"rank {layouts.rank}"
-        self._memory = RoundMemory(momentum, layouts, variance_reduced=variance_reduced)
+        self._layouts, self._rank, self._queued = layouts, f"rank {layouts.rank}", queued
+        self._memory = RoundMemory(
+            settings.slow_momentum, layouts, variance_reduced=settings.variance_reduced
+        )
         self._buckets: list[Layout] = []
         """As they last came through the hook. Not all come in every backward: there is ``no_sync()``, and DDP may be
         told to keep those to itself whose parameters nobody has used."""
@@ -182,14 +168,7 @@ class LocalRounds:
         """Parameters of the buckets."""
         return {key for layout in self._buckets for key in layout.keys}
 
-    def finish(
-        self,
-        period: int,
-        begin: Callable[[], None],
-        make_equal: MakeEqual,
-        average: Average,
-        any_rank: AnyRank,
-    ) -> None:
+    def finish(self, period: int) -> None:
         """End the round, of so many iterations or before: average what parameters have moved, and go on from there.
 
         Averaged is what any rank has trained. The others stay as they are, as error feedback would move them by what
@@ -198,12 +177,9 @@ class LocalRounds:
         All or nothing on each rank: what fails leaves it with its own parameters. (A mean that only one of them
         receives corrupt is applied by the others, who are then told by what they wait for next.)
 
-        Args:
-            begin: called before ranks tell one another anything: has them agree on what they have.
-            make_equal: overwrites tensors by rank 0's, on all ranks.
-            average: starts to average a bucket, told whether it is the last one, how many iterations it is of, and
-                perhaps a vector that other ranks wait for in ``any_rank``, and this one need not.
-            any_rank: starts to find the largest of each element of a vector over ranks.
+        1. Ranks agree on what they have, and in the first round on where it began.
+        2. A rank that has not trained all that it has waits for the others' masks, those that have send theirs along.
+        3. All that any of them has trained is averaged, bucket by bucket, and then applied.
 
         Raises:
             RuntimeError: no gradient of the model has come through the hook; a parameter has moved that was frozen
@@ -211,23 +187,28 @@ class LocalRounds:
         """
         self._check_backward()
         self._check_uninterrupted()
-        begin()
-        self._memory.share(make_equal)
+        self._queued.open_round()
+        self._memory.share(self._queued.make_equal)
         averaged, mask = self._brought, self._trained_mask()
         unsent_mask: torch.Tensor | None = mask
         if not averaged <= self._trained:
-            averaged &= set(any_rank(mask).wait().nonzero().flatten().tolist())
+            averaged &= set(self._queued.maximum(mask).nonzero().flatten().tolist())
             unsent_mask = None
         self._check_others(averaged)
         self._is_averaging = True
         works = [self._moved(layout) for layout in self._buckets if averaged.intersection(layout.keys)]
-        averages = []
-        for work in works:
-            averages.append(average(work, work is works[-1], self.iterations, unsent_mask))
-            unsent_mask = None
+        self._average(works, unsent_mask)
+        self._apply(works, averaged, period)
+
+    def _average(self, works: list[BucketWork], unsent_mask: torch.Tensor | None) -> None:
+        """Together with the mask, if that has not been sent."""
+        masks = [unsent_mask] + [None] * (len(works) - 1)
+        averages = [
+            self._queued.average(work, is_last=work is works[-1], period=self.iterations, own_mask=mask)
+            for work, mask in zip(works, masks, strict=True)
+        ]
         for mean in averages:
             mean.wait()
-        self._apply(works, averaged, period)
 
     def _trained_mask(self) -> torch.Tensor:
         """By key, 1 for what this rank has trained."""

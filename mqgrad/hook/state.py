@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from ..codecs.quantization_noise import Coding
-from ..collectives.comm_thread import CommThread
 from ..collectives.own_group import own_group
 from ..collectives.paced_link import Link, check_link
 from ..collectives.process_group import ProcessGroupTransport
@@ -19,22 +18,16 @@ from ..controllers.base import Controller
 from ..controllers.period_rules import PeriodRule
 from ..costs import Totals
 from ..failures import short_description
-from ..layout_table import LayoutTable
 from ..seeding import check_seed
 from ..statistics.interval import IntervalStatistics
 from ..statistics.rank import RankStatistics
 from ..widths import Width
 from .checkpoint import Checkpoint
 from .decisions import Decisions, whole_iterations
-from .direct import DirectAverages
-from .interval_position import IntervalPosition
-from .iteration import Iteration
-from .iteration_clock import IterationClock
-from .local_rounds import LocalRounds, check_rounds
-from .measurements import Measurements
 from .ownership import check_free, claim
 from .param_groups import HasParamGroups, check_optimizer
-from .run_parts import RunParts
+from .round_settings import RoundSettings
+from .run import assemble_run
 from .training_loop import TrainingLoop
 
 _NOT_AVERAGED = (
@@ -111,57 +104,28 @@ class CompressionState:
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
-        check_rounds(period, slow_momentum, variance_reduced=variance_reduced, rule=period_rule)
+        rounds = RoundSettings(
+            period=period,
+            slow_momentum=slow_momentum,
+            variance_reduced=variance_reduced,
+            period_rule=period_rule,
+        )
         seed, period = check_seed(seed), int(period)
-        self.compressor = make_compressor(compressor) if isinstance(compressor, str) else compressor
-        if not hasattr(self.compressor, "start_average_"):
-            raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
-        in_rounds = period > 1 or period_rule is not None
-        check_optimizer(optimizer, in_rounds=in_rounds)
+        self.compressor = _as_compressor(compressor)
+        check_optimizer(optimizer, in_rounds=rounds.are_wanted)
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
         check_link(link)
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
-        ranks, world_size = self._transport.global_ranks, self._transport.world_size
-        self._parts = RunParts(
-            configuration=(
-                f"{self.compressor}, {seed=}, {world_size=}{_part_of_job(ranks)}, {period=}, "
-                f"slow_momentum={float(slow_momentum)}, {variance_reduced=}, period_rule={type(period_rule).__name__}"
-            ),
-            transport=self._transport,
-            compressor=self.compressor,
-            decisions=decisions,
-            layouts=LayoutTable(
-                bucket_size=self.compressor.bucket_size,
-                world_size=world_size,
-                rank=self._transport.global_rank,
-            ),
-            position=IntervalPosition(decisions),
-            measured=Measurements(),
-            clock=IterationClock(),
+        run = assemble_run(
+            self._transport, self.compressor, decisions, seed=seed, rounds=rounds, optimizer=optimizer
         )
-        rounds = LocalRounds(slow_momentum, self._parts.layouts, variance_reduced=variance_reduced)
-        self._iteration = Iteration(self._parts, seed=seed, of_moves=in_rounds, optimizer=optimizer)
-        self._thread = CommThread(self._transport.device)
-        self._direct = DirectAverages(self._transport, self._iteration, self._thread, self._parts.clock)
-        self._loop = TrainingLoop(
-            self._parts,
-            iteration=self._iteration,
-            thread=self._thread,
-            direct=self._direct,
-            rounds=rounds,
-            in_rounds=in_rounds,
-        )
-        self._checkpoint = Checkpoint(
-            parts=self._parts,
-            loop=self._loop,
-            thread=self._thread,
-            direct=self._direct,
-            iteration=self._iteration,
-            rounds=rounds,
-        )
+        self._parts, self._iteration = run.parts, run.iteration
+        self._thread, self._direct = run.thread, run.direct
+        self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
+        self._checkpoint = Checkpoint(run=run, loop=self._loop)
         self._is_closed = False
         claim(self.compressor, controller, period_rule)
 
@@ -413,7 +377,9 @@ class CompressionState:
         self._checkpoint.load_state_dict(state)
 
 
-def _part_of_job(global_ranks: Sequence[int]) -> str:
-    """Of the run's configuration, where other ranks of the job have other models."""
-    is_all = list(global_ranks) == list(range(len(global_ranks)))
-    return "" if is_all else f", ranks={'+'.join(map(str, global_ranks))}"
+def _as_compressor(compressor: Compressor | str) -> Compressor:
+    if isinstance(compressor, str):
+        return make_compressor(compressor)
+    if not hasattr(compressor, "start_average_"):
+        raise TypeError(f"compressor {compressor!r} is neither a name nor a Compressor")
+    return compressor

@@ -1,20 +1,12 @@
 """What happens on the training thread: buckets come through the hook, iterations end, and with them rounds."""
 
-from collections.abc import Sequence
-
 import torch
 import torch.distributed as dist
 
-from ..collectives.comm_thread import CommThread
-from ..collectives.wire_meter import Pending
 from ..compressors.base import BucketWork
-from .common_start import make_equal
-from .direct import DirectAverages
 from .forgotten_calls import ForgottenCalls
-from .iteration import Iteration
-from .local_rounds import LocalRounds
 from .measurements import check_loss
-from .run_parts import RunParts
+from .run import Run
 
 
 class TrainingLoop:
@@ -23,28 +15,17 @@ class TrainingLoop:
     What these hand over goes on beside it, on the communication thread or the backend's own.
 
     Args:
-        parts: of the run.
-        iteration: what the communication thread does.
-        thread: that thread.
-        direct: takes buckets that need not wait for it.
-        rounds: of local iterations.
+        run: what it consists of.
         in_rounds: whether ranks step alone, and average what parameters have moved.
     """
 
-    def __init__(
-        self,
-        parts: RunParts,
-        *,
-        iteration: Iteration,
-        thread: CommThread,
-        direct: DirectAverages,
-        rounds: LocalRounds,
-        in_rounds: bool,
-    ) -> None:
+    def __init__(self, run: Run, *, in_rounds: bool) -> None:
+        parts = run.parts
         self._transport, self._decisions, self._layouts = parts.transport, parts.decisions, parts.layouts
         self._position, self._measured, self._clock = parts.position, parts.measured, parts.clock
-        self._iteration, self._thread, self._direct = iteration, thread, direct
-        self._rounds, self._in_rounds = rounds, in_rounds
+        self._iteration, self._thread = run.iteration, run.thread
+        self._queued, self._direct = run.queued, run.direct
+        self._rounds, self._in_rounds = run.rounds, in_rounds
         self._forgotten = ForgottenCalls(parts.transport.global_rank, steps_alone=in_rounds)
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
@@ -75,21 +56,8 @@ class TrainingLoop:
         if self._direct.takes(bucket):
             return self._direct.start(bucket.buffer(), is_last=bucket.is_last())
         layout, gradients = self._layouts.of(bucket)
-        return self._average(BucketWork(bucket.buffer(), gradients, layout), bucket.is_last())
-
-    def _average(
-        self, work: BucketWork, is_last: bool, period: int = 1, trained_mask: torch.Tensor | None = None
-    ) -> torch.futures.Future[torch.Tensor]:
-        if is_last:
-            self._clock.begin_wait(work.buffer.device)
-
-        def start() -> Pending[None]:
-            if trained_mask is None:
-                return self._iteration.start_average(work, is_last, period)
-            maximum = self._start_maximum(trained_mask)
-            return self._iteration.start_average(work, is_last, period).then(lambda _: maximum.wait())
-
-        return self._thread.submit(start, work.buffer)
+        work = BucketWork(bucket.buffer(), gradients, layout)
+        return self._queued.average(work, is_last=bucket.is_last())
 
     def step(self, loss: torch.Tensor | float) -> None:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""
@@ -133,28 +101,7 @@ class TrainingLoop:
     def _average_round(self) -> None:
         # Scripts that evaluate may finish a round there; what is remembered of it must not be inference tensors.
         with self._clock.blocked(), torch.inference_mode(False):
-            self._rounds.finish(
-                self._decisions.period,
-                lambda: self._thread.post(self._iteration.open_round),
-                self._make_equal,
-                self._average,
-                self._maximum_over_ranks,
-            )
-
-    def _make_equal(self, tensors: Sequence[torch.Tensor]) -> None:
-        if self._transport.world_size > 1:
-            self._thread.submit(lambda: make_equal(tensors, self._transport), tensors[0]).wait()
-
-    def _maximum_over_ranks(self, own: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        return self._thread.submit(lambda: self._start_maximum(own), own)
-
-    def _start_maximum(self, own: torch.Tensor) -> Pending[None]:
-        """Replace a vector by its largest elements over ranks."""
-
-        def take(rows: torch.Tensor) -> None:
-            own.copy_(rows.amax(0))
-
-        return self._transport.start_all_gather(own.clone()).then(take)
+            self._rounds.finish(self._decisions.period)
 
     def _begin_round(self) -> None:
         if self._measured.end_round(self._decisions.interval):

@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
 from mqgrad.controllers.period_rules import PeriodRule, make_period_rule
-from mqgrad.hook.local_rounds import check_rounds
 from mqgrad.hook.param_groups import groups_of
+from mqgrad.hook.round_settings import RoundSettings
 from mqgrad.widths import Width
 
 from .base import RankInterval, Setup
@@ -45,11 +45,11 @@ class DDP:
     _steps: int = dataclasses.field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        check_rounds(
-            self.period,
-            self.slow_momentum,
+        RoundSettings(
+            period=self.period,
+            slow_momentum=self.slow_momentum,
             variance_reduced=self.variance_reduced,
-            rule=self._make_rule(),
+            period_rule=self._make_rule(),
         )
 
     def _make_rule(self) -> PeriodRule | None:

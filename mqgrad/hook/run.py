@@ -1,0 +1,81 @@
+"""What a run on one rank consists of, put together."""
+
+import dataclasses
+
+from ..collectives.comm_thread import CommThread
+from ..collectives.named_work import are_world
+from ..collectives.transport import Transport
+from ..compressors.base import Compressor
+from ..layout_table import LayoutTable
+from .decisions import Decisions
+from .direct import DirectAverages
+from .interval_position import IntervalPosition
+from .iteration import Iteration
+from .iteration_clock import IterationClock
+from .local_rounds import LocalRounds
+from .measurements import Measurements
+from .param_groups import HasParamGroups
+from .queued_collectives import QueuedCollectives
+from .round_settings import RoundSettings
+from .run_parts import RunParts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Of a :class:`mqgrad.CompressionState`."""
+
+    parts: RunParts
+    iteration: Iteration
+    """The one under way: what the communication thread does."""
+    thread: CommThread
+    queued: QueuedCollectives
+    """Buckets and others that wait for that thread."""
+    direct: DirectAverages
+    """Buckets that need not."""
+    rounds: LocalRounds
+
+
+def assemble_run(
+    transport: Transport,
+    compressor: Compressor,
+    decisions: Decisions,
+    *,
+    seed: int,
+    rounds: RoundSettings,
+    optimizer: HasParamGroups | None,
+) -> Run:
+    """Build one from what a script chooses; see :class:`mqgrad.CompressionState`."""
+    parts = RunParts(
+        configuration=_configuration(transport, compressor, seed, rounds),
+        transport=transport,
+        compressor=compressor,
+        decisions=decisions,
+        layouts=LayoutTable(
+            bucket_size=compressor.bucket_size, world_size=transport.world_size, rank=transport.global_rank
+        ),
+        position=IntervalPosition(decisions),
+        measured=Measurements(),
+        clock=IterationClock(),
+    )
+    iteration = Iteration(parts, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer)
+    thread = CommThread(transport.device)
+    queued = QueuedCollectives(parts, iteration, thread)
+    return Run(
+        parts=parts,
+        iteration=iteration,
+        thread=thread,
+        queued=queued,
+        direct=DirectAverages(transport, iteration, thread, parts.clock),
+        rounds=LocalRounds(rounds, parts.layouts, queued),
+    )
+
+
+def _configuration(transport: Transport, compressor: Compressor, seed: int, rounds: RoundSettings) -> str:
+    world_size = transport.world_size
+    return f"{compressor}, {seed=}, {world_size=}{_part_of_job(transport)}, {rounds.text}"
+
+
+def _part_of_job(transport: Transport) -> str:
+    """Where other ranks of the job have other models."""
+    ranks = transport.global_ranks
+    return "" if are_world(ranks) else f", ranks={'+'.join(map(str, ranks))}"
