@@ -1,7 +1,8 @@
-"""The ops in plain torch: what is right, byte for byte. The C++ kernels are tested against this file.
+"""Uniform levels in plain torch: as in the other reference_*.py, what is right, byte for byte. The C++ kernels are
+tested against these files.
 
 The notes in csrc/*.h explain the choices: [Payload], [Levels], [Scale], [Fixed point], [Random numbers], [Feedback].
-Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded), R rows, C columns.
+Shape suffixes: N elements, B buckets, L elements of a bucket (the last one padded).
 
 Divisors are tensors throughout: torch on CUDA multiplies by the reciprocal of a Python number. They are filled there:
 to copy one from the host would wait for the GPU.
@@ -176,4 +177,5 @@ def _levels(bits: int) -> int:
 
 
 def number(value: float, like: Tensor) -> Tensor:
+    """A float32 scalar on the device of another tensor, filled there; see above."""
     return torch.full((), value, dtype=torch.float32, device=like.device)

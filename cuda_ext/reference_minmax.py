@@ -1,4 +1,4 @@
-"""MQGrad's min-max code in plain torch."""
+"""MQGrad's min-max code in plain torch. Shape suffixes: R rows, C columns."""
 
 import torch
 from torch import Tensor

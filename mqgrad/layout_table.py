@@ -8,6 +8,7 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,11 @@ Order = list[list[tuple[int, ...]]]
 
 _FIRST_ELEMENTS = 256
 """Of a parameter: enough to tell two initialisations apart."""
+
+
+_PHASE = 100
+"""Iterations within which parameters that others have replaced do not come back in one model, whose layers may be
+trained by turns."""
 
 
 class _Bucket(NamedTuple):
@@ -61,7 +67,8 @@ class LayoutTable:
         self._is_regrouped = False  # and not all of the new buckets have come, or a state has been loaded
         self._gone: set[int] = set()
         self._brought: set[int] = set()  # keys, by the buckets of now
-        self._replaced: set[int] = set()  # keys in whose place there were wholly others
+        self._iterations = 0
+        self._replaced: dict[int, int] = {}  # by key: after how many of these wholly other parameters came
         self._order: Order = []
         self._saved_order: Order = []
         self._first = hashlib.sha256()
@@ -112,6 +119,7 @@ class LayoutTable:
         self._came.add(bucket.index())
         if not bucket.is_last():
             return
+        self._iterations += 1
         if self._is_regrouped and len(self._came) == bucket.index() + 1:
             self._buckets = {index: self._buckets[index] for index in self._came}
             self._note_brought({key for each in self._buckets.values() for key in each.layout.keys})
@@ -120,9 +128,10 @@ class LayoutTable:
 
     def _note_brought(self, keys: set[int]) -> None:
         """DDP now brings parameters with these keys, and no others."""
-        if keys.isdisjoint(self._brought):  # as of another model: where layers are frozen in turn some stay
-            self._replaced |= self._brought
-            if keys & self._replaced:
+        if keys.isdisjoint(self._brought):
+            self._replaced |= dict.fromkeys(self._brought, self._iterations)
+            since = max((self._replaced[key] for key in keys if key in self._replaced), default=-math.inf)
+            if self._iterations - since <= _PHASE:
                 raise RuntimeError(
                     f"rank {self.rank}: parameters of two models come in turn, "
                     f"{_shapes_text(self._shapes_of(keys))}, and {_shapes_text(self._shapes_of(self._brought))}: "

@@ -1,4 +1,4 @@
-"""What several rooms look at in a tensor."""
+"""A sample of a tensor, and its bytes."""
 
 import torch
 
@@ -7,9 +7,17 @@ _SAMPLE = 256
 
 
 def evenly_spaced(x: torch.Tensor) -> torch.Tensor:
-    """A sample of a tensor of any shape, as a view of 256 to 511 of its elements, or of all if it has fewer."""
-    flat = x.detach().reshape(-1)
-    return flat[:: max(1, flat.numel() // _SAMPLE)]
+    """256 to 511 elements of a tensor of any shape, or all if it has fewer; a view, where it is contiguous."""
+    return x.detach().reshape(-1)[:: _step(x)]
+
+
+def num_evenly_spaced(x: torch.Tensor) -> int:
+    """How many those are."""
+    return -(-x.numel() // _step(x))
+
+
+def _step(x: torch.Tensor) -> int:
+    return max(1, x.numel() // _SAMPLE)
 
 
 def bytes_of(x: torch.Tensor) -> bytes:

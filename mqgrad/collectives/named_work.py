@@ -26,11 +26,11 @@ def waits_in(group: dist.ProcessGroup, what: str) -> str:
 
 def described_rank(global_ranks: Sequence[int], rank: int) -> str:
     """``rank 1 of 4``, or where these are a part of the job's ``rank 5 of ranks 4, 5``."""
-    among = str(len(global_ranks)) if are_world(global_ranks) else f"ranks {_listed(global_ranks)}"
+    among = str(len(global_ranks)) if could_be_world(global_ranks) else f"ranks {_listed(global_ranks)}"
     return f"rank {global_ranks[rank]} of {among}"
 
 
-def are_world(global_ranks: Sequence[int]) -> bool:
+def could_be_world(global_ranks: Sequence[int]) -> bool:
     """Whether these may be all ranks of the job, not those of another group."""
     return list(global_ranks) == list(range(len(global_ranks)))
 
@@ -66,12 +66,12 @@ class NamedWork:
 
 
 def call_naming(waits: str, call: Callable[[], Result]) -> Result:
-    """What a call of torch returns; what it raises says who waits for whom, and the remedy: but for what
-    this rank itself lacks memory for."""
+    """What a call of torch returns; what it raises says who waits for whom, and the remedy: but for a
+    lack of memory on this rank's GPU."""
     try:
         return call()
     except torch.OutOfMemoryError:
-        raise  # of this rank's own
+        raise
     except RuntimeError as error:
         failure = str(error)
     # Out here, without the error that is told: its frames hold what is under way, and with it the group.

@@ -22,12 +22,12 @@ class Checkpoint:
 
     @property
     def _rank(self) -> int:
-        return self.run.parts.transport.global_rank
+        return self.run.shared.transport.global_rank
 
     def state_dict(self) -> dict[str, Any]:
         """See :meth:`mqgrad.CompressionState.state_dict`."""
         saved = self.saved()
-        if self.loop.is_unapplied and self.run.parts.compressor.num_residuals > 0:
+        if self.loop.is_unapplied and self.run.shared.compressor.num_residuals > 0:
             raise RuntimeError(
                 f"rank {self._rank}: state_dict() between a backward, of which buckets have been averaged, "
                 "and its step(): save between step() and the next backward, on every rank; after an exception go "
@@ -46,14 +46,14 @@ class Checkpoint:
         self.run.thread.check()
         return {
             "format_version": FORMAT_VERSION,
-            "config": self.run.parts.configuration,
+            "config": self.run.shared.configuration,
             "rank": self._rank,
-            "parameter_order": self.run.parts.layouts.state_dict(),
+            "parameter_order": self.run.shared.layouts.state_dict(),
             **self.run.iteration.state_dict(),
-            **self.run.parts.position.state_dict(),
-            **self.run.parts.measured.state_dict(),
-            **self.run.parts.decisions.state_dict(),
-            "compressor": self.run.parts.compressor.state_dict(),
+            **self.run.shared.position.state_dict(),
+            **self.run.shared.measured.state_dict(),
+            **self.run.shared.decisions.state_dict(),
+            "compressor": self.run.shared.compressor.state_dict(),
             "rounds": self.run.rounds.state_dict(),
         }
 
@@ -74,11 +74,11 @@ class Checkpoint:
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Load part by part. Where one refuses, those before it have changed: the caller restores its own state."""
-        self.run.parts.layouts.load_state_dict(state["parameter_order"])
-        self.run.parts.position.load_state_dict(state)
-        self.run.parts.measured.load_state_dict(state)
+        self.run.shared.layouts.load_state_dict(state["parameter_order"])
+        self.run.shared.position.load_state_dict(state)
+        self.run.shared.measured.load_state_dict(state)
         self.run.rounds.load_state_dict(state["rounds"])
-        self.run.parts.layouts.parted = self.run.rounds.iterations > 0
+        self.run.shared.layouts.parted = self.run.rounds.iterations > 0
         self.run.iteration.load_state_dict(state)
-        self.run.parts.compressor.load_state_dict(state["compressor"])
-        self.run.parts.decisions.load_state_dict(state)
+        self.run.shared.compressor.load_state_dict(state["compressor"])
+        self.run.shared.decisions.load_state_dict(state)

@@ -15,7 +15,7 @@ from ..widths import Widths
 from .agreement import Agreement, versions
 from .gradient_figures import GradientFigures
 from .param_groups import HasParamGroups
-from .run_parts import RunParts
+from .shared_parts import SharedParts
 from .update_probe import UpdateProbe
 
 _CODES_LEARN_EVERY = 10
@@ -45,7 +45,7 @@ class Iteration:
     """
 
     def __init__(
-        self, parts: RunParts, *, seed: int, of_moves: bool, optimizer: HasParamGroups | None = None
+        self, parts: SharedParts, *, seed: int, of_moves: bool, optimizer: HasParamGroups | None = None
     ) -> None:
         self._transport, self._compressor = parts.transport, parts.compressor
         self._decisions, self._layouts, self._position = parts.decisions, parts.layouts, parts.position

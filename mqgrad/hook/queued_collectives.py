@@ -9,7 +9,7 @@ from ..collectives.wire_meter import Pending
 from ..compressors.base import BucketWork
 from .common_start import make_equal
 from .iteration import Iteration
-from .run_parts import RunParts
+from .shared_parts import SharedParts
 
 
 class QueuedCollectives:
@@ -21,7 +21,7 @@ class QueuedCollectives:
         thread: that thread.
     """
 
-    def __init__(self, parts: RunParts, iteration: Iteration, thread: CommThread) -> None:
+    def __init__(self, parts: SharedParts, iteration: Iteration, thread: CommThread) -> None:
         self._transport, self._clock = parts.transport, parts.clock
         self._iteration, self._thread = iteration, thread
 

@@ -36,7 +36,7 @@ class RoundSettings:
 
     @property
     def text(self) -> str:
-        """What all ranks must have alike."""
+        """What all ranks must have alike, and saved states are told by."""
         return (
             f"period={int(self.period)}, slow_momentum={float(self.slow_momentum)}, "
             f"variance_reduced={self.variance_reduced}, period_rule={type(self.period_rule).__name__}"

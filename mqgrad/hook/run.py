@@ -3,7 +3,7 @@
 import dataclasses
 
 from ..collectives.comm_thread import CommThread
-from ..collectives.named_work import are_world
+from ..collectives.named_work import could_be_world
 from ..collectives.transport import Transport
 from ..compressors.base import Compressor
 from ..layout_table import LayoutTable
@@ -17,14 +17,14 @@ from .measurements import Measurements
 from .param_groups import HasParamGroups
 from .queued_collectives import QueuedCollectives
 from .round_settings import RoundSettings
-from .run_parts import RunParts
+from .shared_parts import SharedParts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """Of a :class:`mqgrad.CompressionState`."""
 
-    parts: RunParts
+    shared: SharedParts
     iteration: Iteration
     """The one under way: what the communication thread does."""
     thread: CommThread
@@ -45,7 +45,7 @@ def assemble_run(
     optimizer: HasParamGroups | None,
 ) -> Run:
     """Build one from what a script chooses; see :class:`mqgrad.CompressionState`."""
-    parts = RunParts(
+    shared = SharedParts(
         configuration=_configuration(transport, compressor, seed, rounds),
         transport=transport,
         compressor=compressor,
@@ -57,16 +57,16 @@ def assemble_run(
         measured=Measurements(),
         clock=IterationClock(),
     )
-    iteration = Iteration(parts, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer)
+    iteration = Iteration(shared, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer)
     thread = CommThread(transport.device)
-    queued = QueuedCollectives(parts, iteration, thread)
+    queued = QueuedCollectives(shared, iteration, thread)
     return Run(
-        parts=parts,
+        shared=shared,
         iteration=iteration,
         thread=thread,
         queued=queued,
-        direct=DirectAverages(transport, iteration, thread, parts.clock),
-        rounds=LocalRounds(rounds, parts.layouts, queued),
+        direct=DirectAverages(transport, iteration, thread, shared.clock),
+        rounds=LocalRounds(rounds, shared.layouts, queued),
     )
 
 
@@ -78,4 +78,4 @@ def _configuration(transport: Transport, compressor: Compressor, seed: int, roun
 def _part_of_job(transport: Transport) -> str:
     """Where other ranks of the job have other models."""
     ranks = transport.global_ranks
-    return "" if are_world(ranks) else f", ranks={'+'.join(map(str, ranks))}"
+    return "" if could_be_world(ranks) else f", ranks={'+'.join(map(str, ranks))}"

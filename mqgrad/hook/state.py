@@ -122,7 +122,7 @@ class CompressionState:
         run = assemble_run(
             self._transport, self.compressor, decisions, seed=seed, rounds=rounds, optimizer=optimizer
         )
-        self._parts, self._iteration = run.parts, run.iteration
+        self._shared, self._iteration = run.shared, run.iteration
         self._thread, self._direct = run.thread, run.direct
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
         self._checkpoint = Checkpoint(run=run, loop=self._loop)
@@ -132,12 +132,12 @@ class CompressionState:
     @property
     def controller(self) -> Controller | None:
         """Decides the width; None where :meth:`set_width` does."""
-        return self._parts.decisions.controller
+        return self._shared.decisions.controller
 
     @property
     def period_rule(self) -> PeriodRule | None:
         """Decides the period; None where it stays."""
-        return self._parts.decisions.period_rule
+        return self._shared.decisions.period_rule
 
     @property
     def coding(self) -> Coding:
@@ -147,7 +147,7 @@ class CompressionState:
     @property
     def totals(self) -> Totals:
         """What the run has cost this rank so far."""
-        return self._parts.measured.totals
+        return self._shared.measured.totals
 
     @property
     def last_statistics(self) -> IntervalStatistics | None:
@@ -157,7 +157,7 @@ class CompressionState:
     @property
     def interval(self) -> int:
         """Iterations of the current interval. Where no controller decides 10, until :meth:`begin_interval` says."""
-        return self._parts.decisions.interval
+        return self._shared.decisions.interval
 
     @property
     def period(self) -> int:
@@ -181,7 +181,7 @@ class CompressionState:
     @property
     def parameters(self) -> tuple[torch.Tensor, ...]:
         """The model's parameters in the order of widths by parameter; all after the first iteration."""
-        return tuple(self._parts.layouts.parameters)
+        return tuple(self._shared.layouts.parameters)
 
     def step(self, loss: torch.Tensor | float) -> None:
         """Report the iteration's training loss; call once, after its last ``optimizer.step()``. It blocks where a
@@ -222,7 +222,7 @@ class CompressionState:
         Every rank calls it. If one rank pauses and the others do not, let them meet in a barrier first: what they
         would wait for it in the next collective counts as communication.
         """
-        self._parts.clock.start()
+        self._shared.clock.start()
 
     def set_width(self, bits: Width | Sequence[Width]) -> None:
         """Use a width from the next iteration on, where no controller decides; the same value on every rank.
@@ -239,13 +239,13 @@ class CompressionState:
         """
         self._refuse_with_controller("set_width()")
         # In the iterations of an announced interval nothing would tell the ranks that they differ.
-        left = self._parts.position.announced
+        left = self._shared.position.announced
         if left > 0:
             raise RuntimeError(
                 f"set_width() on rank {self._transport.global_rank}: {left} iterations are left of the interval that "
                 "begin_interval() has begun; call that"
             )
-        self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
+        self._shared.decisions.request(bits, len(self._shared.layouts.parameters))
 
     def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
         """Use a width for the next iterations, where no controller decides; the same values on every rank.
@@ -266,9 +266,9 @@ class CompressionState:
         interval = whole_iterations(f"interval on rank {self._transport.global_rank}", iterations)
         self._loop.check_open("begin_interval()")
         self._thread.drain()  # what an interval before it has posted
-        self._parts.decisions.request(bits, len(self._parts.layouts.parameters))
-        self._parts.decisions.interval = interval
-        self._parts.position.announce(interval)
+        self._shared.decisions.request(bits, len(self._shared.layouts.parameters))
+        self._shared.decisions.interval = interval
+        self._shared.position.announce(interval)
         self._iteration.take_statistics()
         self._thread.post(lambda: self._iteration.reopen(0))  # during forward
 
@@ -282,8 +282,8 @@ class CompressionState:
                 may learn from its iterations by their number, on all ranks.
         """
         self._refuse_with_controller("take_statistics()")
-        left = self._parts.position.announced
-        if left and self._parts.position.closed:
+        left = self._shared.position.announced
+        if left and self._shared.position.closed:
             raise RuntimeError(
                 f"take_statistics() on rank {self._transport.global_rank}, {left} iterations before the interval "
                 "ends that begin_interval() began: call it then"

@@ -20,13 +20,13 @@ class TrainingLoop:
     """
 
     def __init__(self, run: Run, *, in_rounds: bool) -> None:
-        parts = run.parts
-        self._transport, self._decisions, self._layouts = parts.transport, parts.decisions, parts.layouts
-        self._position, self._measured, self._clock = parts.position, parts.measured, parts.clock
+        shared = run.shared
+        self._transport, self._decisions, self._layouts = shared.transport, shared.decisions, shared.layouts
+        self._position, self._measured, self._clock = shared.position, shared.measured, shared.clock
         self._iteration, self._thread = run.iteration, run.thread
         self._queued, self._direct = run.queued, run.direct
         self._rounds, self._in_rounds = run.rounds, in_rounds
-        self._forgotten = ForgottenCalls(parts.transport.global_rank, steps_alone=in_rounds)
+        self._forgotten = ForgottenCalls(shared.transport.global_rank, steps_alone=in_rounds)
         self._is_last_due = False
         """Whether buckets of an iteration have come, and not yet its last one."""
         self.is_unapplied = False

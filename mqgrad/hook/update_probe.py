@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from ..compressors.base import BucketWork
-from ..tensors import evenly_spaced
+from ..tensors import evenly_spaced, num_evenly_spaced
 from .param_groups import HasParamGroups, learning_rates
 
 _UNKNOWN = 0.5
@@ -104,7 +104,7 @@ def _samples(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def _lengths(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """How many of each are in that, int64 [K]."""
-    return torch.tensor([len(evenly_spaced(tensor)) for tensor in tensors], device=tensors[0].device)
+    return torch.tensor([num_evenly_spaced(tensor) for tensor in tensors], device=tensors[0].device)
 
 
 def _sums(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

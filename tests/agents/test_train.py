@@ -1,5 +1,6 @@
 """Training an agent: its curves, resuming, limits, Ctrl-C, and mistakes in what is asked for."""
 
+import contextlib
 import errno
 import io
 import itertools
@@ -281,7 +282,8 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(tmp_path: Path) -
         os.killpg(child.pid, signal.SIGINT)
         errors = child.communicate(timeout=60)[1].decode()
     except BaseException:
-        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
         raise
     assert child.returncode == -signal.SIGINT, errors
     checkpoint = latest_checkpoint(tmp_path)

@@ -1,24 +1,109 @@
-"""What tests of this folder share."""
+"""What tests of this folder share.
+
+Builds that take minutes of a core go on beside the other tests, at the lowest priority, and what waits for them comes
+last of all: many tests leave a core idle, as they wait for a timeout or for a link.
+"""
 
 import ctypes
+import os
 import subprocess
+import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import emulated_cuda
+import fuzz_kernels
 import instruction_sets
 import nvcc
 import pytest
+from instruction_sets import KERNEL_BYTES
+
+BUILDS = ("programs", "arm_command", "guarded", "fuzzer", "sanitized", "compilations")
+"""Fixtures that are futures of them, in the order in which they are begun."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not fixtures_of(item).isdisjoint(BUILDS))
+
+
+def fixtures_of(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun_builds(request: pytest.FixtureRequest) -> None:
+    """All that tests of this run wait for."""
+    wanted = set().union(*map(fixtures_of, request.session.items))
+    for name in BUILDS:
+        if name in wanted:
+            request.getfixturevalue(name)
 
 
 @pytest.fixture(scope="session")
-def kernel_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def background() -> Iterator[Executor]:
+    pool = ThreadPoolExecutor(2, initializer=_give_way)
+    yield pool
+    pool.shutdown(cancel_futures=True)
+
+
+def _give_way() -> None:
+    """A thread's priority, on Linux; its children have it, too."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
+@pytest.fixture(scope="session")
+def kernel_objects(background: Executor, tmp_path_factory: pytest.TempPathFactory) -> Future[list[Path]]:
     """The CPU kernels as they are shipped, with all their clones."""
-    try:
-        return instruction_sets.compile_kernels(tmp_path_factory.mktemp("kernels"))
-    except instruction_sets.Unavailable as reason:
-        pytest.skip(str(reason))
+    return background.submit(instruction_sets.compile_kernels, tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(scope="session")
+def programs(
+    background: Executor, kernel_objects: Future[list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Future[dict[str, Path]]:
+    """What tells the bytes that kernels write, by the clones that it is told to have."""
+    folder = tmp_path_factory.mktemp("programs")
+    return background.submit(
+        lambda: instruction_sets.build(KERNEL_BYTES, folder, kernels=kernel_objects.result())
+    )
+
+
+@pytest.fixture(scope="session")
+def arm_command(background: Executor, tmp_path_factory: pytest.TempPathFactory) -> Future[list[str]]:
+    """The same on an emulated ARM."""
+    return background.submit(instruction_sets.build_for_arm, KERNEL_BYTES, tmp_path_factory.mktemp("arm"))
+
+
+@pytest.fixture(scope="session")
+def guarded(
+    background: Executor, kernel_objects: Future[list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Future[dict[str, Path]]:
+    """Kernels between guard pages, by their clones."""
+    folder = tmp_path_factory.mktemp("guarded")
+    return background.submit(lambda: fuzz_kernels.build_guarded(folder, kernels=kernel_objects.result()))
+
+
+@pytest.fixture(scope="session")
+def fuzzer(background: Executor, tmp_path_factory: pytest.TempPathFactory) -> Future[Path]:
+    return background.submit(fuzz_kernels.build_fuzzer, tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.fixture(scope="session")
+def sanitized(background: Executor, tmp_path_factory: pytest.TempPathFactory) -> Future[Path]:
+    """Kernels under the sanitizers."""
+    return background.submit(fuzz_kernels.build_sanitized, tmp_path_factory.mktemp("sanitized"))
+
+
+@pytest.fixture(scope="session")
+def compilations(
+    request: pytest.FixtureRequest, background: Executor, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Path, Future[subprocess.CompletedProcess[str]]]:
+    """Of the CUDA sources whose tests will run."""
+    tests = [item for item in request.session.items if "/test_with_nvcc.py::" in item.nodeid]
+    sources = [test.callspec.params["source"] for test in tests if hasattr(test, "callspec")]
+    folder = tmp_path_factory.mktemp("objects")
+    return {source: background.submit(nvcc.compile_source, source, folder) for source in sources if nvcc.NVCC}
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +117,3 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
             source.stem: pool.submit(emulated_cuda.compiled, source, folder)
             for source in emulated_cuda.SOURCES
         }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compilations(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Path, Future[subprocess.CompletedProcess[str]]]]:
-    """Of the CUDA sources whose tests will run: while the tests before them run, which leave a core idle."""
-    tests = [item for item in request.session.items if "/test_with_nvcc.py::" in item.nodeid]
-    sources = [test.callspec.params["source"] for test in tests if hasattr(test, "callspec")]
-    folder = tmp_path_factory.mktemp("objects")
-    pool = ThreadPoolExecutor(2)
-    yield {source: pool.submit(nvcc.compile_source, source, folder) for source in sources if nvcc.NVCC}
-    pool.shutdown(cancel_futures=True)

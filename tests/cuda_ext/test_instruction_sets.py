@@ -1,18 +1,13 @@
 """Every kernel writes the same bytes whichever of its clones the loader chooses, and on an emulated ARM."""
 
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
 
-import instruction_sets
 import pytest
+from built import built
 
-KERNEL_BYTES = [instruction_sets.FOLDER / "kernel_bytes.cpp"]
 ASCENDING = ["baseline", "AVX2", "AVX-512"]
-
-
-@pytest.fixture(scope="module")
-def programs(kernel_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return instruction_sets.build(KERNEL_BYTES, tmp_path_factory.mktemp("programs"), kernels=kernel_objects)
 
 
 def digests(*command: str | Path) -> tuple[str, list[str]]:
@@ -22,22 +17,22 @@ def digests(*command: str | Path) -> tuple[str, list[str]]:
     return chosen, lines
 
 
+@pytest.mark.timeout(300)  # to build it
 @pytest.mark.parametrize("told", ["AVX2", "baseline"])
-def test_same_bytes_as_with_the_best_of_this_processor(programs: dict[str, Path], told: str) -> None:
-    best, expected = digests(programs["best"])
+def test_same_bytes_as_with_the_best_of_this_processor(programs: Future[dict[str, Path]], told: str) -> None:
+    best, expected = digests(built(programs)["best"])
     if ASCENDING.index(told) >= ASCENDING.index(best):
         pytest.skip(f"the best of this processor is {best}")
-    chosen, lines = digests(programs[told])
+    chosen, lines = digests(built(programs)[told])
     assert chosen == told
     assert len(lines) > 700
     assert lines == expected
 
 
-def test_same_bytes_on_an_emulated_arm(programs: dict[str, Path], tmp_path: Path) -> None:
-    try:
-        command = instruction_sets.build_for_arm(KERNEL_BYTES, tmp_path)
-    except instruction_sets.Unavailable as reason:
-        pytest.skip(str(reason))
-    chosen, lines = digests(*command)
+@pytest.mark.timeout(300)
+def test_same_bytes_on_an_emulated_arm(
+    programs: Future[dict[str, Path]], arm_command: Future[list[str]]
+) -> None:
+    chosen, lines = digests(*built(arm_command))
     assert chosen == "AArch64"
-    assert lines == digests(programs["best"])[1]
+    assert lines == digests(built(programs)["best"])[1]

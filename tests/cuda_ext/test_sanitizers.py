@@ -2,13 +2,15 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import fuzz_kernels
 import pytest
+from built import built
 from instruction_sets import FOLDER, Unavailable
+
+pytestmark = pytest.mark.timeout(300)  # to build them
 
 
 def run(program: Path, *arguments: str) -> str:
@@ -20,30 +22,9 @@ def run(program: Path, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(kernel_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return fuzz_kernels.build_guarded(tmp_path_factory.mktemp("guarded"), kernels=kernel_objects)
-
-
-@pytest.fixture(scope="module")
-def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return fuzz_kernels.build_fuzzer(tmp_path_factory.mktemp("fuzz"))
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture(scope="module")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[str]]:
-    """What the sanitized program says of random inputs; built and run beside others, for it takes long."""
-    folder = tmp_path_factory.mktemp("sanitized")
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(lambda: run(fuzz_kernels.build_sanitized(folder), "3000"))
-
-
-@pytest.fixture(scope="module")
-def corpus(fuzzer: Path, sanitized: Future[str]) -> Path:
-    """What ten seconds of coverage-guided fuzzing led to, which leaves a core to the sanitized program."""
-    return fuzz_kernels.fuzz(fuzzer, 10, "-seed=1")
+def corpus(fuzzer: Future[Path]) -> Path:
+    """What ten seconds of coverage-guided fuzzing led to."""
+    return fuzz_kernels.fuzz(built(fuzzer), 10, "-seed=1")
 
 
 def assert_run_with_every_clone(programs: dict[str, Path], inputs: str, count: int) -> None:
@@ -53,26 +34,22 @@ def assert_run_with_every_clone(programs: dict[str, Path], inputs: str, count: i
     assert printed["best"] in (f"{count} inputs, AVX-512\n", printed["AVX2"])
 
 
-def test_random_inputs_between_guard_pages_with_every_clone(guarded: dict[str, Path]) -> None:
-    assert_run_with_every_clone(guarded, "3000", 3000)
+def test_random_inputs_between_guard_pages_with_every_clone(guarded: Future[dict[str, Path]]) -> None:
+    assert_run_with_every_clone(built(guarded), "3000", 3000)
 
 
 def test_ten_seconds_of_coverage_guided_fuzzing(corpus: Path) -> None:
     assert len(list(corpus.iterdir())) > 12, "fewer inputs than fuzz_kernels.cpp has cases"
 
 
-def test_random_inputs_under_the_sanitizers(sanitized: Future[str]) -> None:
-    try:
-        printed = sanitized.result()
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    assert printed.startswith("3000 inputs, ")
+def test_random_inputs_under_the_sanitizers(sanitized: Future[Path]) -> None:
+    assert run(built(sanitized), "3000").startswith("3000 inputs, ")
 
 
 def test_what_coverage_led_to_between_guard_pages_with_every_clone(
-    corpus: Path, guarded: dict[str, Path]
+    corpus: Path, guarded: Future[dict[str, Path]]
 ) -> None:
-    assert_run_with_every_clone(guarded, str(corpus), len(list(corpus.iterdir())))
+    assert_run_with_every_clone(built(guarded), str(corpus), len(list(corpus.iterdir())))
 
 
 @pytest.fixture(scope="module")

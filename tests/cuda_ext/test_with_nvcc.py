@@ -1,4 +1,4 @@
-"""The CUDA sources compile without warnings. By its name nearly the last file here: see ``compilations``."""
+"""The CUDA sources compile without warnings."""
 
 import subprocess
 from concurrent.futures import Future

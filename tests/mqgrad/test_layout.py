@@ -1,5 +1,6 @@
 """Where gradients lie in the vector that is coded."""
 
+import pytest
 import torch
 from layouts import bucket_of
 
@@ -47,3 +48,28 @@ def test_a_state_that_is_loaded_may_owe_for_what_ddp_brings_no_more() -> None:
     table.load_state_dict(saved)
     bucket_of(table, [b])
     assert table.take_gone() == {0}
+
+
+@pytest.mark.parametrize("iterations", [1, 20])
+def test_parameters_of_two_models_in_turn_are_refused(iterations: int) -> None:
+    a, b = torch.zeros(8), torch.zeros(16)
+    table = LayoutTable(bucket_size=8, world_size=2, rank=3)
+    for _ in range(iterations):
+        bucket_of(table, [a])
+    for _ in range(iterations):
+        bucket_of(table, [b])
+    with pytest.raises(
+        RuntimeError, match=r"rank 3: parameters of two models come in turn, 1 .*\(8,\), .*\(16,\)"
+    ):
+        bucket_of(table, [a])
+
+
+def test_layers_of_one_model_may_be_trained_by_turns() -> None:
+    """By freezing the others, and wrapping the model anew."""
+    a, b, c = torch.zeros(3, 8).unbind()
+    table = LayoutTable(bucket_size=8, world_size=2)
+    for trained in ([a, b], [b, c], [a, b], [a, b, c], [c]):
+        bucket_of(table, trained)
+    for trained in ([a], [c]):
+        for _ in range(200):
+            bucket_of(table, trained)

@@ -1,9 +1,12 @@
-"""Marks of tests that need what may not be built: MQGRAD_REQUIRE_… in the environment turns a skip into a failure."""
+"""Tests that need what may not be built: MQGRAD_REQUIRE_… in the environment turns a skip into a failure."""
 
 import os
+from concurrent.futures import Future
+from typing import TypeVar
 
 import pytest
 import torch
+from instruction_sets import Unavailable
 
 from mqgrad import cuda_ext
 from mqgrad.cuda_ext import library
@@ -18,3 +21,13 @@ needs_cuda = pytest.mark.skipif(
     not HAS_KERNELS and "MQGRAD_REQUIRE_CUDA" not in os.environ,
     reason="there is no GPU, or the extension was built without CUDA",
 )
+
+Result = TypeVar("Result")
+
+
+def built(build: Future[Result]) -> Result:
+    """What was built; where this machine cannot, the test is skipped."""
+    try:
+        return build.result()
+    except Unavailable as reason:
+        pytest.skip(str(reason))

@@ -54,7 +54,7 @@ def _build(compiler: str, flags: list[str], harness: list[Path], program: Path) 
 
     def compile_one(source: Path) -> None:
         arguments = [*command, "-c", str(source), "-o", str(objects[source])]
-        subprocess.run(arguments, check=True, timeout=300)
+        subprocess.run(arguments, check=True, timeout=600)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(compile_one, sources))

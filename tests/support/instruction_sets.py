@@ -17,6 +17,8 @@ from torch.utils.cpp_extension import include_paths
 FOLDER = Path(__file__).parent
 KERNELS = FOLDER.parents[1] / "cuda_ext" / "csrc"
 SOURCES = sorted(KERNELS.glob("cpu_*.cpp"))
+KERNEL_BYTES = [FOLDER / "kernel_bytes.cpp"]
+"""What tells the bytes that kernels write."""
 FEATURES = {"best": None, "AVX2": 1 << 10, "baseline": 0}
 """What the loader is told of the processor, in libgcc's bits; None: the truth."""
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # setup.py's
@@ -102,7 +104,7 @@ def _compile(command: list[str], jobs: Mapping[Path, list[str]]) -> None:
 
 
 def _run(command: list[str]) -> None:
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=600)
 
 
 def _require_clones(compiler: str) -> None:

@@ -350,3 +350,27 @@ def same_state(one: object, other: object) -> bool:
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same_state, one, other))
     return one == other
+
+
+def test_a_state_is_told_by_all_that_ranks_must_have_alike() -> None:
+    """In the words of states that have been saved."""
+
+    def rank_main(rank: int) -> str:
+        rounds = {
+            "period": 3,
+            "slow_momentum": 0.5,
+            "variance_reduced": True,
+            "period_rule": mqgrad.DelayRatio(),
+        }
+        state = mqgrad.CompressionState(mqgrad.FixedBits(16), seed=7, compressor="fp16", **rounds)
+        config = state.state_dict()["config"]
+        state.close()
+        return config
+
+    assert (
+        run_ranks(rank_main)
+        == [
+            "FP16(), seed=7, world_size=2, period=3, slow_momentum=0.5, variance_reduced=True, period_rule=DelayRatio"
+        ]
+        * 2
+    )

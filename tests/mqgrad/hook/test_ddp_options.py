@@ -258,13 +258,18 @@ def test_two_models_with_a_state_each() -> None:
     assert run_ranks(lambda rank: rank_main(rank, kinds)) == [[first, second]] * 2
 
 
-@pytest.mark.parametrize("bits", [1, 32])
-def test_two_models_with_one_state_are_refused(bits: int) -> None:
+@pytest.mark.parametrize(
+    ("bits", "period", "bucket_cap_mb"), [(1, 1, 25), (1, 1, 0.02), (32, 1, 25), (1, 2, 0.02)]
+)
+def test_two_models_with_one_state_are_refused(bits: int, period: int, bucket_cap_mb: float) -> None:
     """Each would have what it is owed forgotten by the other."""
 
     def rank_main(rank: int) -> list[str]:
-        state = mqgrad.CompressionState(mqgrad.FixedBits(bits))
-        ddps = [models.compressed_ddp(models.small_model(seed=seed), state) for seed in (0, 1)]
+        state = mqgrad.CompressionState(mqgrad.FixedBits(bits), period=period)
+        ddps = [
+            models.compressed_ddp(models.small_model(seed=seed), state, bucket_cap_mb=bucket_cap_mb)
+            for seed in (0, 1)
+        ]
         told = []
         for _ in range(2):
             for ddp in ddps:

@@ -260,7 +260,7 @@ def test_figures_are_those_of_one_iteration_however_long_nobody_asks_for_them() 
         for _ in range(6):
             model.zero_grad()
             state.step(models.backward(ddp, rank, 0))
-            norms.append(state._parts.measured.statistics.local_norm_sq)
+            norms.append(state._shared.measured.statistics.local_norm_sq)
         state.close()
         return norms
 

@@ -12,8 +12,8 @@ from .measurements import Measurements
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunParts:
-    """Of a :class:`mqgrad.CompressionState`, which puts them together."""
+class SharedParts:
+    """Of a :class:`mqgrad.CompressionState`; :func:`mqgrad.hook.run.assemble_run` puts them together."""
 
     configuration: str
     """Of the run, compared between the ranks and with what is loaded."""
