@@ -131,7 +131,7 @@ def _run(cluster: Distributed, system: System, seed: int) -> RunRecord:
 
 def target_loss(records: dict[str, list[RunRecord]]) -> float:
     """The lowest smoothed held-out loss that every fp32 run reaches."""
-    return max(min(filter(None, run.smoothed_losses)) for run in records["fp32 DDP"])
+    return max(min(filter(None, run.curve.smoothed)) for run in records["fp32 DDP"])
 
 
 def result_table(records: dict[str, list[RunRecord]], target: float) -> Table:
@@ -148,7 +148,7 @@ def result_table(records: dict[str, list[RunRecord]], target: float) -> Table:
 
 
 def _time_to(runs: list[RunRecord], target: float) -> str:
-    times = [t for run in runs if (t := run.seconds_to(target)) is not None]
+    times = [t for run in runs if (t := run.curve.seconds_to(target)) is not None]
     reached = f" ({len(times)}/{len(runs)})" if len(times) < len(runs) else ""
     return f"{statistics.fmean(times):.2f}{reached}" if times else "never"
 
@@ -156,7 +156,7 @@ def _time_to(runs: list[RunRecord], target: float) -> str:
 def _means(runs: list[RunRecord]) -> list[str]:
     mean = statistics.fmean
     return [
-        f"{mean(run.late_loss or math.nan for run in runs):.3f}",
+        f"{mean(run.curve.late or math.nan for run in runs):.3f}",
         f"{mean(run.final.heldout['accuracy'] for run in runs):.3f}",
         f"{mean(run.final.iteration for run in runs):.0f}",
         f"{mean(run.final.wire_bytes / 2**20 for run in runs):.2f}",

@@ -47,7 +47,7 @@ def best_in_hindsight(trials: Sequence[RunRecord]) -> RunRecord:
 
 
 def _badness(run: RunRecord) -> tuple[bool, float]:
-    loss, diverged = run.late_loss, not math.isfinite(run.final.heldout["loss"])
+    loss, diverged = run.curve.late, not math.isfinite(run.final.heldout["loss"])
     return run.outcome != "finished" or diverged, math.inf if loss is None else loss
 
 
@@ -68,7 +68,7 @@ def trials_table(result: RunRecord) -> Table:
         end = run.final
         figures = (
             f"{end.elapsed_seconds:.2f}",
-            f"{math.nan if run.late_loss is None else run.late_loss:.4f}",
+            f"{math.nan if run.curve.late is None else run.curve.late:.4f}",
             f"{end.wire_bytes / 2**20:.2f}",
         )
         table.add_row(run.controller, run.outcome, str(end.iteration), *figures)

@@ -15,7 +15,7 @@ from mqgrad.trainers.link import LinkEmulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.widths import Width, format_width
 
-from .time_to_target import first_reached, late_loss, smoothed
+from .time_to_target import LossCurve
 
 PARTS = ("compute", "encode", "wire", "decode", "decide")
 """What the seconds of an iteration go to."""
@@ -92,27 +92,15 @@ class RunRecord:
         return sum(trial.final.elapsed_seconds for trial in self.trials)
 
     @property
-    def smoothed_losses(self) -> list[float | None]:
-        """Held-out loss by :func:`smoothed`, one entry a point."""
-        return smoothed(*self._losses())
-
-    @property
-    def late_loss(self) -> float | None:
-        """Held-out loss by :func:`mqgrad.experiments.time_to_target.late_loss`; None of a run that was cut off before
-        its first point."""
-        return late_loss(*self._losses()) if self.points else None
-
-    def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the smoothed held-out loss first was at or below ``loss``, by :func:`first_reached`; None if
-        it never was, or if the run did not finish: one that diverges later has not got there."""
-        seconds = [point.elapsed_seconds for point in self.points]
-        return first_reached(seconds, self.smoothed_losses, loss) if self.outcome == "finished" else None
-
-    def _losses(self) -> tuple[list[int], list[float | None]]:
-        """Iterations, and held-out loss where it is finite, one entry a point."""
+    def curve(self) -> LossCurve:
+        """Of held-out loss."""
         losses = [point.heldout["loss"] for point in self.points]
-        known = [loss if math.isfinite(loss) else None for loss in losses]
-        return [point.iteration for point in self.points], known
+        return LossCurve(
+            [point.iteration for point in self.points],
+            [point.elapsed_seconds for point in self.points],
+            [loss if math.isfinite(loss) else None for loss in losses],
+            self.outcome == "finished",
+        )
 
 
 def default_controller(compressor: str) -> str:

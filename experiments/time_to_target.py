@@ -11,6 +11,37 @@ from .estimates import mean_loss
 _WINDOW = 0.1  # of the iterations so far, to both sides
 
 
+class LossCurve(NamedTuple):
+    """Held-out loss of a run, one entry a point that it was looked at."""
+
+    iterations: Sequence[int]
+    seconds: Sequence[float]
+    """Of training, evaluations excluded."""
+    losses: Sequence[float | None]
+    """None where not finite."""
+    finished: bool
+    """Whether the run came to its end: one that diverges later has not got to where it was before."""
+
+    @property
+    def smoothed(self) -> list[float | None]:
+        """By :func:`smoothed`."""
+        return smoothed(self.iterations, self.losses)
+
+    @property
+    def late(self) -> float | None:
+        """By :func:`late_loss`; None of a run that was cut off before its first point."""
+        return late_loss(self.iterations, self.losses) if self.iterations else None
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Seconds until the smoothed loss first was at or below ``loss``, by :func:`first_reached`; None if it never
+        was, or if the run did not finish."""
+        return first_reached(self.seconds, self.smoothed, loss) if self.finished else None
+
+    def iterations_to(self, loss: float) -> float | None:
+        """Iterations in the place of seconds."""
+        return first_reached(self.iterations, self.smoothed, loss) if self.finished else None
+
+
 def smoothed(iterations: Sequence[int], losses: Sequence[float | None]) -> list[float | None]:
     """Each loss as the mean of all within 10 % of its iterations: geometric, or arithmetic where one is not positive.
 

@@ -50,6 +50,29 @@ class LinkEmulation:
         return f"{self.mbit_per_s:g} Mbit/s{latency} (emulated)"
 
 
+@dataclasses.dataclass(slots=True)
+class _TrainingClock:
+    """Seconds of training: those of the blocks that have ended, and of the one under way."""
+
+    trained: float | None = None
+    """None before the first use."""
+    since: float | None = None
+    """When the block under way began, by this process's monotonic clock; None between two."""
+
+    @property
+    def seconds(self) -> float:
+        under_way = 0.0 if self.since is None else time.monotonic() - self.since
+        return (self.trained or 0.0) + under_way
+
+    def go_on(self) -> None:
+        """A block begins."""
+        self.trained, self.since = self.seconds, time.monotonic()
+
+    def stop(self) -> None:
+        """The block has ended."""
+        self.trained, self.since = self.seconds, None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwitchingEmulation(LinkEmulation):
     """An emulated link whose rate changes while a run goes on: ``mbit_per_s``, then the others, then it again.
@@ -64,10 +87,7 @@ class SwitchingEmulation(LinkEmulation):
 
     others_mbit_per_s: tuple[float, ...]
     switch_seconds: float
-    _trained: float | None = dataclasses.field(init=False, default=None, compare=False)
-    """Seconds of the blocks that have ended; None before the first use."""
-    _since: float | None = dataclasses.field(init=False, default=None, compare=False)
-    """When the block under way began, by this process's monotonic clock; None between two."""
+    _clock: _TrainingClock = dataclasses.field(init=False, default_factory=_TrainingClock, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,30 +98,21 @@ class SwitchingEmulation(LinkEmulation):
             check_positive(mbit_per_s=rate)
 
     def begin(self) -> None:
-        self._count(0.0, None)
+        self._clock.trained, self._clock.since = 0.0, None
 
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
-        self._count(self._seconds, time.monotonic())
+        self._clock.go_on()
         try:
             yield
         finally:
-            self._count(self._seconds, None)
-
-    def _count(self, trained: float, since: float | None) -> None:
-        object.__setattr__(self, "_trained", trained)
-        object.__setattr__(self, "_since", since)
-
-    @property
-    def _seconds(self) -> float:
-        under_way = 0.0 if self._since is None else time.monotonic() - self._since
-        return (self._trained or 0.0) + under_way
+            self._clock.stop()
 
     def rate_now(self) -> float:
-        if self._trained is None:
-            self._count(0.0, time.monotonic())
+        if self._clock.trained is None:
+            self._clock.go_on()
         rates = (self.mbit_per_s, *self.others_mbit_per_s)
-        return rates[int(self._seconds / self.switch_seconds) % len(rates)]
+        return rates[int(self._clock.seconds / self.switch_seconds) % len(rates)]
 
     def __str__(self) -> str:
         rates = " / ".join(f"{rate:g}" for rate in (self.mbit_per_s, *self.others_mbit_per_s))

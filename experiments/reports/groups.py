@@ -48,7 +48,7 @@ class SystemSummary:
     """Time to target over each reference's, on the seeds that the reference finished; None if one of its own runs did
     not finish."""
     final_loss: Estimate | None
-    """Held-out loss late in runs, ``CellResult.late_loss``; here and below, over finished runs."""
+    """Held-out loss late in runs, :attr:`.LossCurve.late`; here and below, over finished runs."""
     accuracy: Estimate | None
     iterations: float | None
     wire_mib: float | None
@@ -102,7 +102,7 @@ def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
 
 def _early_loss(run: CellResult) -> float | None:
     end = TARGET_SHARE * run.seconds[-1]
-    points = zip(run.seconds, run.smoothed_losses, strict=True)
+    points = zip(run.seconds, run.curve.smoothed, strict=True)
     known = [(at, loss) for at, loss in points if loss is not None]
     return min((loss for at, loss in known if at <= end), default=known[0][1] if known else None)
 
@@ -167,7 +167,7 @@ def weighted_norms(run: CellResult) -> list[tuple[float, float]]:
 def _summarize_system(
     name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
 ) -> SystemSummary:
-    times = [] if target is None or name in SILENT else [run.seconds_to(target) for run in runs]
+    times = [] if target is None or name in SILENT else [run.curve.seconds_to(target) for run in runs]
     reached = [seconds for seconds in times if seconds is not None]
     finished = [run for run in runs if run.finished]
     outcomes = [run.outcome for run in runs]
@@ -178,7 +178,7 @@ def _summarize_system(
         reached=len(reached),
         seconds_to_target=statistics.fmean(reached) if reached else None,
         ratios=_ratios(name, runs, target, known),
-        final_loss=mean_loss(_values(finished, lambda run: run.late_loss)),
+        final_loss=mean_loss(_values(finished, lambda run: run.curve.late)),
         accuracy=mean_of_fractions(_values(finished, lambda run: run.heldout.get("accuracy"))),
         iterations=_mean(finished, lambda run: run.iterations[-1]),
         wire_mib=_mean(finished, lambda run: None if run.wire_bytes is None else run.wire_bytes / 2**20),

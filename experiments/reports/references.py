@@ -67,7 +67,7 @@ def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None
     finished = [run for run in runs if run.finished]
     if target is None or not finished:
         return None
-    times = {run.seed: run.seconds_to(target) for run in finished}
+    times = {run.seed: run.curve.seconds_to(target) for run in finished}
     spent = {run.seed: run.seconds[-1] for run in finished}
     seconds = {seed: spent[seed] if time is None else time for seed, time in times.items()}
     return Timing(seconds, {seed for seed, time in times.items() if time is None})
@@ -111,6 +111,6 @@ def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: fl
     finished = [run for run in dense if run.finished]
     if target is None or not pace or not finished:
         return None
-    iterations = {run.seed: run.iterations_to(target) for run in finished}
+    iterations = {run.seed: run.curve.iterations_to(target) for run in finished}
     seconds = {seed: n * statistics.fmean(pace) for seed, n in iterations.items() if n is not None}
     return Timing(seconds) if seconds else None

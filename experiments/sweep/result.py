@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mqgrad.widths import Width
 
 from ..runs import PARTS, RunPoint, RunRecord
-from ..time_to_target import first_reached, late_loss, smoothed
+from ..time_to_target import LossCurve
 from .axes import Cell, Group
 from .run_server import RunRequest
 
@@ -83,23 +83,9 @@ class CellResult:
         return self.outcome == "finished"
 
     @property
-    def smoothed_losses(self) -> list[float | None]:
-        """Held-out loss by :func:`smoothed`, one entry a point."""
-        return smoothed(self.iterations, self.losses)
-
-    @property
-    def late_loss(self) -> float | None:
-        """Held-out loss by :func:`mqgrad.experiments.time_to_target.late_loss`."""
-        return late_loss(self.iterations, self.losses)
-
-    def seconds_to(self, loss: float) -> float | None:
-        """Seconds until the smoothed held-out loss first was at or below ``loss``, by :func:`first_reached`; None if
-        it never was, or if the run did not finish: a run that diverges later has not got there."""
-        return first_reached(self.seconds, self.smoothed_losses, loss) if self.finished else None
-
-    def iterations_to(self, loss: float) -> float | None:
-        """Iterations in the place of seconds."""
-        return first_reached(self.iterations, self.smoothed_losses, loss) if self.finished else None
+    def curve(self) -> LossCurve:
+        """Of held-out loss."""
+        return LossCurve(self.iterations, self.seconds, self.losses, self.finished)
 
 
 class Ending(NamedTuple):

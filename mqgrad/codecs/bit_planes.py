@@ -1,7 +1,7 @@
 """Small codes packed into bytes: bit k of all elements, then bit k + 1.
 
-Eight elements at a time, as an int64: few ops, of which a vector of some thousand elements takes more to start than to
-run. (Products wrap around.)
+Eight elements at a time, as an int64: few ops, which for some thousand elements take longer to start than to run.
+(Products wrap around.)
 """
 
 import torch

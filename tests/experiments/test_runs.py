@@ -95,9 +95,9 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
     assert record.final.gradient_norm_sq == 2.0
     assert record.mean_bits == 4
     assert record.outcome == "finished"
-    assert record.seconds_to(0.25) == pytest.approx(10)
-    assert record.seconds_to(0.5**1.5) == pytest.approx(7.5)
-    assert record.seconds_to(0.01) is None
+    assert record.curve.seconds_to(0.25) == pytest.approx(10)
+    assert record.curve.seconds_to(0.5**1.5) == pytest.approx(7.5)
+    assert record.curve.seconds_to(0.01) is None
 
 
 def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
@@ -216,7 +216,10 @@ def test_the_oracle_goes_by_more_than_the_last_evaluation() -> None:
 def test_a_single_low_evaluation_does_not_reach_a_target() -> None:
     losses = [1.0] * 10 + [0.5] + [1.0] * 10
     points = [point(100 + 2 * i, loss) for i, loss in enumerate(losses)]
-    assert RunRecord(controller="fixed:4", seed=1, points=points, outcome="finished").seconds_to(0.6) is None
+    assert (
+        RunRecord(controller="fixed:4", seed=1, points=points, outcome="finished").curve.seconds_to(0.6)
+        is None
+    )
 
 
 def test_the_oracle_tries_the_widths_of_the_compressor() -> None:
@@ -254,6 +257,6 @@ def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -
     row = next(line for line in console.export_text().splitlines() if "2 bits" in line)
     assert "2.50 (1/2)" in row  # halfway from 2.0 to 0.5, in the logarithm
     reached.outcome = "diverged"  # later, and so it has not got there
-    assert reached.seconds_to(1.0) is None
+    assert reached.curve.seconds_to(1.0) is None
     plot_runs(records, 1.0, tmp_path / "runs.png", title="test")
     assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")

@@ -70,10 +70,10 @@ def test_it_lies_between_the_evaluations_around_it(losses: list[float], target: 
 
 def test_iterations_are_told_in_the_same_way_and_of_finished_runs_only() -> None:
     run = result("fixed:4", 1, [4.0, 1.0], step=0.5)
-    assert run.seconds_to(2.0) == pytest.approx(0.75)
-    assert run.iterations_to(2.0) == pytest.approx(7.5)
+    assert run.curve.seconds_to(2.0) == pytest.approx(0.75)
+    assert run.curve.iterations_to(2.0) == pytest.approx(7.5)
     diverged = result("fixed:4", 1, [4.0, 1.0], outcome="diverged")
-    assert diverged.seconds_to(2.0) is diverged.iterations_to(2.0) is None
+    assert diverged.curve.seconds_to(2.0) is diverged.curve.iterations_to(2.0) is None
 
 
 def test_a_loss_is_smoothed_over_the_iterations_within_ten_percent_of_it() -> None:

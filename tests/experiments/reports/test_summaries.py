@@ -297,7 +297,7 @@ def test_without_a_finished_fp32_run_there_is_no_target() -> None:
 
 def test_a_late_loss_is_a_mean_over_the_last_tenth_of_the_iterations() -> None:
     run = result("fixed:4", 1, [9.0] * 8 + [3.0, 1.0, 4.0], iterations=[*range(10, 90, 10), 90, 95, 100])
-    assert run.late_loss == pytest.approx(2.0)  # not 90, which is where the last tenth begins
+    assert run.curve.late == pytest.approx(2.0)  # not 90, which is where the last tenth begins
     negative = result("fixed:4", 1, [-1.0, None, -3.0], iterations=[95, 96, 100])
-    assert negative.late_loss == -2.0
-    assert result("fixed:4", 1, [None], iterations=[10]).late_loss is None
+    assert negative.curve.late == -2.0
+    assert result("fixed:4", 1, [None], iterations=[10]).curve.late is None
