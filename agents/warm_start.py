@@ -21,7 +21,7 @@ TYPICAL_REWARD = 0.3  # of one step, as TimePrice scales it
 STEPS, BATCH_SIZE = 2500, 256  # of the imitation
 
 
-def relative_goodput(
+def progress_and_seconds(
     observations: Array, schema: ObservationSchema, relative_bytes: float = 1.0
 ) -> tuple[Array, Array]:
     """Progress and seconds of an iteration at every width, as the goodput rule expects them.
@@ -53,7 +53,7 @@ def expected_advantage(observations: Array, schema: ObservationSchema, relative_
     price of its seconds; in units of the best width's progress. What the rule does not reach from the width in use
     counts as an interval that gains nothing, or worse.
     """
-    progress, seconds = relative_goodput(observations, schema, relative_bytes)
+    progress, seconds = progress_and_seconds(observations, schema, relative_bytes)
     reached = _reached(observations, schema)
     best = np.where(reached, progress / seconds, 0.0).argmax(axis=1)[:, None]
     gain = progress / np.take_along_axis(progress, best, axis=1)
@@ -66,7 +66,7 @@ def rule_action(
     observation: npt.NDArray[np.floating], schema: ObservationSchema, relative_bytes: float = 1.0
 ) -> int:
     """The rule's choice, as an index of ``schema.widths``, from one ``full`` observation [schema.size]; see
-    :func:`relative_goodput`."""
+    :func:`progress_and_seconds`."""
     return int(expected_advantage(observation[None].astype(np.float64), schema, relative_bytes)[0].argmax())
 
 
@@ -125,7 +125,7 @@ def imitate_goodput(
     action logits by cross-entropy with the rule's choice.
 
     Args:
-        relative_bytes: as of :func:`relative_goodput`.
+        relative_bytes: as of :func:`progress_and_seconds`.
 
     Raises:
         ValueError: for observations that do not hold what the rule needs, actions that are not widths, or another

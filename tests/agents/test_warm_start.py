@@ -11,7 +11,7 @@ from toy_env import FAST, SLOW, goodput, toy_env
 
 from mqgrad.agents.build import build_env, build_model
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.warm_start import expected_advantage, relative_goodput, rule_action
+from mqgrad.agents.warm_start import expected_advantage, progress_and_seconds, rule_action
 from mqgrad.codecs.quantization_noise import Coding
 from mqgrad.envs import BitWidthEnv
 from mqgrad.policies.observation import ObservationSchema
@@ -24,7 +24,7 @@ def test_the_rule_read_from_an_observation_is_the_one_of_the_statistics(mbit_per
     env = toy_env(mbit_per_s)
     observations = np.array([_after_trying_widths(env, seed) for seed in range(50)], dtype=np.float64)
     schema = env.settings.schema
-    progress, seconds = relative_goodput(observations, schema)
+    progress, seconds = progress_and_seconds(observations, schema)
     found = np.median(progress / seconds, axis=0)[
         :5
     ]  # what is far from the widths tried is seen with optimism
@@ -43,7 +43,7 @@ def test_seconds_read_from_an_observation_are_those_that_were_learned(relative_b
         )
         times.observe(interval)
         observation = observer.observe(interval)
-    _, relative = relative_goodput(observation[None].astype(np.float64), schema, relative_bytes)
+    _, relative = progress_and_seconds(observation[None].astype(np.float64), schema, relative_bytes)
     expected = [times.seconds(bits) for bits in schema.widths]
     np.testing.assert_allclose(relative[0] * times.fixed_seconds, expected, rtol=1e-4)
 
@@ -67,7 +67,7 @@ def test_the_rule_goes_to_four_times_the_bits_in_use_at_most() -> None:
     env = toy_env(FAST)
     env.reset(seed=0)
     observation = env.step(env.settings.widths.index(1))[0]
-    progress, seconds = relative_goodput(observation[None].astype(np.float64), env.settings.schema)
+    progress, seconds = progress_and_seconds(observation[None].astype(np.float64), env.settings.schema)
     assert env.settings.widths[int((progress / seconds)[0].argmax())] > 4
     assert env.settings.widths[rule_action(observation, env.settings.schema)] == 4
 

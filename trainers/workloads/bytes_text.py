@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .data_files import check_paths
-from .optimizers import check_optimizer, make_optimizer
+from .optimizers import check_optimizer_name, make_optimizer
 from .schedules import warmup_inverse_sqrt
 from .sharding import shuffled_indices
 from .workload import Batch
@@ -77,7 +77,7 @@ class BytesText:
             max_bytes=self.max_bytes,
             evaluation_bytes=self.evaluation_bytes,
         )
-        check_optimizer(self.optimizer)
+        check_optimizer_name(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .classification import Classification, held_out_figures
-from .optimizers import check_optimizer, make_optimizer
+from .optimizers import check_optimizer_name, make_optimizer
 from .schedules import warmup_constant
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
@@ -52,7 +52,7 @@ class Digits(Classification):
 
     def __post_init__(self) -> None:
         check_count(batch_size=self.batch_size, width=self.width)
-        check_optimizer(self.optimizer)
+        check_optimizer_name(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         check_count(0, warmup_iterations=self.warmup_iterations)

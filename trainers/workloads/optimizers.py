@@ -12,7 +12,7 @@ DRAWN = "drawn"
 """One of them in each run, for policies that are to know both."""
 
 
-def check_optimizer(name: str) -> None:
+def check_optimizer_name(name: str) -> None:
     """Raises ValueError, listing the known ones, for an unknown name."""
     if name not in (*OPTIMIZERS, DRAWN):
         raise ValueError(f"unknown optimizer {name!r}; known: {', '.join((*OPTIMIZERS, DRAWN))}")
