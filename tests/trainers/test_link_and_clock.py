@@ -123,13 +123,13 @@ def test_a_session_counts_seconds_of_training_from_the_end_of_the_reset() -> Non
         link._clock.trained = 1500.0  # in use before
         before = link.rate_now()
         session.reset(seed=1, link=link)
-        after = link._seconds
+        after = link._clock.seconds
         begun = time.monotonic()
         session.run(20, bits=4)
         most = time.monotonic() - begun
         session.evaluate()
         time.sleep(0.2)
-        trained = link._seconds
+        trained = link._clock.seconds
         session.close()
         return before, after, trained / most
 
