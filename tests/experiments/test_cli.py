@@ -325,7 +325,8 @@ def test_a_signal_stops_a_run_its_workers_and_leaves_no_files(number: int, code:
     )
     try:
         read_until(process, b"loss")  # of the first point
-        workers = children(process.pid)
+        (fork_server,) = children(process.pid)
+        workers = children(fork_server)
         assert len(workers) == 2
         assert list(scratch.iterdir())
         process.send_signal(number)

@@ -4,7 +4,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 import weakref
@@ -13,17 +12,15 @@ from typing import Any
 
 from ..signals import signals_to
 from .errors import RESTART, WorkerError
+from .fork_server_process import CLOSE_SECONDS, fork_server
 from .worker import START_SECONDS, Command, Failure, Heartbeat, WorkerSetup
-from .worker_process import CLOSE_SECONDS, GRACE_SECONDS, WorkerProcess, explain_hang
+from .worker_process import GRACE_SECONDS, WorkerProcess, explain_hang
 
 _SLICE_SECONDS = 1.0  # of waiting for workers
 
 
 class LocalRanks:
-    """One process per rank, started as plain subprocesses.
-
-    Not ``multiprocessing``: its children may not have children in Stable-Baselines3's daemonic environments, and
-    it needs a ``__main__`` guard in people's scripts.
+    """One process per rank, forked by the fork server of this one.
 
     Args:
         workload: ``"package.module:factory"``, importable with this process's ``sys.path``.
@@ -42,12 +39,13 @@ class LocalRanks:
         self._timeout_seconds = timeout_seconds
         self._folder = tempfile.mkdtemp(prefix="mqgrad-")
         self._workers: list[WorkerProcess] = []
+        fork_server()  # before the finalizer below: what was made first ends last
         # Also runs at exit; not in a process forked from this one, whose workers these are not.
         self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._folder, os.getpid())
         starting_seconds = max(START_SECONDS, timeout_seconds)
         try:
             for rank in range(world_size):
-                self._workers.append(WorkerProcess(rank))
+                self._workers.append(WorkerProcess(rank, starting_seconds))
             for worker in self._workers:
                 setup = WorkerSetup(
                     rank=worker.rank,
@@ -178,9 +176,7 @@ def _end_all(workers: list[WorkerProcess]) -> None:
         worker.channel.close()  # an idle worker exits at the end of its channel
     deadline = time.monotonic() + CLOSE_SECONDS
     for worker in workers:
-        try:
-            worker.process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
+        if not worker.process.wait(deadline - time.monotonic()):
             worker.process.kill()
-            worker.process.wait()
+            worker.process.wait(CLOSE_SECONDS)
         worker.log.close()

@@ -6,17 +6,21 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import IO
 
 from .errors import LONGER, RESTART, WorkerError
+from .fork_server_process import (
+    CLOSE_SECONDS,
+    ForkedProcess,
+    ForkServerError,
+    describe_exit,
+    fork_server,
+)
 from .worker import Failure, Heartbeat, Reply
 
-CLOSE_SECONDS = 3.0  # a worker that is idle exits at once
 GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
 _LOG_TAIL_BYTES = 8000
 _MOST_LOG_BYTES = 2**20
@@ -24,33 +28,24 @@ _MODULES = "Extension modules: "  # the last line that faulthandler writes of a 
 
 
 class WorkerProcess:
-    """A worker and our end of its command channel."""
+    """A worker and our end of its command channel.
 
-    def __init__(self, rank: int) -> None:
+    Args:
+        seconds: longest that starting may take.
+
+    Raises:
+        WorkerError: it could not be started.
+        OSError: the system refuses another process.
+    """
+
+    def __init__(self, rank: int, seconds: float) -> None:
         self.rank = rank
         self.log = _appended_file()
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # a default timeout that the script has set would make reading fail
             end.setblocking(True)
         with theirs:
-            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Until our own
-            # path is set, less what import passes over and is no literal, the current folder is there, with modules
-            # that may have names of Python's. Ctrl-C goes to the whole group, also while this one imports; the
-            # driver decides what it means.
-            path = [entry for entry in sys.path if isinstance(entry, str)]
-            code = (
-                f"import sys; sys.path[:] = {path!r}; "
-                "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-                f"from mqgrad.trainers.clusters.worker import main; main({theirs.fileno()})"
-            )
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
-                env=_environment(),
-                pass_fds=[theirs.fileno()],
-            )
+            self.process = _forked(rank, theirs.fileno(), self.log.fileno(), seconds)
         self.channel = Connection(ours.detach())
 
     def try_send(self, pickled: bytes, timeout_seconds: float) -> None:
@@ -81,14 +76,11 @@ class WorkerProcess:
 
     def describe_exit(self) -> str:
         """How the process ended."""
-        try:
-            code = self.process.wait(CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
+        if not self.process.wait(CLOSE_SECONDS):
             return "closed its command channel"
-        if code < 0:
-            hint = " (out of memory?)" if code == -signal.SIGKILL else ""
-            return f"was killed by {signal.Signals(-code).name}{hint}"
-        return f"exited with code {code}"
+        if self.process.returncode is None:
+            return "ended with its parent, the process that forks workers (killed for want of memory?)"
+        return describe_exit(self.process.returncode)
 
     def log_tail(self) -> str:
         """The end of what it wrote to stdout and stderr, without the list of modules after a crash."""
@@ -125,6 +117,12 @@ def explain_hang(furthest_behind: list[WorkerProcess], timeout_seconds: float) -
     return WorkerError(first.rank, reason, first.log_tail() + stacks, RESTART)
 
 
-def _environment() -> dict[str, str]:
-    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the ranks share one machine
-    return {**os.environ, **one_thread, "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+def _forked(rank: int, channel: int, log: int, seconds: float) -> ForkedProcess:
+    server = fork_server()
+    try:
+        return server.fork(channel, log, seconds)
+    except ForkServerError as error:
+        if server.has_forked:  # it has ended since, perhaps because nothing was asked of it for a while
+            return _forked(rank, channel, log, seconds)
+        reason = f"could not be started: the process that forks workers {error}"
+        raise WorkerError(rank, reason, error.log) from error

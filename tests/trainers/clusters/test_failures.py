@@ -153,8 +153,9 @@ def test_a_worker_that_cannot_start_is_explained() -> None:
 
 def test_a_rank_that_hangs_while_it_starts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not the one that waits for it."""
-    monkeypatch.setattr("mqgrad.trainers.clusters.local_ranks.START_SECONDS", 10.0)
-    with pytest.raises(WorkerError, match=r"rank 1 made no progress for 10 s") as caught:
+    faulty_cluster().close()  # what forks workers is there then
+    monkeypatch.setattr("mqgrad.trainers.clusters.local_ranks.START_SECONDS", 4.0)
+    with pytest.raises(WorkerError, match=r"rank 1 made no progress for 4 s") as caught:
         Distributed("faulty:Faulty", {"fault": "hang-at-start"}, timeout_seconds=2)
     assert "build_model" in caught.value.details
 
@@ -162,16 +163,16 @@ def test_a_rank_that_hangs_while_it_starts_is_named(monkeypatch: pytest.MonkeyPa
 def test_a_worker_is_deaf_to_ctrl_c_before_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = tmp_path / "mqgrad" / "trainers" / "clusters" / "worker.py"
+    stand_in = tmp_path / "mqgrad" / "trainers" / "clusters" / "fork_server.py"
     stand_in.parent.mkdir(parents=True)
     for package in stand_in.parents[:3]:
         (package / "__init__.py").touch()
-    stand_in.write_text("import os, signal\nos._exit(signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)")
+    stand_in.write_text(
+        "import os, signal\nos._exit(5 + (signal.getsignal(signal.SIGINT) is signal.SIG_IGN))"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    worker = WorkerProcess(0)
-    assert worker.process.wait(30) == 0, worker.log_tail()
-    worker.channel.close()
-    worker.log.close()
+    with pytest.raises(WorkerError, match="exited with code 6"):
+        WorkerProcess(0, 60.0)
 
 
 def test_a_worker_starts_whatever_is_in_sys_path_and_in_the_current_folder(
@@ -225,7 +226,9 @@ DRIVER = """
 from mqgrad.trainers import Distributed
 cluster = Distributed("faulty:Faulty", {settings}, num_workers=1)
 cluster.reset(seed=0)
-print(*cluster.worker_pids, flush=True)
+(worker,) = cluster.worker_pids
+(line,) = [l for l in open(f"/proc/{{worker}}/status") if l.startswith("PPid:")]
+print(worker, line.removeprefix("PPid:"), flush=True)  # and its fork server
 {action}
 """
 
@@ -236,8 +239,9 @@ print(*cluster.worker_pids, flush=True)
         ({}, "input()", signal.SIGKILL),
         ({"fault": "hang", "rank": 0}, "cluster.run(10, bits=4)", signal.SIGKILL),
         ({}, "", None),
+        ({}, "cluster.close()", None),
     ],
-    ids=["killed idle", "killed while a worker hangs", "never closed"],
+    ids=["killed idle", "killed while a worker hangs", "never closed", "closed"],
 )
 def test_nothing_outlives_its_driver(tmp_path: Path, settings: dict, action: str, signum: int | None) -> None:
     driver = subprocess.Popen(
@@ -251,7 +255,7 @@ def test_nothing_outlives_its_driver(tmp_path: Path, settings: dict, action: str
     with driver:
         assert driver.stdout is not None
         pids = [int(pid) for pid in driver.stdout.readline().split()]
-        assert len(pids) == 1
+        assert len(pids) == 2
         if signum is not None:
             time.sleep(1)
             driver.send_signal(signum)

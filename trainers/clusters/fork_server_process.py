@@ -1,0 +1,205 @@
+"""The fork server and what it forks, as the driver sees them."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, Pipe
+from typing import IO
+
+from .fork_server import PID
+
+CLOSE_SECONDS = 3.0  # a process that is idle exits at once
+LINGER_SECONDS = (
+    60.0  # what has no workers any more may be asked for others: after a failure, or for the next cluster
+)
+_LOG_TAIL_BYTES = 8000
+_OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs from test to test, and changes nothing
+
+
+class ForkServerError(RuntimeError):
+    """There is no fork server any more: it could not start, was killed, or has ended as nothing was asked of it."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(reason)
+        self.log = log
+        """The end of what it wrote."""
+
+
+class ForkedProcess:
+    """A process whose parent is the fork server, which tells how it has ended.
+
+    Args:
+        code: where its exit code comes.
+        server: kept for as long as this one is.
+    """
+
+    def __init__(self, pid: int, code: Connection, server: "ForkServerProcess") -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        """Its exit code, or the negative number of the signal that ended it; None while it runs, and if it ended with
+        the fork server, so that nobody can tell."""
+        self._code = code
+        self._server = server
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ends within that time; without the fork server none goes on."""
+        if self.returncode is None and not self._code.poll(max(seconds, 0.0)):
+            return False
+        if self.returncode is None:
+            with contextlib.suppress(EOFError):
+                self.returncode = self._code.recv()
+        return True
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        self.wait(0.0)
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it by force."""
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServerProcess:
+    """A process that runs ``fork_server.serve`` for this one.
+
+    Args:
+        path: its ``sys.path``, and the workers'.
+        environment: its variables, and the workers'.
+    """
+
+    def __init__(self, path: tuple[str, ...], environment: Mapping[str, str]) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        self._requests, theirs = socket.socketpair()
+        self._asking = threading.Lock()
+        self.has_forked = False
+        """Whether it has once been of use."""
+        with theirs:
+            # Code, not a file or module: either would put a folder of ours at the head of sys.path. Until our own
+            # path is set, the current folder is there, with modules that may have names of Python's. Ctrl-C goes to
+            # the whole group, also while this one imports; the driver decides what it means.
+            code = (
+                f"import sys; sys.path[:] = {list(path)!r}; "
+                "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+                "from mqgrad.trainers.clusters.fork_server import serve; "
+                f"serve({theirs.fileno()}, {os.getpid()}, {LINGER_SECONDS})"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+            )
+        self._finalizer = weakref.finalize(self, _end, self._process, self._requests, os.getpid())
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether it was there a moment ago."""
+        return self._process.poll() is None and self._requests.fileno() >= 0
+
+    def fork(self, channel: int, log: int, seconds: float) -> ForkedProcess:
+        """Start a worker.
+
+        Args:
+            channel: file descriptor of its end of the command channel.
+            log: file descriptor of what it writes to.
+            seconds: longest to wait; the first time it takes some to import.
+
+        Raises:
+            ForkServerError: the server is gone, or did not answer in time.
+            OSError: the system refuses another process.
+        """
+        with self._asking:
+            try:
+                return self._ask(channel, log, seconds)
+            except BaseException:  # Ctrl-C too: an answer left there would be taken for the next one
+                self._requests.close()
+                raise
+
+    def _ask(self, channel: int, log: int, seconds: float) -> ForkedProcess:
+        ours, theirs = Pipe(duplex=False)
+        folder = os.open(".", os.O_RDONLY)
+        self._requests.settimeout(seconds)
+        try:
+            with theirs:
+                socket.send_fds(self._requests, [b"."], [channel, log, theirs.fileno(), folder])
+            answer = self._requests.recv(PID.size)
+        except TimeoutError:
+            raise ForkServerError(f"did not answer within {seconds:g} s", self._log_tail()) from None
+        except ConnectionError:
+            answer = b""
+        finally:
+            os.close(folder)
+        if not answer:
+            raise ForkServerError(self._how_it_ended(), self._log_tail())
+        (pid,) = PID.unpack(answer)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        self.has_forked = True
+        return ForkedProcess(pid, ours, self)
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "closed its socket"
+        return describe_exit(code)
+
+    def _log_tail(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0)).decode(
+            errors="replace"
+        )
+
+
+def describe_exit(code: int) -> str:
+    """How a process ended."""
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(-code).name}{hint}"
+
+
+_Surroundings = tuple[int, tuple[str, ...], tuple[tuple[str, str], ...]]
+_servers: dict[_Surroundings, ForkServerProcess] = {}
+
+
+def fork_server() -> ForkServerProcess:
+    """The one of this process with its environment and ``sys.path`` as they are now; started if there is none."""
+    # Less what import passes over and is no literal.
+    path = tuple(entry for entry in sys.path if isinstance(entry, str))
+    environment = _environment()
+    compared = tuple(sorted((name, value) for name, value in environment.items() if name != _OF_PYTEST))
+    for key in [key for key, server in _servers.items() if not server.can_fork]:
+        del _servers[key]
+    key = (os.getpid(), path, compared)  # the process: one forked from it must not ask in its place
+    if key not in _servers:
+        _servers[key] = ForkServerProcess(path, environment)
+    return _servers[key]
+
+
+def _environment() -> dict[str, str]:
+    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the ranks share one machine
+    return {**os.environ, **one_thread, "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
+
+
+def _end(process: "subprocess.Popen[bytes]", requests: socket.socket, owner: int) -> None:
+    requests.close()  # without workers it exits at once
+    if os.getpid() != owner:
+        return
+    try:
+        process.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
