@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+from collections.abc import Iterator
 
 import torch.distributed as dist
 
@@ -39,14 +40,16 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     timeout = datetime.timedelta(seconds=float(timeout_seconds))
 
     def construct() -> dist.ProcessGroup:
-        if _has_some_ranks(of):
+        has_some_ranks = _has_some_ranks(of)
+        if has_some_ranks:
             _have_equally_many(of, timeout)
-        return dist.new_group(
-            dist.get_process_group_ranks(of),
-            timeout=timeout,
-            backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
-            use_local_synchronization=_has_some_ranks(of),
-        )
+        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext():
+            return dist.new_group(
+                dist.get_process_group_ranks(of),
+                timeout=timeout,
+                backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
+                use_local_synchronization=has_some_ranks,
+            )
 
     waits = waits_in(of, f"the construction of a CompressionState, or cannot make its group{_INTERFACE}")
     return call_naming(waits, construct)
@@ -129,7 +132,24 @@ def _make_idle_group() -> None:
     """A group of this rank alone, which does nothing but count."""
     if _IDLE not in dist.Backend.backend_list:
         dist.Backend.register_backend(_IDLE, _new_idle, devices=["cpu"])
-    dist.new_group([dist.get_rank()], backend=_IDLE, use_local_synchronization=True)
+    with _bound_to_no_gpu():
+        dist.new_group([dist.get_rank()], backend=_IDLE, use_local_synchronization=True)
+
+
+@contextlib.contextmanager
+def _bound_to_no_gpu() -> Iterator[None]:
+    """Have the default group seem to be bound to no GPU, as it is without ``init_process_group(device_id=)``.
+
+    Otherwise torch splits a new group's communicator from that of all ranks, at once, for which NCCL waits for all of
+    them, without a bound; those that make none of theirs never come. And it would look for an idle group's.
+    """
+    world = dist.group.WORLD
+    assert world is not None
+    device, world.bound_device_id = world.bound_device_id, None
+    try:
+        yield
+    finally:
+        world.bound_device_id = device
 
 
 def own_backend(backend: str, config: str) -> str:

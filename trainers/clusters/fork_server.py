@@ -46,7 +46,7 @@ def serve(requests_fd: int, driver: int, linger_seconds: float) -> None:
         ready, _, _ = select.select(watched, [], [], _SLICE_SECONDS)
         children.tell_codes()
         if requests in ready and not _answer(requests, children):
-            watched.remove(requests)  # the driver wants no more of them
+            watched.remove(requests)
         quiet_seconds = 0.0 if ready or children else quiet_seconds + _SLICE_SECONDS
 
 
@@ -96,25 +96,32 @@ def _import_for_workers() -> None:
 
 
 def _answer(requests: socket.socket, children: _Children) -> bool:
-    """Fork a worker; False if there was no request, but the end of them."""
-    message, fds, _, _ = socket.recv_fds(requests, 1, 4)
-    if not message:
+    """Fork the worker that is asked for; False if the driver wants no more of them."""
+    try:
+        message, fds, _, _ = socket.recv_fds(requests, 1, 4)
+        if message:
+            requests.sendall(PID.pack(_fork(fds, requests, children)))
+    except ConnectionError:  # it was interrupted while it waited for the answer
         return False
+    return bool(message)
+
+
+def _fork(fds: list[int], requests: socket.socket, children: _Children) -> int:
+    """The answer to a request."""
     channel, log, code, folder = fds
     try:
         pid = os.fork()
     except OSError as error:
-        requests.sendall(PID.pack(-(error.errno or 1)))
-        pid = -1
+        pid = -(error.errno or 1)
     if pid == 0:
         _work(channel, log, code, folder, requests, children)
     for fd in (channel, log, folder):
         os.close(fd)
-    code_end = Connection(code, readable=False)
     if pid > 0:
-        children.add(pid, code_end)
-        requests.sendall(PID.pack(pid))
-    return True
+        children.add(pid, Connection(code, readable=False))
+    else:
+        os.close(code)
+    return pid
 
 
 def _work(
