@@ -53,6 +53,19 @@ class Layout:
                 sources.append(offset + numel - used + repeated)
         return torch.cat(sources)
 
+    def padding_in(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """:attr:`padding` and :attr:`padding_sources` in a part of the vector; looked up once, as a GPU is waited
+        for."""
+        key = (part.start, part.stop)
+        if key not in self._paddings:
+            among = (self.padding >= part.start) & (self.padding < part.stop)
+            self._paddings[key] = self.padding[among], self.padding_sources[among]
+        return self._paddings[key]
+
+    @functools.cached_property
+    def _paddings(self) -> dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]]:
+        return {}
+
     @functools.cached_property
     def _pieces(self) -> list[int]:
         """Lengths of each parameter and of what lies between it and the next, in turn."""

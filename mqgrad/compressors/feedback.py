@@ -24,10 +24,8 @@ class Residual(NamedTuple):
     """float32 [N]."""
     start: int
     """Where the part begins in the vector."""
-    padding: torch.Tensor
-    """int64 [K]: elements of it that belong to no parameter, ascending."""
-    sources: torch.Tensor
-    """int64 [K]: those that a code repeats there, if it repeats any."""
+    layout: Layout
+    """Of the vector."""
 
     @property
     def extent(self) -> slice:
@@ -41,13 +39,14 @@ class Residual(NamedTuple):
     def continue_padding(self, part: slice) -> None:
         """Have the padding in elements ``part`` of the vector owe what the elements do that a code repeats there: or
         that would be the mean of gradients without feedback, mostly."""
-        bounds = torch.tensor([part.start - self.start, part.stop - self.start], device=self.padding.device)
-        among = slice(*torch.searchsorted(self.padding, bounds).tolist())
-        self.values[self.padding[among]] = self.values[self.sources[among]]
+        padding, sources = self.layout.padding_in(part)
+        values = self.part(part)
+        values[padding - part.start] = values[sources - part.start]
 
     def clear_padding(self) -> None:
         """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
-        self.values.index_fill_(0, self.padding, 0.0)
+        padding, _ = self.layout.padding_in(self.extent)
+        self.values.index_fill_(0, padding - self.start, 0.0)
 
 
 class ErrorFeedback:

@@ -73,9 +73,7 @@ class ShardFeedback:
             first, last = (min(max(at, owned.start), owned.stop) for at in (offset, offset + numel))
             held = values[first - owned.start : last - owned.start]
             self._pieces[key] = _Piece(held, max(first - offset, 0), offset, layout.shard_numel)
-        is_owned = (layout.padding >= owned.start) & (layout.padding < owned.stop)
-        padding, sources = (each[is_owned] - owned.start for each in (layout.padding, layout.padding_sources))
-        return Residual(values, owned.start, padding, sources)
+        return Residual(values, owned.start, layout)
 
     def _regrouped(self, layout: Layout, all_reduce_: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """The vector [numel] of a layout, right where this rank owns it now, from the pieces of those before it."""

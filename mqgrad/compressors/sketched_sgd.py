@@ -111,7 +111,7 @@ class SketchedSGD(CompressorDefaults):
         return x.numel() >= self.min_numel
 
     def _sketch_of(self, key: int, x: torch.Tensor, seed: int) -> "CountSketch":
-        if key not in self.hashes:
+        if key not in self.hashes or self.hashes[key].device != x.device:
             columns = self.columns * num_largest(x.numel(), self.ratio)
             self.hashes[key] = CountSketch(
                 x.numel(), self.rows, columns, stream_seed(seed, -1, key), x.device
@@ -169,6 +169,7 @@ class CountSketch:
     def __init__(self, numel: int, rows: int, columns: int, seed: int, device: torch.device) -> None:
         self.numel = numel
         self.numel_table = rows * columns
+        self.device = device
         self._shape = (rows, columns)
         generator = torch.Generator().manual_seed(seed)
         # Column in the upper bits, sign in the lowest.

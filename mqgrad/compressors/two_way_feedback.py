@@ -38,7 +38,7 @@ class TwoWayFeedback:
         What was owed on means that are not coded again is owed on the gradient from now on. A collective, where
         elements of shards have moved to other owners.
         """
-        push = Residual(self.push.flat(layout), 0, layout.padding, layout.padding_sources)
+        push = Residual(self.push.flat(layout), 0, layout)
         if not recoded and not self.pull.holds(layout):
             return push, None
         part = slice(owned.start * layout.shard_numel, owned.stop * layout.shard_numel)

@@ -48,6 +48,8 @@ class DirectAverages:
         self._has_last = False
         self._busy_since = 0.0
         self._costs = _Costs()
+        self.was_used = False
+        """Whether a bucket has gone this way."""
 
     def takes(self, bucket: dist.GradBucket) -> bool:
         """Whether the bucket goes this way: as the first one of its iteration did, unless something has failed."""
@@ -100,10 +102,10 @@ class DirectAverages:
             if self._iteration.is_direct and not self._thread.has_failed:
                 self._close()
 
-    def drain(self) -> None:
-        """Wait until nothing is under way; the backend bounds that."""
+    def drain(self, seconds: float | None = None) -> bool:
+        """Whether nothing is under way, after a wait for that; the backend bounds it."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._under_way)
+            return self._changed.wait_for(lambda: not self._under_way, seconds)
 
     def forget(self) -> None:
         """Forget an iteration that is open, of which nothing is under way any more."""
@@ -115,6 +117,7 @@ class DirectAverages:
                 self._busy_since = time.perf_counter()
                 self._costs.round_trips += 1
             self._under_way.add(bucket)
+            self.was_used = True
             self._has_last = is_last
             self._costs.wire_bytes += self._transport.all_reduce_bytes(nbytes)
 

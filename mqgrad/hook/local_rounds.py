@@ -1,7 +1,7 @@
 """Rounds of local iterations: parameters are averaged every so often, instead of gradients every time."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -103,11 +103,11 @@ class LocalRounds:
         Warns:
             RuntimeWarning: once, if a round begins where parameters are not where the one before has left them.
         """
+        known = [key for key in layout.keys if self._memory.knows(key)]
         for key in layout.keys:
             self._check_loaded(key)
             if self._memory.knows(key):
                 self._memory.follow_to_device(key)
-                self._check_unmoved(key)
                 continue
             if self.iterations > 0:
                 raise RuntimeError(
@@ -116,12 +116,15 @@ class LocalRounds:
                     "model anew where a round has ended, after finish_round()"
                 )
             self._memory.begin(key)
+        if known and self._is_at_rest and not self._has_told:
+            self._check_unmoved(known)
 
-    def _check_unmoved(self, key: int) -> None:
-        if self._has_told or not self._is_at_rest or not self._memory.seems_moved(key):
+    def _check_unmoved(self, keys: Sequence[int]) -> None:
+        moved = self._memory.seems_moved(keys)
+        if moved is None:
             return
         self._has_told = True
-        shape = tuple(self._layouts.parameters[key].shape)
+        shape = tuple(self._layouts.parameters[moved].shape)
         warnings.warn(
             f"{self._rank}: a parameter of shape {shape} {_CHANGED}",
             RuntimeWarning,
@@ -185,6 +188,11 @@ class LocalRounds:
             RuntimeError: no gradient of the model has come through the hook; a parameter has moved that was frozen
                 all the time, or is not DDP's any more; the average failed, or one before it was interrupted.
         """
+        if self._expected and not self._buckets:
+            raise RuntimeError(
+                f"{self._rank}: finish_round() after load_state_dict(): make an iteration first (forward, backward, "
+                "optimizer.step(), state.step()), in which the loaded parameters are looked at"
+            )
         self._check_backward()
         self._check_uninterrupted()
         self._queued.open_round()

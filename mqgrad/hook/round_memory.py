@@ -102,11 +102,16 @@ class RoundMemory:
         """Whether a parameter is not where its anchor is."""
         return not torch.equal(self._stored(key).nan_to_num(), self._value(key).nan_to_num())
 
-    def seems_moved(self, key: int) -> bool:
-        """:meth:`has_moved`, by a sample of the elements: to compare all takes up to 3 % of a round of eight."""
-        parameter = self._layouts.parameters[key].detach()
-        anchor, value = (evenly_spaced(tensor) for tensor in (self._anchors[key], parameter))
-        return not torch.equal(anchor.to(value.dtype).nan_to_num(), value.nan_to_num())
+    def seems_moved(self, keys: Sequence[int]) -> int | None:
+        """The first of the parameters of a bucket that :meth:`has_moved`, by a sample of the elements: to compare all
+        takes up to 3 % of a round of eight. All are compared at once, as a GPU is waited for."""
+        values = [evenly_spaced(self._layouts.parameters[key]) for key in keys]
+        anchors = [evenly_spaced(self._anchors[key]).to(values[0].dtype) for key in keys]
+        differ = torch.cat(anchors).nan_to_num() != torch.cat(values).nan_to_num()
+        if not bool(differ.any()):
+            return None
+        parts = differ.split([len(value) for value in values])
+        return next(key for key, part in zip(keys, parts, strict=True) if bool(part.any()))
 
     def move(self, key: int, iterations: int) -> torch.Tensor:
         """d, by this rank's own steps in so many iterations."""
@@ -165,6 +170,9 @@ class RoundMemory:
         self._last_period, self._unshared = state["last_period"], set(state["unshared"])
         self._anchors, self._velocities = _copies(state["anchors"]), _copies(state["velocities"])
         self._corrections = _copies(state["corrections"])
+        for key in self._anchors:
+            if key < len(self._layouts.parameters):  # others follow when they come
+                self.follow_to_device(key)
 
 
 def _copies(tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:

@@ -22,6 +22,7 @@ from ..seeding import check_seed
 from ..statistics.interval import IntervalStatistics
 from ..statistics.rank import RankStatistics
 from ..widths import Width
+from .at_exit import close_at_exit
 from .checkpoint import Checkpoint
 from .decisions import Decisions, whole_iterations
 from .ownership import check_free, claim
@@ -128,6 +129,7 @@ class CompressionState:
         self._checkpoint = Checkpoint(run=run, loop=self._loop)
         self._is_closed = False
         claim(self.compressor, controller, period_rule)
+        close_at_exit(self, self._direct)
 
     @property
     def controller(self) -> Controller | None:

@@ -82,6 +82,27 @@ def test_groups_of_some_ranks_do_not_meet() -> None:
     assert run_ranks(rank_main, 4) == [[[0], [1]]] * 2 + [[[2], [3]]] * 2
 
 
+def test_a_group_of_some_ranks_is_not_split_from_one_bound_to_a_gpu() -> None:
+    """For that all ranks would have to come, and what is not NCCL's has nothing to split."""
+
+    def rank_main(rank: int) -> list[list[int]]:
+        pair = dist.new_group([0, 1])
+        if rank == 0:  # the other one makes a group that does nothing, to be in as many
+            dist.new_group([0], use_local_synchronization=True)
+        world, gpu = dist.group.WORLD, torch.device("cuda", 0)
+        world.bound_device_id = gpu  # as init_process_group(device_id=) does
+        if rank == 2:
+            return [[0], [1]]
+        transport = ProcessGroupTransport(own_group(pair, 10.0))
+        rows = transport.all_gather(torch.tensor([rank]))
+        transport.close()
+        assert world.bound_device_id == gpu
+        world.bound_device_id = None
+        return rows.tolist()
+
+    assert run_ranks(rank_main, 3) == [[[0], [1]]] * 3
+
+
 @pytest.mark.parametrize("late", [0, 1, 3])
 def test_groups_of_some_ranks_that_follow_others_have_names_of_their_own(late: int) -> None:
     """With an old one's name a rank that is early looks for the others at addresses that are gone."""

@@ -197,6 +197,15 @@ def test_a_sketch_of_the_default_size_keeps_most_of_the_energy_of_the_largest_el
     assert applied.square().sum() > least * x.abs().topk(k).values.square().sum()
 
 
+def test_a_sketch_is_where_the_gradient_is() -> None:
+    """As a model that moves to a GPU between two backwards."""
+    sketched = SketchedSGD(0.01)
+    devices = [
+        sketched._sketch_of(0, torch.zeros(1000, device=device), seed=3).device for device in ("cpu", "meta")
+    ]
+    assert [device.type for device in devices] == ["cpu", "meta"]
+
+
 @pytest.mark.parametrize(
     ("spec", "most"),
     [("top-k:0.01", 0.025), ("dgc:0.01", 0.025), ("sketched-sgd:0.01,columns=2", 0.25)],

@@ -1,5 +1,6 @@
 """What a closed state answers, and what closing it tells."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -152,3 +153,46 @@ def test_a_failed_state_may_be_closed_where_the_interpreter_ends(tmp_path: Path)
         in ended.stderr
     )
     assert "atexit" not in ended.stderr
+
+
+LEAVING = """
+import sys, time
+import torch
+import torch.distributed as dist
+import mqgrad
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", store=dist.FileStore("store", 2), rank=rank, world_size=2)
+model = torch.nn.Sequential(*(torch.nn.Linear(400, 400) for _ in range(12)))
+state = mqgrad.CompressionState(mqgrad.FixedBits(32), timeout_seconds=30)
+ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.3)
+ddp.register_comm_hook(state, mqgrad.compression_hook)
+
+def fail(gradient):
+    if state.totals.iterations == 5:
+        time.sleep(0.05 * rank)
+        raise ValueError("of the script")
+
+model[5].weight.register_hook(fail)
+for _ in range(6):
+    ddp(torch.ones(1, 400)).sum().backward()
+    state.step(1.0)
+"""
+
+
+def test_an_exception_that_leaves_the_script_while_sums_are_under_way_is_how_it_ends(tmp_path: Path) -> None:
+    """A thread of Gloo called back when there was no interpreter any more, which aborted the process."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVING, str(rank)],
+            cwd=tmp_path,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        _, told = rank.communicate(timeout=60)
+        assert (rank.returncode, "ValueError: of the script" in told) == (1, True), told
+        assert "terminate called" not in told

@@ -22,3 +22,30 @@ def test_slow_momentum_is_rounded_alike_on_every_processor() -> None:
     expected -= first.numpy()
     expected -= np.float32(0.3) * first.numpy() + second.numpy()
     np.testing.assert_array_equal(parameter.numpy(), expected)
+
+
+def test_the_first_of_a_buckets_parameters_that_has_moved_is_told() -> None:
+    parameters = torch.zeros(4, 700).unbind()
+    table = LayoutTable(bucket_size=512, world_size=2)
+    bucket_of(table, list(parameters))
+    memory = RoundMemory(0.0, table, variance_reduced=False)
+    for key in range(4):
+        memory.begin(key)
+    parameters[0][5] = torch.nan
+    memory.begin(0)
+    assert memory.seems_moved(range(4)) is None
+    parameters[2][0] = 1.0
+    parameters[3][0] = 1.0
+    assert memory.seems_moved(range(4)) == 2
+
+
+def test_what_is_loaded_is_where_the_parameters_are() -> None:
+    """A checkpoint is often read with ``map_location="cpu"``; a bucket that nobody has used stays away."""
+    parameter, table = torch.zeros(700), LayoutTable(bucket_size=512, world_size=2)
+    bucket_of(table, [parameter])
+    memory = RoundMemory(0.5, table, variance_reduced=True)
+    memory.begin(0)
+    saved = memory.state_dict()
+    torch.utils.swap_tensors(parameter, torch.zeros(700, device="meta"))
+    memory.load_state_dict(saved)
+    assert memory.state_dict()["anchors"][0].device.type == "meta"
