@@ -4,13 +4,15 @@ Like :mod:`multiprocessing.forkserver`, but of use to scripts without a ``__main
 """
 
 import contextlib
+import errno
 import gc
+import importlib
 import os
-import select
 import signal
 import socket
 import struct
-from multiprocessing.connection import Connection
+import traceback
+from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
 import numpy as np
@@ -20,6 +22,7 @@ from .worker import main
 PID = struct.Struct("i")
 """The answer to a request: a process id, or the negative error number of what failed."""
 
+_FDS = 4  # of a request
 _SLICE_SECONDS = 1.0  # between looks at whether the driver is still there
 
 
@@ -43,7 +46,7 @@ def serve(requests_fd: int, driver: int, linger_seconds: float) -> None:
     watched: list[socket.socket | int] = [requests, children.ended]
     quiet_seconds = 0.0
     while os.getppid() == driver and (children or (requests in watched and quiet_seconds < linger_seconds)):
-        ready, _, _ = select.select(watched, [], [], _SLICE_SECONDS)
+        ready = wait(watched, _SLICE_SECONDS)
         children.tell_codes()
         if requests in ready and not _answer(requests, children):
             watched.remove(requests)
@@ -98,7 +101,7 @@ def _import_for_workers() -> None:
 def _answer(requests: socket.socket, children: _Children) -> bool:
     """Fork the worker that is asked for; False if the driver wants no more of them."""
     try:
-        message, fds, _, _ = socket.recv_fds(requests, 1, 4)
+        message, fds, _, _ = socket.recv_fds(requests, 1, _FDS)
         if message:
             requests.sendall(PID.pack(_fork(fds, requests, children)))
     except ConnectionError:  # it was interrupted while it waited for the answer
@@ -108,6 +111,10 @@ def _answer(requests: socket.socket, children: _Children) -> bool:
 
 def _fork(fds: list[int], requests: socket.socket, children: _Children) -> int:
     """The answer to a request."""
+    if len(fds) < _FDS:  # there was no room for them
+        for fd in fds:
+            os.close(fd)
+        return -errno.EMFILE
     channel, log, code, folder = fds
     try:
         pid = os.fork()
@@ -134,9 +141,12 @@ def _work(
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.fchdir(folder)
+        importlib.invalidate_caches()  # of what relative entries of sys.path mean, and of folders that were missing
         for fd in (log, code, folder):
             os.close(fd)
         np.random.seed()  # or all would draw the same; the random module sees to itself
         main(channel)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)

@@ -24,12 +24,14 @@ _OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs from test to test, and changes not
 
 
 class ForkServerError(RuntimeError):
-    """There is no fork server any more: it could not start, was killed, or has ended as nothing was asked of it."""
+    """The fork server gives no worker: it could not start, was killed, or has ended as nothing was asked of it."""
 
-    def __init__(self, reason: str, log: str) -> None:
+    def __init__(self, reason: str, log: str, *, has_ended: bool) -> None:
         super().__init__(reason)
         self.log = log
         """The end of what it wrote."""
+        self.has_ended = has_ended
+        """And not that it may come to answer yet."""
 
 
 class ForkedProcess:
@@ -45,8 +47,8 @@ class ForkedProcess:
         self.returncode: int | None = None
         """Its exit code, or the negative number of the signal that ended it; None while it runs, and if it ended with
         the fork server, so that nobody can tell."""
+        self.server = server
         self._code = code
-        self._server = server
 
     def wait(self, seconds: float) -> bool:
         """Whether it ends within that time; without the fork server none goes on."""
@@ -58,9 +60,8 @@ class ForkedProcess:
         return True
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
-        self.wait(0.0)
-        if self.returncode is None:
+        """Unless it has ended, when its process id may be another's."""
+        if not self.wait(0.0):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -124,32 +125,36 @@ class ForkServerProcess:
             try:
                 return self._ask(channel, log, seconds)
             except BaseException:  # Ctrl-C too: an answer left there would be taken for the next one
-                self._requests.close()
+                _close(self._requests)
                 raise
 
     def _ask(self, channel: int, log: int, seconds: float) -> ForkedProcess:
+        if self._requests.fileno() < 0:
+            raise ForkServerError("was asked for a worker in vain before", self._log_tail(), has_ended=True)
         ours, theirs = Pipe(duplex=False)
-        folder = os.open(".", os.O_RDONLY)
-        self._requests.settimeout(seconds)
+        folder = os.open(".", os.O_PATH)
         try:
+            self._requests.settimeout(seconds)
             with theirs:
                 socket.send_fds(self._requests, [b"."], [channel, log, theirs.fileno(), folder])
             answer = self._requests.recv(PID.size)
         except TimeoutError:
-            raise ForkServerError(f"did not answer within {seconds:g} s", self._log_tail()) from None
+            reason = f"did not answer within {seconds:g} s"
+            raise ForkServerError(reason, self._log_tail(), has_ended=False) from None
         except ConnectionError:
             answer = b""
         finally:
             os.close(folder)
         if not answer:
-            raise ForkServerError(self._how_it_ended(), self._log_tail())
+            raise ForkServerError(self.how_it_ended(), self._log_tail(), has_ended=True)
         (pid,) = PID.unpack(answer)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
         self.has_forked = True
         return ForkedProcess(pid, ours, self)
 
-    def _how_it_ended(self) -> str:
+    def how_it_ended(self) -> str:
+        """Waits for that a little."""
         try:
             code = self._process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -171,19 +176,38 @@ def describe_exit(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}{hint}"
 
 
-_Surroundings = tuple[int, tuple[str, ...], tuple[tuple[str, str], ...]]
+_Surroundings = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 _servers: dict[_Surroundings, ForkServerProcess] = {}
+_looking = threading.Lock()
+
+
+def _forget() -> None:
+    """In a process that is forked from this one."""
+    global _looking
+    _looking = threading.Lock()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def fork_server() -> ForkServerProcess:
-    """The one of this process with its environment and ``sys.path`` as they are now; started if there is none."""
+    """The one of this process with its environment and ``sys.path`` as they are now; started if there is none.
+
+    Workers have the umask, the limits, the CPU affinity and the niceness that this process had then.
+    """
+    with _looking:
+        return _fork_server()
+
+
+def _fork_server() -> ForkServerProcess:
     # Less what import passes over and is no literal.
     path = tuple(entry for entry in sys.path if isinstance(entry, str))
     environment = _environment()
     compared = tuple(sorted((name, value) for name, value in environment.items() if name != _OF_PYTEST))
     for key in [key for key, server in _servers.items() if not server.can_fork]:
         del _servers[key]
-    key = (os.getpid(), path, compared)  # the process: one forked from it must not ask in its place
+    key = (path, compared)
     if key not in _servers:
         _servers[key] = ForkServerProcess(path, environment)
     return _servers[key]
@@ -195,11 +219,19 @@ def _environment() -> dict[str, str]:
 
 
 def _end(process: "subprocess.Popen[bytes]", requests: socket.socket, owner: int) -> None:
-    requests.close()  # without workers it exits at once
     if os.getpid() != owner:
+        requests.close()
         return
+    _close(requests)  # without workers it exits at once
     try:
         process.wait(CLOSE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _close(requests: socket.socket) -> None:
+    """Also where processes forked from this one hold it."""
+    with contextlib.suppress(OSError):
+        requests.shutdown(socket.SHUT_RDWR)
+    requests.close()

@@ -37,9 +37,9 @@ class LocalRanks:
         self.are_lost = False
         """Whether they have been killed because of a failure or an interruption."""
         self._timeout_seconds = timeout_seconds
+        fork_server()  # before the finalizer below: what was made first ends last
         self._folder = tempfile.mkdtemp(prefix="mqgrad-")
         self._workers: list[WorkerProcess] = []
-        fork_server()  # before the finalizer below: what was made first ends last
         # Also runs at exit; not in a process forked from this one, whose workers these are not.
         self._finalizer = weakref.finalize(self, _shut_down, self._workers, self._folder, os.getpid())
         starting_seconds = max(START_SECONDS, timeout_seconds)

@@ -44,8 +44,13 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # a default timeout that the script has set would make reading fail
             end.setblocking(True)
-        with theirs:
-            self.process = _forked(rank, theirs.fileno(), self.log.fileno(), seconds)
+        try:
+            with theirs:
+                self.process = _forked(rank, theirs.fileno(), self.log.fileno(), seconds)
+        except BaseException:  # Ctrl-C too: it may be forked yet, and is to find nobody
+            ours.close()
+            self.log.close()
+            raise
         self.channel = Connection(ours.detach())
 
     def try_send(self, pickled: bytes, timeout_seconds: float) -> None:
@@ -79,7 +84,8 @@ class WorkerProcess:
         if not self.process.wait(CLOSE_SECONDS):
             return "closed its command channel"
         if self.process.returncode is None:
-            return "ended with its parent, the process that forks workers (killed for want of memory?)"
+            how = self.process.server.how_it_ended()
+            return f"ended with its parent, the process that forks workers, which {how}"
         return describe_exit(self.process.returncode)
 
     def log_tail(self) -> str:
@@ -122,7 +128,9 @@ def _forked(rank: int, channel: int, log: int, seconds: float) -> ForkedProcess:
     try:
         return server.fork(channel, log, seconds)
     except ForkServerError as error:
-        if server.has_forked:  # it has ended since, perhaps because nothing was asked of it for a while
+        if (
+            server.has_forked and error.has_ended
+        ):  # since, perhaps because nothing was asked of it for a while
             return _forked(rank, channel, log, seconds)
         reason = f"could not be started: the process that forks workers {error}"
         raise WorkerError(rank, reason, error.log) from error

@@ -94,7 +94,7 @@ def test_a_server_that_was_killed_takes_its_workers_along_and_another_follows() 
         pids = cluster.worker_pids
         server = parent(pids[0])
         os.kill(server, signal.SIGKILL)
-        with pytest.raises(WorkerError, match=r"ended with its parent, the process that forks workers"):
+        with pytest.raises(WorkerError, match=r"ended with its parent, .*, which was killed by SIGKILL"):
             cluster.run(10**6, bits=4)
         for pid in pids:
             wait_for_end(pid, 5)
@@ -165,3 +165,23 @@ def test_it_goes_when_it_has_had_no_workers_for_a_while() -> None:
         wait_for_end(server, 10)
         assert driver.poll() is None
         driver.communicate("\n", timeout=20)
+
+
+def test_a_relative_entry_of_sys_path_is_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fork server took it for was inherited."""
+    monkeypatch.setattr(sys, "path", ["workloads", *sys.path])
+    for folder, width in (("one", 3), ("other", 5)):
+        (tmp_path / folder / "workloads").mkdir(parents=True)
+        text = f"import faulty\n\ndef workload():\n    return faulty.Faulty(width={width}, fault='chatter')\n"
+        (tmp_path / folder / "workloads" / "mine.py").write_text(text)
+        monkeypatch.chdir(tmp_path / folder)
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        sys.path_importer_cache.pop("workloads", None)
+        with Distributed("mine:workload", num_workers=1) as cluster:
+            cluster.reset(seed=0)
+            digest = cluster.verify_replicas()
+        with Distributed("faulty:Faulty", {"width": width}, num_workers=1) as cluster:
+            cluster.reset(seed=0)
+            assert cluster.verify_replicas() == digest
