@@ -13,26 +13,13 @@ from pathlib import Path
 import faulty
 import pytest
 from policies import make_policy
+from processes import assert_gone
 
 from mqgrad.trainers import Distributed, ModelClock, Simulated, WorkerError
 from mqgrad.trainers.clusters import local_ranks
 from mqgrad.trainers.clusters.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def assert_gone(pids: list[int], within_seconds: float) -> None:
-    deadline = time.monotonic() + within_seconds
-    while any(map(is_running, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in pids if is_running(pid)]
 
 
 def faulty_cluster(timeout_seconds: float = 60.0, **settings: object) -> Distributed:

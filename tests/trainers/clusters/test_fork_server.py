@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import faulty
 import pytest
+from processes import assert_gone
 
 from mqgrad.trainers import Distributed, WorkerError
 from mqgrad.trainers.clusters import fork_server_process, worker_process
@@ -25,20 +25,6 @@ def parent_of_workers() -> int:
     """Process id of the fork server that a cluster has now."""
     with Distributed("faulty:Faulty", num_workers=1) as cluster:
         return parent(cluster.worker_pids[0])
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_for_end(pid: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(pid)
 
 
 def test_clusters_one_after_another_and_beside_one_another_share_a_server() -> None:
@@ -84,7 +70,7 @@ def test_a_process_forked_from_the_driver_has_a_server_of_its_own() -> None:
     process.join(10)
     assert process.exitcode == 0
     assert theirs != ours
-    wait_for_end(theirs, 5)
+    assert_gone([theirs], 5)
     assert parent_of_workers() == ours
 
 
@@ -96,8 +82,7 @@ def test_a_server_that_was_killed_takes_its_workers_along_and_another_follows() 
         os.kill(server, signal.SIGKILL)
         with pytest.raises(WorkerError, match=r"ended with its parent, .*, which was killed by SIGKILL"):
             cluster.run(10**6, bits=4)
-        for pid in pids:
-            wait_for_end(pid, 5)
+        assert_gone(pids, 5)
         cluster.restart()
         assert parent(cluster.worker_pids[0]) != server
 
@@ -106,7 +91,7 @@ def test_a_server_that_ends_between_two_looks_is_replaced() -> None:
     server = parent_of_workers()
     known = fork_server_process.fork_server()
     os.kill(server, signal.SIGKILL)
-    wait_for_end(server, 5)
+    assert_gone([server], 5)
     with pytest.MonkeyPatch.context() as context:  # it was seen a moment ago
         looks = iter([known])
         start_another = fork_server_process.fork_server
@@ -162,7 +147,7 @@ def test_it_goes_when_it_has_had_no_workers_for_a_while() -> None:
         server = parent(int(driver.stdout.readline()))
         driver.stdin.write("\n")
         driver.stdin.flush()
-        wait_for_end(server, 10)
+        assert_gone([server], 10)
         assert driver.poll() is None
         driver.communicate("\n", timeout=20)
 
