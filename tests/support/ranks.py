@@ -5,6 +5,7 @@ import multiprocessing
 import multiprocessing.connection
 import pickle
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: floa
     """Call ``function(rank)`` on every rank and return the results by rank.
 
     A rank that raises fails the test with its traceback, one that ends without a result with its exit code; one that
-    does neither within ``timeout`` seconds is killed and fails it too.
+    does neither within ``timeout`` seconds is killed and fails it too. What all of them told is shown.
     """
     with tempfile.TemporaryDirectory() as folder:
         pipes = [_FORK.Pipe(duplex=False) for _ in range(world_size)]
@@ -33,11 +34,16 @@ def run_ranks(function: Callable[[int], Any], world_size: int = 2, timeout: floa
         for process in processes:
             process.start()
         try:
-            return [_result(rank, processes[rank], pipes[rank][0], timeout) for rank in range(world_size)]
+            outcomes = _outcomes(processes, [receiver for receiver, _ in pipes], timeout)
         finally:
             for process in processes:
                 process.join(timeout=2)
                 process.kill()
+    # All of them: the rank that raised first is often not the one whose peer went away.
+    failures = [f"rank {rank} {told}" for rank, (ok, told) in enumerate(outcomes) if not ok]
+    if failures:
+        pytest.fail("\n".join(failures))
+    return [value for _, value in outcomes]
 
 
 def run_cases(
@@ -62,14 +68,17 @@ def _called(function: Callable[..., Any], rank: int, case: tuple) -> Any:
         raise AssertionError(f"in the case {case}") from error
 
 
-def _result(rank: int, process: Any, pipe: Any, timeout: float) -> Any:
-    multiprocessing.connection.wait([pipe, process.sentinel], timeout)
+def _outcomes(processes: list[Any], pipes: list[Any], timeout: float) -> list[tuple[bool, Any]]:
+    deadline = time.monotonic() + timeout
+    return [_outcome(*rank, deadline, timeout) for rank in zip(processes, pipes, strict=True)]
+
+
+def _outcome(process: Any, pipe: Any, deadline: float, timeout: float) -> tuple[bool, Any]:
+    multiprocessing.connection.wait([pipe, process.sentinel], max(0.0, deadline - time.monotonic()))
     if not pipe.poll():
         process.join(0)
-        pytest.fail(f"rank {rank} gave no result within {timeout} s (exit code {process.exitcode})")
-    ok, value = pickle.loads(pipe.recv_bytes())
-    assert ok, f"rank {rank} failed:\n{value}"
-    return value
+        return False, f"gave no result within {timeout} s (exit code {process.exitcode})"
+    return pickle.loads(pipe.recv_bytes())
 
 
 def _main(function: Callable[[int], Any], rank: int, world_size: int, folder: Path, pipe: Any) -> None:
@@ -79,7 +88,7 @@ def _main(function: Callable[[int], Any], rank: int, world_size: int, folder: Pa
         # By value: send() shares a tensor's memory, which is gone if this rank has ended before it is received.
         pipe.send_bytes(pickle.dumps((True, function(rank))))
     except BaseException:
-        pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
+        pipe.send_bytes(pickle.dumps((False, f"failed:\n{traceback.format_exc()}")))
     if dist.is_initialized():
         dist.destroy_process_group()
 
