@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mqgrad.experiments.compare import tuning
 from mqgrad.experiments.estimates import Ratio, standing
-from mqgrad.experiments.reports.groups import summarize
+from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.overall import summarize_overall
 from mqgrad.experiments.reports.tables import ratio_with_interval
 from mqgrad.experiments.sweep.folder import load_config, load_results

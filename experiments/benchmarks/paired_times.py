@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_interval, paired_ratio
-from mqgrad.experiments.reports.groups import summarize
+from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.references import timing_of
 from mqgrad.experiments.reports.tables import ratio_with_interval
 from mqgrad.experiments.sweep.folder import load_config, load_results
-from mqgrad.experiments.sweep.result import CellResult
+from mqgrad.experiments.sweep.result import RunResult
 
 
 def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[str, Timing | None]]:
@@ -34,7 +34,7 @@ def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[s
     return {
         str(summary): {
             system: _timing(
-                [run for run in results if run.group == summary.group and run.system == system],
+                [run for run in results if run.cell == summary.cell and run.system == system],
                 summary.target,
                 from_iteration,
             )
@@ -44,7 +44,7 @@ def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[s
     }
 
 
-def _timing(runs: Sequence[CellResult], target: float | None, from_iteration: int | None) -> Timing | None:
+def _timing(runs: Sequence[RunResult], target: float | None, from_iteration: int | None) -> Timing | None:
     if not all(run.finished for run in runs):
         return None
     if from_iteration is None:
@@ -52,7 +52,7 @@ def _timing(runs: Sequence[CellResult], target: float | None, from_iteration: in
     return Timing({run.seed: _iteration_seconds(run, from_iteration) for run in runs})
 
 
-def _iteration_seconds(run: CellResult, from_iteration: int) -> float:
+def _iteration_seconds(run: RunResult, from_iteration: int) -> float:
     """Mean over the iterations from the first evaluation at or after a number on."""
     points = [point for point in zip(run.iterations, run.seconds, strict=True) if point[0] >= from_iteration]
     if len(points) < 2:

@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..netlab.iproute import NetLabError
 from ..provenance import available_cores
 from ..reports.pages import write_report
-from ..sweep.axes import Cell
-from ..sweep.cell import server_options
+from ..sweep.axes import Run
 from ..sweep.config import SweepConfig
 from ..sweep.folder import Sweep, load_results, open_sweep
-from ..sweep.result import FAILED, CellResult
+from ..sweep.result import FAILED, RunResult
+from ..sweep.runner import server_options
 
 _START_UP_CORE_SECONDS = 6.0  # of one rank; guesses, only for the estimate before the first run
 _BESIDES_TRAINING = 0.15  # of a run's budget: evaluations
@@ -41,7 +41,7 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
     check_outcomes(load_results(output))
 
 
-def check_outcomes(results: Sequence[CellResult]) -> None:
+def check_outcomes(results: Sequence[RunResult]) -> None:
     """Raise ``RuntimeError`` if runs have failed: whoever started the sweep from a script has to learn of it."""
     failed = [result for result in results if result.outcome in FAILED]
     if failed:
@@ -54,7 +54,7 @@ def check_outcomes(results: Sequence[CellResult]) -> None:
 def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> None:
     """Run what is pending; the estimate follows the runs done so far."""
     pending = sweep.pending(retry_failed=retry_failed)
-    total = sum(1 for _ in sweep.config.cells())
+    total = sum(1 for _ in sweep.config.runs())
     seconds = estimate_seconds(sweep.config, pending)
     estimate = "" if not seconds else f", about {seconds / 60:.0f} minutes"
     console.print(f"{total} runs, {total - len(pending)} of them done{estimate}")
@@ -62,24 +62,24 @@ def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> Non
     with Progress(*columns, console=console, speed_estimate_period=600.0) as progress:
         bar = progress.add_task("", total=len(pending))
 
-        def on_result(result: CellResult) -> None:
+        def on_result(result: RunResult) -> None:
             progress.advance(bar)
             if not result.finished:
-                console.print(f"{result.cell}: {result.outcome}: {result.reason}", markup=False)
+                console.print(f"{result.run}: {result.outcome}: {result.reason}", markup=False)
 
         sweep.run(
             retry_failed=retry_failed,
-            on_start=lambda cell: progress.update(bar, description=escape(str(cell))),
+            on_start=lambda run: progress.update(bar, description=escape(str(run))),
             on_result=on_result,
         )
 
 
-def estimate_seconds(config: SweepConfig, cells: Sequence[Cell]) -> float | None:
+def estimate_seconds(config: SweepConfig, runs: Sequence[Run]) -> float | None:
     """How long these runs will take on an idle machine; None where no budget bounds them."""
-    budgets = [config.budget_of(cell.workload, cell.link) for cell in cells]
+    budgets = [config.budget_of(run.workload, run.link) for run in runs]
     if None in budgets:
         return None
-    served = [(cell.link, server_options(cell, config)) for cell in cells]
+    served = [(run.link, server_options(run, config)) for run in runs]
     starts = sum(1 for number, each in enumerate(served) if number == 0 or each != served[number - 1])
     start_up = _START_UP_CORE_SECONDS * config.hosts / available_cores()
     return starts * start_up + sum((1 + _BESIDES_TRAINING) * (budget or 0.0) for budget in budgets)

@@ -12,7 +12,7 @@ from mqgrad.controllers.registry import is_policy
 from mqgrad.trainers.methods import DEFAULT_METHOD, has_width
 
 from ..sweep.axes import FP32, HOOKED_FP32, SILENT, System
-from .groups import GroupSummary
+from .cells import CellSummary
 
 MOST_LINES = 9
 """As many systems as one plot over time has room for."""
@@ -136,9 +136,9 @@ def families(systems: Sequence[str]) -> dict[str, list[str]]:
     return {name: members for name, members in found.items() if members}
 
 
-def shown_systems(group: GroupSummary) -> list[str]:
-    """The systems that a plot of a group has room for: all of a few, of many the fastest of each kind."""
-    names = [summary.system for summary in group.systems]  # the fastest first
+def shown_systems(cell: CellSummary) -> list[str]:
+    """The systems that a plot of a cell has room for: all of a few, of many the fastest of each kind."""
+    names = [summary.system for summary in cell.systems]  # the fastest first
     if len(names) <= MOST_LINES:
         return names
     best: dict[str, str] = {}

@@ -13,8 +13,8 @@ from mqgrad.widths import format_width
 
 from ..runs import PARTS
 from ..sweep.axes import SILENT
-from ..sweep.result import CellResult
-from .groups import GroupSummary
+from ..sweep.result import RunResult
+from .cells import CellSummary
 from .labels import families, has_policy, plot_label, short_label, shown_systems, system_styles
 from .png import png_bytes
 
@@ -27,9 +27,9 @@ _FOLDED_DPI = 80
 _PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
 
 
-def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
+def plot_cell(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
     """Held-out loss and bit width over seconds, means over the seeds' finished runs, and where an iteration goes."""
-    systems = shown_systems(group)
+    systems = shown_systems(cell)
     figure = Figure(figsize=(15, 5), layout="constrained")
     loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
     for name, style in system_styles(systems).items():
@@ -38,32 +38,32 @@ def plot_group(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
             grid, losses, bits = mean_curves(runs)
             loss_axes.plot(grid, losses, label=plot_label(name), **style)
             bits_axes.plot(grid, bits, **style)
-    if group.target is not None:
-        loss_axes.axhline(group.target, color="grey", linewidth=0.8, label="target")
+    if cell.target is not None:
+        loss_axes.axhline(cell.target, color="grey", linewidth=0.8, label="target")
     loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss", yscale="log")
     bits_axes.set(title="bits over time", xlabel="seconds of training", ylabel="bit width, mean over seeds")
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
-    _plot_times(time_axes, group)
+    _plot_times(time_axes, cell)
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")  # more would be cut off
-    figure.suptitle(str(group), fontweight="bold")
+    figure.suptitle(str(cell), fontweight="bold")
     return png_bytes(figure)
 
 
 _Curves: TypeAlias = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
 
-def plot_losses(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
+def plot_losses(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
     """Held-out loss over seconds of every system: a few of one family in a panel, fp32 and policies in each."""
-    curves = _loss_curves(group, results)
-    others = [name for name in curves if name != group.fp32 and not has_policy(name)]
+    curves = _loss_curves(cell, results)
+    others = [name for name in curves if name != cell.fp32 and not has_policy(name)]
     panels = _panels(others) or [("", [])]
     columns = max(1, min(len(panels), _PANELS_A_ROW))
     rows = max(1, math.ceil(len(panels) / columns))
     figure = Figure(figsize=(3.6 * columns, 5 * rows + 0.4), layout="constrained")
     all_axes = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)
     for axes, (title, members) in zip(all_axes, panels, strict=False):
-        _plot_panel(axes, curves, members, group)
+        _plot_panel(axes, curves, members, cell)
         axes.set_title(title, fontsize="medium")
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
@@ -72,10 +72,10 @@ def plot_losses(group: GroupSummary, results: Sequence[CellResult]) -> bytes:
     return png_bytes(figure, _FOLDED_DPI)
 
 
-def _loss_curves(group: GroupSummary, results: Sequence[CellResult]) -> _Curves:
+def _loss_curves(cell: CellSummary, results: Sequence[RunResult]) -> _Curves:
     """Seconds and losses by system, the fastest first; of those that sent something and finished a run."""
     curves = {}
-    for system in (summary.system for summary in group.systems):
+    for system in (summary.system for summary in cell.systems):
         runs = [run for run in results if run.system == system and run.finished]
         if runs and system not in SILENT:
             curves[system] = mean_curves(runs)[:2]
@@ -94,7 +94,7 @@ def _panels(systems: Sequence[str]) -> list[tuple[str, list[str]]]:
     return panels
 
 
-def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: GroupSummary) -> None:
+def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], cell: CellSummary) -> None:
     styles: dict[str, dict[str, Any]] = {
         name: {"color": c} for name, c in zip(members, _COLOURS, strict=False)
     }
@@ -105,18 +105,18 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], group: Grou
             policies, itertools.cycle(itertools.product(_POLICY_LINES, _POLICY_COLOURS))
         )
     }
-    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == group.fp32}
+    styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == cell.fp32}
     for name, style in styles.items():
         axes.plot(*curves[name], label=short_label(name), **style)
-    if group.target is not None:
-        axes.axhline(group.target, color="grey", linewidth=0.8)
+    if cell.target is not None:
+        axes.axhline(cell.target, color="grey", linewidth=0.8)
     axes.set_yscale("log")
     axes.tick_params(labelbottom=True)
     # Below: inside it would hide who is slow.
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
 
 
-def mean_curves(runs: Sequence[CellResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mean_curves(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds, mean loss and mean bits, where every run has a value."""
     begin = max(run.seconds[0] for run in runs)
     end = max(begin, min(run.seconds[-1] for run in runs))
@@ -134,10 +134,10 @@ def _floats(values: Sequence[float | None]) -> np.ndarray:
     return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
-def _plot_times(axes: Axes, group: GroupSummary) -> None:
+def _plot_times(axes: Axes, cell: CellSummary) -> None:
     """Two bars a system: the training thread's milliseconds, and below them the communication thread's."""
-    shown = shown_systems(group)
-    known = [summary for summary in group.systems if summary.milliseconds and summary.system in shown]
+    shown = shown_systems(cell)
+    known = [summary for summary in cell.systems if summary.milliseconds and summary.system in shown]
     for row, summary in enumerate(known):
         spent = summary.milliseconds
         waiting = max(spent["whole"] - spent["compute"], 0.0)

@@ -1,4 +1,4 @@
-"""The figure of a comparison's ratios: one panel a group, the systems of a family together."""
+"""The figure of a comparison's ratios: one panel a cell, the systems of a family together."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .groups import GroupSummary, SystemSummary, verdict
+from .cells import CellSummary, SystemSummary, verdict
 from .labels import families, is_marked, short_label
 from .png import png_bytes
 
@@ -15,21 +15,21 @@ _LEAST_END = 1 / 64  # an interval of two seeds can be wider than any axis
 _COLOURS = {"slower": "tab:red", "faster": "tab:green", "failed": "tab:red"}
 
 
-def plot_ratios(groups: Sequence[GroupSummary], systems: Sequence[str]) -> bytes:
-    """Time to target over fp32's, per group and by family, with intervals; grey where the interval includes 1."""
+def plot_ratios(cells: Sequence[CellSummary], systems: Sequence[str]) -> bytes:
+    """Time to target over fp32's, per cell and by family, with intervals; grey where the interval includes 1."""
     by_family = families(systems)
     rows = _rows(by_family)
-    columns = min(len(groups), _PANELS_A_ROW)
-    lines = math.ceil(len(groups) / columns)
+    columns = min(len(cells), _PANELS_A_ROW)
+    lines = math.ceil(len(cells) / columns)
     height = 0.6 + 0.22 * (max(rows.values()) + 2)
     figure = Figure(figsize=(max(2.9 * columns, 5) + 2.2, lines * height + 0.6), layout="constrained")
     panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
     panels[0].set_xscale("log", base=2)
-    for axes, group in zip(panels, groups, strict=False):
-        _plot_group(axes, group, rows)
-    for axes in panels[len(groups) :]:
+    for axes, cell in zip(panels, cells, strict=False):
+        _plot_cell(axes, cell, rows)
+    for axes in panels[len(cells) :]:
         axes.set_visible(False)
-    panels[0].set_xlim(_limits(groups))
+    panels[0].set_xlim(_limits(cells))
     panels[0].set_ylim(max(rows.values()) + 0.7, -0.7)
     for first in panels[::columns]:
         _name_rows(first, rows, by_family)
@@ -57,10 +57,10 @@ def _name_rows(axes: Axes, rows: Mapping[str, int], by_family: Mapping[str, Sequ
         label.set_fontstyle("italic" if name in by_family else "normal")
 
 
-def _plot_group(axes: Axes, group: GroupSummary, rows: Mapping[str, int]) -> None:
-    axes.set_title(str(group).replace(" @ ", "\n"), fontsize="medium")
+def _plot_cell(axes: Axes, cell: CellSummary, rows: Mapping[str, int]) -> None:
+    axes.set_title(str(cell).replace(" @ ", "\n"), fontsize="medium")
     axes.axvline(1.0, color="black", linewidth=1)
-    for summary in group.systems:
+    for summary in cell.systems:
         if summary.system in rows:
             _plot_ratio(axes, summary, rows[summary.system])
     axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
@@ -94,9 +94,9 @@ def _plot_ratio(axes: Axes, summary: SystemSummary, row: int) -> None:
     )
 
 
-def _limits(groups: Sequence[GroupSummary]) -> tuple[float, float]:
+def _limits(cells: Sequence[CellSummary]) -> tuple[float, float]:
     """Wide enough for all ratios, for intervals within reason, and for the words that stand for a missing one."""
-    ratios = [r for group in groups for s in group.systems if (r := s.ratios.get("fp32")) and r.sign == "="]
+    ratios = [r for cell in cells for s in cell.systems if (r := s.ratios.get("fp32")) and r.sign == "="]
     values = [ratio.value for ratio in ratios]
     ends = [end for ratio in ratios for end in (ratio.low, ratio.high) if end is not None]
     within = [min(max(end, _LEAST_END), 1 / _LEAST_END) for end in ends]

@@ -9,11 +9,11 @@ from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from ..estimates import Timing
 from ..sweep.axes import SILENT, System
-from ..sweep.result import CellResult
+from ..sweep.result import RunResult
 
 
 class Reference(NamedTuple):
-    """One of them in one group of runs."""
+    """One of them in one cell."""
 
     system: str
     timing: Timing | None
@@ -23,9 +23,9 @@ class Reference(NamedTuple):
 
 
 def references(
-    runs: Mapping[str, Sequence[CellResult]], target: float | None, fp32: str
+    runs: Mapping[str, Sequence[RunResult]], target: float | None, fp32: str
 ) -> dict[str, Reference]:
-    """The references that a group has runs of.
+    """The references that a cell has runs of.
 
     - ``fp32``: PyTorch's DDP, or in sweeps that lack it our hook at 32 bits;
     - ``fp16`` and ``PowerSGD``: the best in hindsight of PyTorch's own hook and our compressor, at compared ranks;
@@ -62,7 +62,7 @@ def references(
     return found
 
 
-def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None:
+def timing_of(runs: Sequence[RunResult], target: float | None) -> Timing | None:
     """Of the runs that finished; None if none did, or there is no target."""
     finished = [run for run in runs if run.finished]
     if target is None or not finished:
@@ -73,7 +73,7 @@ def timing_of(runs: Sequence[CellResult], target: float | None) -> Timing | None
     return Timing(seconds, {seed for seed, time in times.items() if time is None})
 
 
-def _reference(name: str, runs: Sequence[CellResult], target: float | None) -> Reference:
+def _reference(name: str, runs: Sequence[RunResult], target: float | None) -> Reference:
     return Reference(name, timing_of(runs, target), sum(not run.finished for run in runs))
 
 
@@ -106,7 +106,7 @@ def _badness(reference: Reference) -> tuple[int, bool, float]:
     return reference.failed, missed, seconds
 
 
-def _ideal(dense: Sequence[CellResult], silent: Sequence[CellResult], target: float | None) -> Timing | None:
+def _ideal(dense: Sequence[RunResult], silent: Sequence[RunResult], target: float | None) -> Timing | None:
     pace = [run.seconds[-1] / run.iterations[-1] for run in silent if run.iterations]
     finished = [run for run in dense if run.finished]
     if target is None or not pace or not finished:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from ..sweep.config import SweepConfig
-from ..sweep.result import CellResult
-from .groups import TARGET_SHARE, GroupSummary, summarize
+from ..sweep.result import RunResult
+from .cells import TARGET_SHARE, CellSummary, summarize
 from .labels import MOST_LINES
 from .overall import OverallSummary, summarize_overall
-from .plots import plot_group, plot_losses
+from .plots import plot_cell, plot_losses
 from .ratio_plot import plot_ratios
 from .sentences import describe_cell, describe_sweep, failures, retries
-from .tables import Table, cells_table, group_table, overall_table, ratio_table, time_table, worst_table
+from .tables import Table, cells_table, overall_table, ratio_table, systems_table, time_table, worst_table
 from .widths import bits_table, figures_table
 
 _NOTES = (
@@ -101,14 +101,14 @@ class Section(NamedTuple):
 
 
 def make_sections(
-    config: SweepConfig, results: Sequence[CellResult], provenance: dict[str, Any]
+    config: SweepConfig, results: Sequence[RunResult], provenance: dict[str, Any]
 ) -> list[Section]:
     """Everything that the report says, in order."""
-    groups = summarize(config, results)
-    overall = summarize_overall(config, groups)
+    cells = summarize(config, results)
+    overall = summarize_overall(config, cells)
     failed, repeated = failures(results), retries(results)
     return [
-        Section("Comparison", [describe_sweep(config, groups, results)]),
+        Section("Comparison", [describe_sweep(config, cells, results)]),
         Section(
             "Time to target ÷ fp32's",
             [
@@ -116,10 +116,10 @@ def make_sections(
                 "page green, red and grey); ≥: only a bound (yellow), where (2/5) means that 2 of 5 runs reached "
                 "the target. The fastest first; *all cells* is the geometric mean. ★: the fastest of a cell, from "
                 "which others whose intervals overlap its own may not differ.",
-                *_overview(groups, overall),
+                *_overview(cells, overall),
             ],
         ),
-        Section("Cells", [cells_table(groups)]),
+        Section("Cells", [cells_table(cells)]),
         Section("How to read this", [list(_NOTES)]),
         Section(
             "Other references than fp32",
@@ -128,7 +128,7 @@ def make_sections(
                 *_against_references(overall),
             ],
         ),
-        *(_group_section(config, group, results) for group in groups),
+        *(_cell_section(config, cell, results) for cell in cells),
         Section("Runs that did not finish", [Listing("\n".join(failed)) if failed else "None."]),
         Section("Runs that were repeated", [Listing("\n".join(repeated)) if repeated else "None."]),
         Section("The command that makes this", [Listing(config.command_line())]),
@@ -136,13 +136,13 @@ def make_sections(
     ]
 
 
-def _overview(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]) -> list[Plain]:
+def _overview(cells: Sequence[CellSummary], overall: Sequence[OverallSummary]) -> list[Plain]:
     figures: list[Plain] = (
-        [Figure(plot_ratios(groups, [each.system for each in overall]), "time to target over fp32's")]
-        if groups
+        [Figure(plot_ratios(cells, [each.system for each in overall]), "time to target over fp32's")]
+        if cells
         else []
     )
-    return [ratio_table(groups, overall), *figures]
+    return [ratio_table(cells, overall), *figures]
 
 
 def _against_references(overall: Sequence[OverallSummary]) -> list[Folded]:
@@ -152,21 +152,21 @@ def _against_references(overall: Sequence[OverallSummary]) -> list[Folded]:
     ]
 
 
-def _group_section(config: SweepConfig, group: GroupSummary, results: Sequence[CellResult]) -> Section:
-    own = [each for each in results if each.group == group.group]
-    figure = Figure(plot_group(group, own), f"loss and bits over seconds, and time split, {group}")
-    few = len(group.systems) <= MOST_LINES
+def _cell_section(config: SweepConfig, cell: CellSummary, results: Sequence[RunResult]) -> Section:
+    own = [each for each in results if each.cell == cell.cell]
+    figure = Figure(plot_cell(cell, own), f"loss and bits over seconds, and time split, {cell}")
+    few = len(cell.systems) <= MOST_LINES
     folded = [
-        Folded("Times, losses and bytes of every system", [group_table(group)], is_open=few),
-        Folded("Where the time of an iteration goes", [time_table(group)], is_open=few),
+        Folded("Times, losses and bytes of every system", [systems_table(cell)], is_open=few),
+        Folded("Where the time of an iteration goes", [time_table(cell)], is_open=few),
     ]
     for summary, table in (
-        ("Bits over time", bits_table(group, own)),
-        ("What codes report of themselves", figures_table(group, own)),
+        ("Bits over time", bits_table(cell, own)),
+        ("What codes report of themselves", figures_table(cell, own)),
     ):
         if table.rows:
             folded.append(Folded(summary, [table], is_open=few))
     if not few:
-        losses = Figure(plot_losses(group, own), f"loss over seconds of every system, {group}")
+        losses = Figure(plot_losses(cell, own), f"loss over seconds of every system, {cell}")
         folded.insert(1, Folded("Loss over time of every system", [losses]))
-    return Section(str(group), [describe_cell(group, config), figure, *folded])
+    return Section(str(cell), [describe_cell(cell, config), figure, *folded])

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 from ..sweep.axes import Link
 from ..sweep.config import SweepConfig
-from ..sweep.result import CellResult
-from .groups import GroupSummary
+from ..sweep.result import RunResult
+from .cells import CellSummary
 from .labels import system_label
 
 _REASON_CHARACTERS = 160  # of an attempt that has been repeated
 
 
-def failures(results: Sequence[CellResult]) -> list[str]:
+def failures(results: Sequence[RunResult]) -> list[str]:
     """One line for each run that did not finish."""
-    return [f"{each.cell}: {each.outcome}: {each.reason}" for each in results if not each.finished]
+    return [f"{each.run}: {each.outcome}: {each.reason}" for each in results if not each.finished]
 
 
-def retries(results: Sequence[CellResult]) -> list[str]:
+def retries(results: Sequence[RunResult]) -> list[str]:
     """One line for each run whose first attempt failed and was repeated: what became of it, and why."""
     return [
-        f"{each.cell}: {each.outcome} after an attempt that failed: {each.retried[:_REASON_CHARACTERS]}"
+        f"{each.run}: {each.outcome} after an attempt that failed: {each.retried[:_REASON_CHARACTERS]}"
         for each in results
         if each.retried
     ]
 
 
-def describe_sweep(config: SweepConfig, groups: Sequence[GroupSummary], results: Sequence[CellResult]) -> str:
+def describe_sweep(config: SweepConfig, cells: Sequence[CellSummary], results: Sequence[RunResult]) -> str:
     """What was run, in a sentence or two, and what its figures lack."""
     kinds = {Link.parse(link).emulated for link in config.links}
     links = {
@@ -38,40 +38,40 @@ def describe_sweep(config: SweepConfig, groups: Sequence[GroupSummary], results:
     return (
         f"{config.hosts} hosts on one machine, {seeds}, {links}{_dates(results)}."
         f"{_others(results)}{_revisions(results)}{_missing(config, results)}"
-        f"{_failed_references(groups)}"
+        f"{_failed_references(cells)}"
     )
 
 
-def _dates(results: Sequence[CellResult]) -> str:
+def _dates(results: Sequence[RunResult]) -> str:
     """From the first run to the last."""
     minutes = sorted(each.started[:16].replace("T", " ") for each in results if each.started is not None)
     return f", {minutes[0]} to {minutes[-1]} UTC" if minutes else ""
 
 
-def _missing(config: SweepConfig, results: Sequence[CellResult]) -> str:
-    cells, done = list(config.cells()), {each.cell for each in results}
-    missing = collections.Counter(str(cell.group) for cell in cells if cell not in done)
+def _missing(config: SweepConfig, results: Sequence[RunResult]) -> str:
+    runs, done = list(config.runs()), {each.run for each in results}
+    missing = collections.Counter(str(run.cell) for run in runs if run not in done)
     if not missing:
         return ""
-    told = ", ".join(f"{count} of {group}" for group, count in missing.items())
-    return f" UNFINISHED: {missing.total()} of {len(cells)} runs are missing: {told}."
+    told = ", ".join(f"{count} of {cell}" for cell, count in missing.items())
+    return f" UNFINISHED: {missing.total()} of {len(runs)} runs are missing: {told}."
 
 
-def _failed_references(groups: Sequence[GroupSummary]) -> str:
-    told = [f"{group}: {lack}" for group in groups if (lack := _lacking(group))]
+def _failed_references(cells: Sequence[CellSummary]) -> str:
+    told = [f"{cell}: {lack}" for cell in cells if (lack := _lacking(cell))]
     if not told:
         return ""
     return f" FAILED RUNS OF REFERENCES, whose seeds are left out of ratios to them: {'; '.join(told)}."
 
 
-def _lacking(group: GroupSummary) -> str:
+def _lacking(cell: CellSummary) -> str:
     """``1 of 3 fp32 (plain-ddp)``; empty if every reference finished all its runs."""
-    runs = {summary.system: summary.runs for summary in group.systems}
-    failed = {each.system: each.failed for each in group.references.values() if each.failed}
+    runs = {summary.system: summary.runs for summary in cell.systems}
+    failed = {each.system: each.failed for each in cell.references.values() if each.failed}
     return ", ".join(f"{n} of {runs[name]} {system_label(name)}" for name, n in failed.items())
 
 
-def _others(results: Sequence[CellResult]) -> str:
+def _others(results: Sequence[RunResult]) -> str:
     cores = [each.others_cores for each in results if each.others_cores is not None]
     if not cores:
         return ""
@@ -81,7 +81,7 @@ def _others(results: Sequence[CellResult]) -> str:
     )
 
 
-def _revisions(results: Sequence[CellResult]) -> str:
+def _revisions(results: Sequence[RunResult]) -> str:
     revisions = collections.Counter(each.revision for each in results if each.revision is not None)
     if len(revisions) < 2:
         return ""
@@ -89,17 +89,17 @@ def _revisions(results: Sequence[CellResult]) -> str:
     return f" The source CHANGED while the sweep was at work: {told}."
 
 
-def describe_cell(group: GroupSummary, config: SweepConfig) -> str:
+def describe_cell(cell: CellSummary, config: SweepConfig) -> str:
     """The target of a cell, when its runs ended, what no schedule can pass, and which references lack runs."""
-    target = "No fp32 run finished: no target." if group.target is None else f"Target: {group.target:.4f}."
-    budget = config.budget_of(group.group.workload, group.group.link)
+    target = "No fp32 run finished: no target." if cell.target is None else f"Target: {cell.target:.4f}."
+    budget = config.budget_of(cell.cell.workload, cell.cell.link)
     ends = [] if budget is None else [f"{budget:g} s of training"]
     ends += [] if config.iterations is None else [f"{config.iterations} iterations"]
     ceiling = (
         ""
-        if group.ceiling_bits is None
-        else f" A schedule over time alone can save at most {group.ceiling_bits:.2f} bits an element here."
+        if cell.ceiling_bits is None
+        else f" A schedule over time alone can save at most {cell.ceiling_bits:.2f} bits an element here."
     )
-    lacking = _lacking(group)
+    lacking = _lacking(cell)
     left_out = f" Did not finish: {lacking}; ratios to them are over the other seeds." if lacking else ""
     return f"{target} Each run: {' or '.join(ends)}.{ceiling}{left_out}"

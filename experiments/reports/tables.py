@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..estimates import Estimate, Ratio, paired_ratio
 from ..runs import PARTS
 from ..sweep.axes import SILENT, System
-from .groups import VERDICTS, GroupSummary, SystemSummary, verdict
+from .cells import VERDICTS, CellSummary, SystemSummary, verdict
 from .labels import has_policy, is_marked, system_label
 from .overall import OverallSummary, WorstCell
 
@@ -16,7 +16,7 @@ _TONES = {"faster": -1.0, "undecided": 0.0, "slower": 1.0, "missed": None, "unkn
 
 
 class Shaded(NamedTuple):
-    """A cell with a colour."""
+    """Text of a table on a colour."""
 
     text: str
     tone: float | None
@@ -30,16 +30,16 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str | Shaded]]
 
 
-def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary]) -> Table:
-    """Time to target over fp32's: one row a system, one column a group. The best of a column is marked.
+def ratio_table(cells: Sequence[CellSummary], overall: Sequence[OverallSummary]) -> Table:
+    """Time to target over fp32's: one row a system, one column a cell. The best of a column is marked.
 
-    Of several groups there is the worst, too. What all groups have in common is left out of their names.
+    Of several cells there is the worst, too. What all cells have in common is left out of their names.
     """
-    several, common = len(groups) > 1, _common_name(groups)
+    several, common = len(cells) > 1, _common_name(cells)
     header = ["system", "all cells", *(["worst"] if several else [])]
-    header += [str(group).removeprefix(common) for group in groups]
-    cells = [{summary.system: summary for summary in group.systems} for group in groups]
-    best = [_best(group) for group in groups]
+    header += [str(cell).removeprefix(common) for cell in cells]
+    by_cell = [{summary.system: summary for summary in cell.systems} for cell in cells]
+    best = [_best(cell) for cell in cells]
     rows: list[list[str | Shaded]] = []
     for each in overall:
         label = system_label(each.system)
@@ -47,17 +47,17 @@ def ratio_table(groups: Sequence[GroupSummary], overall: Sequence[OverallSummary
         row.append(_mean_ratio(each, "fp32"))
         if several:
             row.append(_worst(each.worst.get("fp32"), common))
-        for by_system, winner in zip(cells, best, strict=True):
+        for by_system, winner in zip(by_cell, best, strict=True):
             summary = by_system.get(each.system)
             row.append(_NONE if summary is None else _shaded(summary, each.system == winner))
         rows.append(row)
     return Table(header, rows)
 
 
-def _common_name(groups: Sequence[GroupSummary]) -> str:
-    """Workload and optimizer, if all of several groups have the same ones."""
-    names = {str(group).removesuffix(group.group.link) for group in groups}
-    return names.pop() if len(groups) > 1 and len(names) == 1 else ""
+def _common_name(cells: Sequence[CellSummary]) -> str:
+    """Workload and optimizer, if all of several cells have the same ones."""
+    names = {str(cell).removesuffix(cell.cell.link) for cell in cells}
+    return names.pop() if len(cells) > 1 and len(names) == 1 else ""
 
 
 def overall_table(overall: Sequence[OverallSummary]) -> Table:
@@ -78,24 +78,24 @@ def worst_table(overall: Sequence[OverallSummary]) -> Table:
     return Table(["system", *(f"worst ÷ {name}" for name in names)], rows)
 
 
-def cells_table(groups: Sequence[GroupSummary]) -> Table:
-    """One row a group: its target, who came first, how policies and references did, and what bounds it."""
-    names = list(dict.fromkeys(name for group in groups for name in group.references if name != "fp32"))
-    policies = list(dict.fromkeys(s.system for g in groups for s in g.systems if has_policy(s.system)))
+def cells_table(cells: Sequence[CellSummary]) -> Table:
+    """One row a cell: its target, who came first, how policies and references did, and what bounds it."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.references if name != "fp32"))
+    policies = list(dict.fromkeys(s.system for g in cells for s in g.systems if has_policy(s.system)))
     header = ["cell", "target loss", "fastest", "÷ fp32", "against fp32"]
     header += [f"{system_label(policy)} ÷ fp32" for policy in policies]
     header += [f"{name} ÷ fp32" for name in names] + ["ceiling of a time-only schedule, bits"]
-    return Table(header, [_cell_row(group, policies, names) for group in groups])
+    return Table(header, [_cell_row(cell, policies, names) for cell in cells])
 
 
-def group_table(group: GroupSummary) -> Table:
-    """One row a system, for one group."""
-    names = list(group.references)
+def systems_table(cell: CellSummary) -> Table:
+    """One row a system, for one cell."""
+    names = list(cell.references)
     header = ["system", "s to target", *(f"÷ {name}" for name in names), "final loss", "accuracy"]
     header += ["iterations", "wire MiB", "busiest interface, MiB", "mean bits", "runs"]
     rows = [
         [
-            _marked(group, each.system),
+            _marked(cell, each.system),
             _seconds_to_target(each),
             *(ratio_with_interval(each.ratios[name]) for name in names),
             *_learned(each),
@@ -105,12 +105,12 @@ def group_table(group: GroupSummary) -> Table:
             _number(each.mean_bits if System.parse(each.system).has_width else None, ".2g"),
             ", ".join(f"{count} {outcome}" for outcome, count in each.outcomes.items()),
         ]
-        for each in group.systems
+        for each in cell.systems
     ]
     return Table(header, rows)
 
 
-def time_table(group: GroupSummary) -> Table:
+def time_table(cell: CellSummary) -> Table:
     """Where the time of an iteration goes, in milliseconds."""
     header = [
         "system",
@@ -120,7 +120,7 @@ def time_table(group: GroupSummary) -> Table:
         *(f"thread: {part}" for part in PARTS[1:]),
     ]
     rows = []
-    for each in group.systems:
+    for each in cell.systems:
         if each.milliseconds:
             whole, compute, *thread = (each.milliseconds[name] for name in ("whole", *PARTS))
             figures = (whole, compute, max(whole - compute, 0.0), *thread)
@@ -128,37 +128,37 @@ def time_table(group: GroupSummary) -> Table:
     return Table(header, rows)
 
 
-def _cell_row(group: GroupSummary, policies: Sequence[str], names: Sequence[str]) -> list[str]:
-    by_system = {summary.system: summary for summary in group.systems}
-    winner = _best(group)
-    row = [str(group), _number(group.target, ".4f")]
+def _cell_row(cell: CellSummary, policies: Sequence[str], names: Sequence[str]) -> list[str]:
+    by_system = {summary.system: summary for summary in cell.systems}
+    winner = _best(cell)
+    row = [str(cell), _number(cell.target, ".4f")]
     row += (
         [_NONE, _NONE] if winner is None else [system_label(winner), _ratio(by_system[winner].ratios["fp32"])]
     )
-    row.append(_counts(group))
-    row += [_place(group, policy) for policy in policies]
-    row += [_reference_to_dense(group, name) for name in names]
-    return [*row, _number(group.ceiling_bits, ".2f")]
+    row.append(_counts(cell))
+    row += [_place(cell, policy) for policy in policies]
+    row += [_reference_to_dense(cell, name) for name in names]
+    return [*row, _number(cell.ceiling_bits, ".2f")]
 
 
-def _counts(group: GroupSummary) -> str:
+def _counts(cell: CellSummary) -> str:
     """How many systems are faster and slower than fp32."""
-    said = [verdict(each) for each in group.systems if each.system not in (group.fp32, *SILENT)]
+    said = [verdict(each) for each in cell.systems if each.system not in (cell.fp32, *SILENT)]
     return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
 
 
-def _place(group: GroupSummary, system: str) -> str:
+def _place(cell: CellSummary, system: str) -> str:
     """A system's ratio, and where it stands among all that train."""
-    names = [each.system for each in group.systems if each.system not in SILENT]
+    names = [each.system for each in cell.systems if each.system not in SILENT]
     if system not in names:
         return _NONE
-    ratio = next(each.ratios.get("fp32") for each in group.systems if each.system == system)
+    ratio = next(each.ratios.get("fp32") for each in cell.systems if each.system == system)
     return _NONE if ratio is None else f"{_ratio(ratio)} (no. {names.index(system) + 1} of {len(names)})"
 
 
-def _reference_to_dense(group: GroupSummary, name: str) -> str:
+def _reference_to_dense(cell: CellSummary, name: str) -> str:
     """A reference's own time over fp32's, with the system that it is."""
-    reference, fp32 = group.references.get(name), group.references.get("fp32")
+    reference, fp32 = cell.references.get(name), cell.references.get("fp32")
     ratio = paired_ratio(reference.timing, fp32.timing) if reference and fp32 else None
     if reference is None or ratio is None:
         return _NONE
@@ -166,11 +166,11 @@ def _reference_to_dense(group: GroupSummary, name: str) -> str:
     return f"{_ratio(ratio)}{told}"
 
 
-def _best(group: GroupSummary) -> str | None:
+def _best(cell: CellSummary) -> str | None:
     """The system with the shortest time to the target, of those that reached it with every run."""
     exact = {
         s.system: r.value
-        for s in group.systems
+        for s in cell.systems
         if (r := s.ratios.get("fp32")) and r.sign == "=" and s.reached == s.runs
     }
     return min(exact, key=lambda name: exact[name], default=None)
@@ -186,10 +186,10 @@ def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
     return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)
 
 
-def _marked(group: GroupSummary, system: str) -> str:
+def _marked(cell: CellSummary, system: str) -> str:
     roles = [
         name
-        for name, each in group.references.items()
+        for name, each in cell.references.items()
         if each.system == system and name in ("fp16", "PowerSGD", "oracle") and name != system
     ]
     return system_label(system) + (f" ◂ {', '.join(roles)}" if roles else "")
@@ -227,16 +227,16 @@ def _verdicts(overall: OverallSummary) -> str:
 
 def _mean_ratio(overall: OverallSummary, name: str) -> str:
     ratio, compared = overall.ratios.get(name), overall.compared.get(name, 0)
-    of = f" ({compared} of {overall.groups})" if ratio is not None and compared < overall.groups else ""
+    of = f" ({compared} of {overall.cells})" if ratio is not None and compared < overall.cells else ""
     return _ratio(ratio) + of
 
 
-def _worst(cell: WorstCell | None, common: str = "") -> str:
-    """Ratio and group, without what all groups have in common."""
-    if cell is None:
+def _worst(worst: WorstCell | None, common: str = "") -> str:
+    """Ratio and cell, without what all cells have in common."""
+    if worst is None:
         return _NONE
-    told = "did not finish:" if cell.ratio is None else _ratio(cell.ratio)
-    return f"{told} {str(cell.group).removeprefix(common)}"
+    told = "did not finish:" if worst.ratio is None else _ratio(worst.ratio)
+    return f"{told} {str(worst.cell).removeprefix(common)}"
 
 
 def ratio_with_interval(ratio: Ratio | None) -> str:

@@ -169,7 +169,7 @@ class System(NamedTuple):
         return self.controller or default_controller(self.compressor)
 
 
-class Group(NamedTuple):
+class Cell(NamedTuple):
     """The runs that are compared with one another."""
 
     workload: str
@@ -181,7 +181,7 @@ class Group(NamedTuple):
         return f"{self.workload}{optimizer} @ {self.link}"
 
 
-class Cell(NamedTuple):
+class Run(NamedTuple):
     """One run of the grid."""
 
     workload: str
@@ -191,8 +191,8 @@ class Cell(NamedTuple):
     seed: int
 
     @property
-    def group(self) -> Group:
-        return Group(self.workload, self.optimizer, self.link)
+    def cell(self) -> Cell:
+        return Cell(self.workload, self.optimizer, self.link)
 
     def __str__(self) -> str:
-        return f"{self.group}, {self.system}, seed {self.seed}"
+        return f"{self.cell}, {self.system}, seed {self.seed}"

@@ -20,7 +20,7 @@ from mqgrad.trainers.workloads.workload import make_workload, workload_settings
 
 from ..netlab.lab import MAX_HOSTS
 from ..settings import parse_settings
-from .axes import FP32, OWN_OPTIMIZER, Cell, Group, Link, System, fp32_of
+from .axes import FP32, OWN_OPTIMIZER, Cell, Link, Run, System, fp32_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,23 +104,23 @@ class SweepConfig:
         files = {name: inspect.getsourcefile(importlib.import_module(name)) for name in modules}
         return {name: _digest(Path(file)) for name, file in files.items() if file is not None}
 
-    def cells(self) -> Iterator[Cell]:
-        """All runs, in an order that seldom starts processes anew: one group after another, in it one seed after
-        another, so that a part of a group compares everything and a slow hour of the machine falls on all systems
+    def runs(self) -> Iterator[Run]:
+        """All runs, in an order that seldom starts processes anew: one cell after another, in it one seed after
+        another, so that a part of a cell compares everything and a slow hour of the machine falls on all systems
         alike. Within a seed systems come in an order of its own, so that a slow minute falls on others each time;
         those systems that change settings come last."""
         by_settings = sorted(self.systems, key=lambda name: System.parse(name).settings)  # a stable sort
-        for group in self.groups():
+        for cell in self.cells():
             for _, alike in itertools.groupby(by_settings, lambda name: System.parse(name).settings):
                 systems = list(alike)
                 for seed in self.seeds:
-                    shuffled = random.Random(f"{group} {seed}").sample(systems, len(systems))
-                    yield from (Cell(*group, system, seed) for system in shuffled)
+                    shuffled = random.Random(f"{cell} {seed}").sample(systems, len(systems))
+                    yield from (Run(*cell, system, seed) for system in shuffled)
 
-    def groups(self) -> list[Group]:
+    def cells(self) -> list[Cell]:
         """Everything but systems and seeds."""
         return [
-            Group(workload, optimizer, link)
+            Cell(workload, optimizer, link)
             for workload in self.workloads
             for optimizer in self.optimizers_of(workload)
             for link in self.links
@@ -130,11 +130,11 @@ class SweepConfig:
         """Training seconds of a run; None where only iterations end it."""
         return self.budget_seconds.get(f"{workload}@{link}", self.budget_seconds.get(workload))
 
-    def limit_of(self, cell: Cell) -> float:
+    def limit_of(self, run: Run) -> float:
         """Wall-clock seconds after which a run is stopped."""
         if self.time_limit_seconds is not None:
             return self.time_limit_seconds
-        budget = self.budget_of(cell.workload, cell.link)
+        budget = self.budget_of(run.workload, run.link)
         return 1800.0 if budget is None else 180.0 + 10.0 * budget
 
     def command_line(self) -> str:

@@ -17,10 +17,10 @@ from ..netlab.link import SHAPING
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
 from ..signals import caught_signals
-from .axes import Cell, Link
-from .cell import CellRunner, Place, default_program
+from .axes import Link, Run
 from .config import SweepConfig
-from .result import FAILED, CellResult
+from .result import FAILED, RunResult
+from .runner import Place, SweepRunner, default_program
 
 _SAME_ORIGIN = {
     "machine": ("cpu", "cpu_family", "cpu_model", "cores"),
@@ -40,21 +40,21 @@ class Sweep:
         self._program = program
         self._digests = config.digests()
 
-    def pending(self, *, retry_failed: bool = False) -> list[Cell]:
+    def pending(self, *, retry_failed: bool = False) -> list[Run]:
         """Runs that have no result yet; on request, also those that crashed or timed out."""
         done = {
-            result.cell
+            result.run
             for result in load_results(self.folder)
             if not (retry_failed and result.outcome in FAILED)
         }
-        return [cell for cell in self.config.cells() if cell not in done]
+        return [run for run in self.config.runs() if run not in done]
 
     def run(
         self,
         *,
         retry_failed: bool = False,
-        on_start: Callable[[Cell], None] = lambda cell: None,
-        on_result: Callable[[CellResult], None] = lambda result: None,
+        on_start: Callable[[Run], None] = lambda run: None,
+        on_result: Callable[[RunResult], None] = lambda result: None,
     ) -> None:
         """Carry out what is pending, one run after another. A run that fails is a result like any other.
 
@@ -66,20 +66,20 @@ class Sweep:
                 of another shape; or a policy file or a workload's module has changed while runs were carried out.
         """
         pending = self.pending(retry_failed=retry_failed)
-        if any(not Link.parse(cell.link).emulated for cell in pending):
+        if any(not Link.parse(run.link).emulated for run in pending):
             check_same_labs(self.folder)
         with caught_signals() as caught:
             place = Place(self.folder / "logs", _lab_name(self.folder), self._program, caught)
-            earlier = {result.cell: result for result in load_results(self.folder)}
-            with CellRunner(self.config, place) as runner:
-                for cell in pending:
+            earlier = {result.run: result for result in load_results(self.folder)}
+            with SweepRunner(self.config, place) as runner:
+                for run in pending:
                     if caught:
                         raise stopped_by(caught[0])
-                    on_start(cell)
-                    result = runner.run(cell)
+                    on_start(run)
+                    result = runner.carry_out(run)
                     self._check_files()
-                    if cell in earlier:
-                        result = dataclasses.replace(result, retried=earlier[cell].first_reason)
+                    if run in earlier:
+                        result = dataclasses.replace(result, retried=earlier[run].first_reason)
                     _append(self.folder / "results.jsonl", result)
                     on_result(result)
 
@@ -193,8 +193,8 @@ def load_provenance(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in _load_json(folder).items() if name != "sweep"}
 
 
-def load_results(folder: Path) -> list[CellResult]:
-    """The results of a sweep, the latest of each cell; a line cut short by a crash of the machine is left out.
+def load_results(folder: Path) -> list[RunResult]:
+    """The results of a sweep, the latest of each run; a line cut short by a crash of the machine is left out.
 
     Raises:
         ValueError: a line other than the last is damaged.
@@ -203,13 +203,13 @@ def load_results(folder: Path) -> list[CellResult]:
     if not path.exists():
         return []
     lines = path.read_text().split("\n")
-    results: dict[Cell, CellResult] = {}
+    results: dict[Run, RunResult] = {}
     for number, line in enumerate(lines[:-1], start=1):  # the last is empty, or was not written to its end
         try:
-            result = CellResult(**json.loads(line))
+            result = RunResult(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise ValueError(f"{path}, line {number} is no result: {error}") from error
-        results[result.cell] = result
+        results[result.run] = result
     return list(results.values())
 
 
@@ -224,10 +224,10 @@ def _load_json(folder: Path) -> dict[str, Any]:
     return fields
 
 
-def _append(path: Path, result: CellResult) -> None:
+def _append(path: Path, result: RunResult) -> None:
     line = json.dumps(dataclasses.asdict(result), allow_nan=False, separators=(",", ":"))
     complete = path.read_bytes() if path.exists() else b""
-    if complete and not complete.endswith(b"\n"):  # cut short earlier: that cell has been run again
+    if complete and not complete.endswith(b"\n"):  # cut short earlier: that run has been run again
         replace_file(path, complete[: complete.rfind(b"\n") + 1].decode())
     with path.open("a") as file:
         file.write(line + "\n")

@@ -10,7 +10,7 @@ from mqgrad.widths import Width
 
 from ..runs import PARTS, RunPoint, RunRecord
 from ..time_to_target import LossCurve
-from .axes import Cell, Group
+from .axes import Cell, Run
 from .run_server import RunRequest
 
 REASON_CHARACTERS = 300
@@ -19,7 +19,7 @@ FAILED = ("crashed", "timed out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class CellResult:
+class RunResult:
     """What became of one run; a line of ``results.jsonl``."""
 
     workload: str
@@ -66,12 +66,12 @@ class CellResult:
     bits: list[Width] = dataclasses.field(default_factory=list)
 
     @property
-    def cell(self) -> Cell:
-        return Cell(self.workload, self.optimizer, self.link, self.system, self.seed)
+    def run(self) -> Run:
+        return Run(self.workload, self.optimizer, self.link, self.system, self.seed)
 
     @property
-    def group(self) -> Group:
-        return self.cell.group
+    def cell(self) -> Cell:
+        return self.run.cell
 
     @property
     def first_reason(self) -> str:
@@ -96,7 +96,7 @@ class Ending(NamedTuple):
     reason: str
 
 
-def result_of(cell: Cell, ending: Ending, request: RunRequest, **known: Any) -> CellResult:
+def result_of(run: Run, ending: Ending, request: RunRequest, **known: Any) -> RunResult:
     """The row of a run that ended so.
 
     Args:
@@ -104,17 +104,17 @@ def result_of(cell: Cell, ending: Ending, request: RunRequest, **known: Any) -> 
         known: further fields of the row.
     """
     if ending.outcome != "ok":
-        return CellResult(**cell._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
+        return RunResult(**run._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
     try:
         run = RunRecord.from_dict(json.loads(Path(request.record).read_text()))
         _check_record(run, request)
         final = run.final
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
         reason = f"no record of a run: {error}"[:REASON_CHARACTERS]
-        return CellResult(**cell._asdict(), outcome="crashed", reason=reason, **known)
+        return RunResult(**run._asdict(), outcome="crashed", reason=reason, **known)
     diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
-    return CellResult(
-        **cell._asdict(),
+    return RunResult(
+        **run._asdict(),
         **known,
         outcome="diverged" if diverged else "finished",
         reason=_losses(final) if diverged else "",

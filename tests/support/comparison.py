@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.experiments.sweep.config import SweepConfig
-from mqgrad.experiments.sweep.result import CellResult
+from mqgrad.experiments.sweep.result import RunResult
 
 PARTS = {"compute": 1.5, "encode": 0.1, "wire": 1.2, "decode": 0.1, "decide": 0.01}
 SYSTEMS = ("fixed:32", "fixed:4", "fixed:2", "goodput", "powersgd:rank=1", "powersgd:rank=4", "fp16", "none")
@@ -27,7 +27,7 @@ def small_config(**changes: Any) -> SweepConfig:
 
 def result(
     system: str, seed: int, losses: Sequence[float | None], *, step: float = 1.0, **changes: Any
-) -> CellResult:
+) -> RunResult:
     """A run that was looked at every 5 iterations, which took ``step`` seconds."""
     fields: dict[str, Any] = {
         "workload": "digits-mlp",
@@ -46,10 +46,10 @@ def result(
         "losses": list(losses),
         "bits": [4] * len(losses),
     }
-    return CellResult(**{**fields, **changes})
+    return RunResult(**{**fields, **changes})
 
 
-def write_results(folder: Path, config: SweepConfig, rows: Sequence[CellResult]) -> None:
+def write_results(folder: Path, config: SweepConfig, rows: Sequence[RunResult]) -> None:
     """The folder that a sweep leaves behind."""
     (folder / "config.json").write_text(json.dumps({"sweep": config.to_dict(), "revision": "abc"}))
     lines = (json.dumps(dataclasses.asdict(row)) + "\n" for row in rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.experiments.sweep.folder import load_results, open_sweep
-from mqgrad.experiments.sweep.result import CellResult
+from mqgrad.experiments.sweep.result import RunResult
 
 SIGNALS = {"fixed:6": int(signal.SIGINT), "fixed:8": int(signal.SIGTERM)}
 """What ends a sweep while the runs of these controllers are under way."""
@@ -54,7 +54,7 @@ def fake_program(folder: Path) -> tuple[list[str], Path]:
     return [sys.executable, str(script)], calls
 
 
-def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[CellResult]:
+def run_fake(folder: Path, config: SweepConfig, **options: Any) -> list[RunResult]:
     """Run a sweep to its end, in ``out`` within the folder."""
     program, _ = fake_program(folder)
     with open_sweep(folder / "out", config, program=program) as sweep:

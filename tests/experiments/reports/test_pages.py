@@ -9,30 +9,36 @@ from comparison import ROWS, SYSTEMS, result, small_config, write_results
 
 from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names, make_controller
-from mqgrad.experiments.reports.groups import summarize, verdict
+from mqgrad.experiments.reports.cells import summarize, verdict
 from mqgrad.experiments.reports.labels import families
 from mqgrad.experiments.reports.overall import summarize_overall
 from mqgrad.experiments.reports.pages import write_report
-from mqgrad.experiments.reports.tables import cells_table, group_table, overall_table, ratio_table, time_table
+from mqgrad.experiments.reports.tables import (
+    cells_table,
+    overall_table,
+    ratio_table,
+    systems_table,
+    time_table,
+)
 from mqgrad.experiments.reports.widths import bits_table, figures_table
 
 
 def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     config = small_config(systems=SYSTEMS)
-    groups = summarize(config, ROWS)
-    (group,) = groups
-    by_system = {row[0]: row for row in ratio_table(groups, summarize_overall(config, groups)).rows}
+    cells = summarize(config, ROWS)
+    (cell,) = cells
+    by_system = {row[0]: row for row in ratio_table(cells, summarize_overall(config, cells)).rows}
     assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", None)
     assert by_system["goodput"][2] == ("failed", 1.0)
     assert by_system["fixed:4"][2] == ("0.50 [0.00, 3341.33] ★", 0.0)  # two seeds that differ: undecided
-    (cell,) = cells_table(groups).rows
+    (cell,) = cells_table(cells).rows
     assert cell[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
     assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
-    rows = {row[0]: row for row in group_table(group).rows}
+    rows = {row[0]: row for row in systems_table(cell).rows}
     assert rows["fp16"][1] == "1.00 (1/2)"
     assert rows["none (sends no gradient)"][1] == "—"
     assert (rows["fixed:2"][-2], rows["fp16"][-2]) == ("4", "—")  # fp16 has no width to choose
-    times = {row[0]: row for row in time_table(group).rows}
+    times = {row[0]: row for row in time_table(cell).rows}
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
 
 
@@ -47,14 +53,14 @@ def test_tables_tell_widths_over_time_and_what_codes_report() -> None:
         result("ecq-sgd", 2, [1.0], figures={"entropy_coded_share": 0.7}),
         result("ecq-sgd", 3, [], outcome="crashed", bits=[1, 2]),
     ]
-    (group,) = summarize(config, runs)
-    rows = {row[0]: row[1:] for row in bits_table(group, runs).rows}
+    (cell,) = summarize(config, runs)
+    rows = {row[0]: row[1:] for row in bits_table(cell, runs).rows}
     assert rows == {
         "goodput": ["4", "4", "4", "3", "3", "2.25", "1/2, 2, 4"],
         "l-greco": ["4", "4", "4", "4", "3.5", "3.5", "of each parameter its own"],
     }
-    assert figures_table(group, runs).rows == [["ecq-sgd", "entropy_coded_share 0.6"]]
-    (goodput,) = [row for row in group_table(group).rows if row[0] == "goodput"]
+    assert figures_table(cell, runs).rows == [["ecq-sgd", "entropy_coded_share 0.6"]]
+    (goodput,) = [row for row in systems_table(cell).rows if row[0] == "goodput"]
     assert "2.00" in goodput  # of the busiest host, a mean over seeds
 
 
@@ -73,20 +79,20 @@ def test_a_report_of_a_stopped_sweep_says_what_is_missing(last: int, tmp_path: P
     assert (
         f"UNFINISHED: {6 - last} of 12 runs are missing: {6 - last} of digits-mlp @ emulated:100mbit." in text
     )
-    groups = summarize(config, rows)
-    overall = {each.system: each for each in summarize_overall(config, groups)}
-    for table in (overall_table(list(overall.values())), ratio_table(groups, list(overall.values()))):
+    cells = summarize(config, rows)
+    overall = {each.system: each for each in summarize_overall(config, cells)}
+    for table in (overall_table(list(overall.values())), ratio_table(cells, list(overall.values()))):
         (mean,) = {row[1] for row in table.rows if row[0] == "fp16"}
         assert mean == ("1.00 (1 of 2)" if last == 2 else "1.00")
     if last:
-        verdicts = {each.system: verdict(each) for each in groups[1].systems}
+        verdicts = {each.system: verdict(each) for each in cells[1].systems}
         assert verdicts["fixed:4"] == ("unknown" if last == 1 else "undecided")
 
 
 def test_a_report_of_a_sweep_that_has_only_begun_has_no_means() -> None:
     config = small_config()
-    groups = summarize(config, [result("fixed:4", 1, [1.0])])
-    assert [row[1] for row in ratio_table(groups, summarize_overall(config, groups)).rows] == ["—", "—"]
+    cells = summarize(config, [result("fixed:4", 1, [1.0])])
+    assert [row[1] for row in ratio_table(cells, summarize_overall(config, cells)).rows] == ["—", "—"]
 
 
 def test_the_notes_name_every_code_and_tell_how_often_decisions_are_made(tmp_path: Path) -> None:
@@ -183,13 +189,13 @@ def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Pa
         "other codes": ["powersgd:rank=1", "powersgd:rank=4", "qsgd"],
         "other methods of training": ["local-sgd"],
     }
-    groups = summarize(config, rows)
-    table = ratio_table(groups, summarize_overall(config, groups))
+    cells = summarize(config, rows)
+    table = ratio_table(cells, summarize_overall(config, cells))
     assert table.header == ["system", "all cells", "worst", "emulated:100mbit", "emulated:1gbit"]
     by_system = {row[0]: row for row in table.rows}
     assert by_system["**policy default**"][2] == "1.80 emulated:1gbit"
     assert by_system["qsgd"][2] == "2.10 emulated:1gbit"
-    (slow,) = [row for row in cells_table(groups).rows if "1gbit" in row[0]]
+    (slow,) = [row for row in cells_table(cells).rows if "1gbit" in row[0]]
     assert "1.80 (no. 8 of 11)" in slow
     write_results(tmp_path, config, rows)
     page = write_report(tmp_path).html.read_text()

@@ -4,7 +4,7 @@ import pytest
 from comparison import result, small_config
 from matplotlib.figure import Figure
 
-from mqgrad.experiments.reports.groups import summarize
+from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.ratio_plot import plot_ratios
 
 

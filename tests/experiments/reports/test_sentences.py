@@ -2,7 +2,7 @@
 
 from comparison import result, small_config
 
-from mqgrad.experiments.reports.groups import summarize
+from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.sentences import describe_sweep
 
 

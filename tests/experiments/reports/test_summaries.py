@@ -8,7 +8,7 @@ from comparison import ROWS, SYSTEMS, result, small_config
 
 from mqgrad.controllers import saving_ceiling_bits
 from mqgrad.experiments.estimates import Ratio
-from mqgrad.experiments.reports.groups import (
+from mqgrad.experiments.reports.cells import (
     SystemSummary,
     summarize,
     target_loss,
@@ -18,14 +18,14 @@ from mqgrad.experiments.reports.groups import (
 from mqgrad.experiments.reports.labels import kind_of, shown_systems
 from mqgrad.experiments.reports.overall import WorstCell, summarize_overall
 from mqgrad.experiments.reports.tables import worst_table
-from mqgrad.experiments.sweep.result import CellResult
+from mqgrad.experiments.sweep.result import RunResult
 
 
 def test_fp32_is_pytorchs_own_ddp_where_it_is_compared() -> None:
     config = small_config(systems=("plain-ddp", "fixed:32"))
     hooked = [result("fixed:32", seed, [1.0], step=2.0) for seed in (1, 2)]
-    (group,) = summarize(config, [*hooked, result("plain-ddp", 1, [1.0]), result("plain-ddp", 2, [1.0])])
-    assert [(each.system, ratio.value) for each in group.systems if (ratio := each.ratios["fp32"])] == [
+    (cell,) = summarize(config, [*hooked, result("plain-ddp", 1, [1.0]), result("plain-ddp", 2, [1.0])])
+    assert [(each.system, ratio.value) for each in cell.systems if (ratio := each.ratios["fp32"])] == [
         ("plain-ddp", 1.0),
         ("fixed:32", pytest.approx(2.0)),
     ]
@@ -53,9 +53,9 @@ def test_the_target_is_what_every_fp32_run_has_reached_by_60_percent_of_its_seco
 
 
 def summaries() -> dict[str, SystemSummary]:
-    (group,) = summarize(small_config(systems=SYSTEMS), ROWS)
-    assert group.target == 1.5
-    return {summary.system: summary for summary in group.systems}
+    (cell,) = summarize(small_config(systems=SYSTEMS), ROWS)
+    assert cell.target == 1.5
+    return {summary.system: summary for summary in cell.systems}
 
 
 def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
@@ -74,15 +74,15 @@ def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
 
 def test_a_final_loss_may_be_negative() -> None:
     rows = [result("fixed:32", seed, [2.0, -float(seed)]) for seed in (1, 2)]
-    (group,) = summarize(small_config(), rows)
-    (dense,) = group.systems
+    (cell,) = summarize(small_config(), rows)
+    (dense,) = cell.systems
     assert dense.final_loss is not None
     assert dense.final_loss.value == pytest.approx(-1.5)
 
 
 def test_references_are_chosen_in_hindsight() -> None:
-    (group,) = summarize(small_config(systems=SYSTEMS), ROWS)
-    chosen = {name: reference.system for name, reference in group.references.items()}
+    (cell,) = summarize(small_config(systems=SYSTEMS), ROWS)
+    chosen = {name: reference.system for name, reference in cell.references.items()}
     assert chosen == {
         "fp32": "fixed:32",
         "fp16": "fp16",
@@ -91,10 +91,10 @@ def test_references_are_chosen_in_hindsight() -> None:
         "goodput": "goodput",  # which has no time here
         "ideal": "none",
     }
-    ideal = group.references["ideal"].timing
+    ideal = cell.references["ideal"].timing
     assert ideal is not None
     assert ideal.seconds == pytest.approx({1: 15 * 0.1, 2: 10 * 0.1})  # fp32's iterations at none's pace
-    assert summaries()["none"].ratios == dict.fromkeys(group.references)
+    assert summaries()["none"].ratios == dict.fromkeys(cell.references)
     assert summaries()["none"].reached == 0
 
 
@@ -107,26 +107,26 @@ def test_pytorchs_own_hooks_are_chosen_where_they_are_faster_and_the_ideal_sends
     steps = {fp16: 0.01, rank1: 40.0, rank4: 50.0, "no-sync": 0.25}
     rows = [result(name, seed, [1.0], step=step) for name, step in steps.items() for seed in (1, 2)]
     config = small_config(systems=(*SYSTEMS, *steps))
-    (group,) = summarize(config, ROWS + rows)
-    assert group.references["fp16"].system == fp16
-    assert group.references["PowerSGD"].system == "powersgd:rank=1"
-    ideal = group.references["ideal"]
+    (cell,) = summarize(config, ROWS + rows)
+    assert cell.references["fp16"].system == fp16
+    assert cell.references["PowerSGD"].system == "powersgd:rank=1"
+    ideal = cell.references["ideal"]
     assert ideal.system == "no-sync"
     assert ideal.timing is not None
     assert ideal.timing.seconds == pytest.approx({1: 15 * 0.05, 2: 10 * 0.05})
     assert {kind_of(name) for name in (fp16, rank1, rank4)} == {"fp16", "powersgd"}
     crashed = [dataclasses.replace(row, outcome="crashed") for row in rows]
-    (group,) = summarize(config, ROWS + crashed)
-    assert group.references["fp16"].system == "fp16"
+    (cell,) = summarize(config, ROWS + crashed)
+    assert cell.references["fp16"].system == "fp16"
 
 
 def test_the_faster_of_two_goodput_rules_is_the_reference() -> None:
     config = small_config(systems=("fixed:32", "goodput", "goodput:widths=2+4", "goodput on qsgd"))
     steps = {"fixed:32": 1.0, "goodput": 0.5, "goodput:widths=2+4": 0.25, "goodput on qsgd": 0.01}
     rows = [result(name, seed, [1.0], step=step) for name, step in steps.items() for seed in (1, 2)]
-    (group,) = summarize(config, rows)
-    assert group.references["goodput"].system == "goodput:widths=2+4"
-    ratios = {summary.system: summary.ratios["goodput"] for summary in group.systems}
+    (cell,) = summarize(config, rows)
+    assert cell.references["goodput"].system == "goodput:widths=2+4"
+    ratios = {summary.system: summary.ratios["goodput"] for summary in cell.systems}
     assert ratios["goodput"] is not None
     assert ratios["goodput"].value == pytest.approx(2.0)
 
@@ -135,26 +135,26 @@ def test_no_reference_trains_with_settings_of_its_own() -> None:
     names = ("fixed:4", "goodput", "fp16", "powersgd:rank=1", "plain-ddp:hook=fp16")
     others = [f"{name} with batch_size=1" for name in names]
     rows = [result(name, seed, [1.0], step=1e-3) for name in others for seed in (1, 2)]
-    (group,) = summarize(small_config(systems=(*SYSTEMS, *others)), ROWS + rows)
+    (cell,) = summarize(small_config(systems=(*SYSTEMS, *others)), ROWS + rows)
     (without,) = summarize(small_config(systems=SYSTEMS), ROWS)
-    assert group.references == without.references
+    assert cell.references == without.references
 
 
 def test_the_fastest_stand_first_and_of_many_the_best_of_each_kind_are_drawn() -> None:
-    (group,) = summarize(small_config(systems=SYSTEMS), ROWS)
-    order = [summary.system for summary in group.systems]
+    (cell,) = summarize(small_config(systems=SYSTEMS), ROWS)
+    order = [summary.system for summary in cell.systems]
     assert order[0] == "fixed:4"
     assert order[-2:] == ["goodput", "none"]  # failed, and not compared
     assert order.index("fixed:32") < order.index("fixed:2")  # which is but a bound
-    assert shown_systems(group) == order
+    assert shown_systems(cell) == order
     many = [
         result(name, seed, [1.0], step=step)
         for name, step in (("qsgd", 0.3), ("onebit", 0.2), ("local-sgd", 0.4))
         for seed in (1, 2)
     ]
     config = small_config(systems=(*SYSTEMS, "qsgd", "onebit", "local-sgd"))
-    (group,) = summarize(config, ROWS + many)
-    assert set(shown_systems(group)) == {
+    (cell,) = summarize(config, ROWS + many)
+    assert set(shown_systems(cell)) == {
         "fixed:32",
         "none",
         "fp16",
@@ -181,16 +181,16 @@ def test_a_missed_target_is_told_and_bounds_the_mean() -> None:
     assert (goodput.reached, goodput.seconds_to_target, goodput.final_loss) == (0, None, None)
     assert goodput.outcomes == {"diverged": 1, "crashed": 1}
     config = small_config(systems=SYSTEMS)
-    (group,) = groups = summarize(config, ROWS)
-    overall = {each.system: each for each in summarize_overall(config, groups)}
+    (cell,) = cells = summarize(config, ROWS)
+    overall = {each.system: each for each in summarize_overall(config, cells)}
     as_if_at_the_end = math.sqrt((0.5 / 3.0) * (0.5 / 2.0))
     assert overall["fixed:2"].ratios["fp32"] == (pytest.approx(as_if_at_the_end), "≥", None, None)
     assert overall["fixed:2"].verdicts == {"missed": 1}
     assert overall["goodput"].verdicts == {"failed": 1}
     assert overall["goodput"].ratios["fp32"] is None
-    assert overall["goodput"].worst["fp32"] == WorstCell(group, None)
+    assert overall["goodput"].worst["fp32"] == WorstCell(cell, None)
     assert overall["fixed:4"].ratios["fp32"] == (pytest.approx(0.5), "=", None, None)
-    assert overall["fixed:4"].worst["fp32"] == WorstCell(group, summaries()["fixed:4"].ratios["fp32"])
+    assert overall["fixed:4"].worst["fp32"] == WorstCell(cell, summaries()["fixed:4"].ratios["fp32"])
     told = {row[0]: row[1] for row in worst_table(list(overall.values())).rows}
     assert told["goodput"] == "did not finish: digits-mlp @ emulated:100mbit"
     assert told["fixed:4"] == "0.50 digits-mlp @ emulated:100mbit"
@@ -207,9 +207,9 @@ def test_the_worst_cell_is_one_that_was_missed() -> None:
     other = {"link": links[1]}
     fast = [result("fixed:32", 1, [1.0], **other), result("fixed:4", 1, [1.0], step=3.0, **other)]
     config = small_config(systems=("fixed:32", "fixed:4"), links=links)
-    groups = summarize(config, slow + fast)
-    _, four = summarize_overall(config, groups)
-    assert four.worst["fp32"] == WorstCell(groups[0], Ratio(1.0, "≥"))
+    cells = summarize(config, slow + fast)
+    _, four = summarize_overall(config, cells)
+    assert four.worst["fp32"] == WorstCell(cells[0], Ratio(1.0, "≥"))
     assert [row[1] for row in worst_table([four]).rows] == ["≥ 1.00 digits-mlp @ emulated:100mbit"]
     assert four.ratios["fp32"] == (pytest.approx(math.sqrt(3.0)), "≥", None, None)
     assert four.verdicts == {"missed": 1, "undecided": 1}
@@ -235,14 +235,14 @@ def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
     diverged = result("fixed:32", 3, [3.0, None], outcome="diverged", gradient_norms_sq=[1.0, 1e9] * 3)
     others = [result(name, 3, [1.0]) for name in ("fixed:4", "fp16", "powersgd:rank=4", "none")]
     crashed = result("powersgd:rank=1", 3, [], outcome="crashed")
-    (group,) = summarize(small_config(systems=SYSTEMS, seeds=(1, 2, 3)), [*ROWS, diverged, *others, crashed])
+    (cell,) = summarize(small_config(systems=SYSTEMS, seeds=(1, 2, 3)), [*ROWS, diverged, *others, crashed])
     (complete,) = summarize(small_config(systems=SYSTEMS), ROWS)
-    assert (group.target, group.ceiling_bits) == (complete.target, complete.ceiling_bits)
-    by_name = {summary.system: summary for summary in group.systems}
+    assert (cell.target, cell.ceiling_bits) == (complete.target, complete.ceiling_bits)
+    by_name = {summary.system: summary for summary in cell.systems}
     assert by_name["fixed:4"].ratios["fp32"] == summaries()["fixed:4"].ratios["fp32"]  # of seeds 1 and 2
     assert by_name["fixed:4"].runs == 3
     assert verdict(by_name["fixed:32"]) == "failed"  # which has no time of its own
-    chosen = {name: (each.system, each.failed) for name, each in group.references.items()}
+    chosen = {name: (each.system, each.failed) for name, each in cell.references.items()}
     assert chosen == {
         "fp32": ("fixed:32", 1),
         "fp16": ("fp16", 0),
@@ -251,7 +251,7 @@ def test_a_reference_with_a_failed_run_stands_for_its_other_seeds() -> None:
         "goodput": ("goodput", 2),
         "ideal": ("none", 0),
     }
-    ideal = group.references["ideal"].timing
+    ideal = cell.references["ideal"].timing
     assert ideal is not None
     assert set(ideal.seconds) == {1, 2}
 
@@ -261,9 +261,9 @@ def test_the_ceiling_is_of_the_rules_norms_or_of_fp32s_where_there_are_enough() 
     rows = [result(name, 1, [3.0, 2.0, 1.0], gradient_norms_sq=norms[name]) for name in norms]
     config = small_config(systems=tuple(norms))
 
-    def ceiling(*rows: CellResult) -> float | None:
-        (group,) = summarize(config, rows)
-        return group.ceiling_bits
+    def ceiling(*rows: RunResult) -> float | None:
+        (cell,) = summarize(config, rows)
+        return cell.ceiling_bits
 
     assert ceiling(*rows) == pytest.approx(saving_ceiling_bits([1.0, 16.0]))
     assert ceiling(*rows[:2]) == pytest.approx(saving_ceiling_bits([1.0, 1e9]))
@@ -286,10 +286,10 @@ def test_a_target_missed_on_a_seed_that_fp32_lacks_is_told() -> None:
 
 def test_without_a_finished_fp32_run_there_is_no_target() -> None:
     rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
-    (group,) = summarize(small_config(systems=SYSTEMS), rows)
-    assert group.target is None
-    assert all(set(summary.ratios.values()) == {None} and summary.reached == 0 for summary in group.systems)
-    assert {summary.system: verdict(summary) for summary in group.systems} == {
+    (cell,) = summarize(small_config(systems=SYSTEMS), rows)
+    assert cell.target is None
+    assert all(set(summary.ratios.values()) == {None} and summary.reached == 0 for summary in cell.systems)
+    assert {summary.system: verdict(summary) for summary in cell.systems} == {
         "fixed:32": "failed",
         "fixed:4": "unknown",
     }

@@ -1,4 +1,4 @@
-"""The grid of a comparison: its cells, its systems, and what is refused before anything runs."""
+"""The grid of a comparison: its runs, its systems, and what is refused before anything runs."""
 
 import itertools
 import shlex
@@ -10,9 +10,9 @@ from comparison import small_config
 
 from mqgrad.experiments.compare.options import system_name
 from mqgrad.experiments.netlab.link import LinkRates
-from mqgrad.experiments.sweep.axes import Cell, Link, System
-from mqgrad.experiments.sweep.cell import emulation, request_of, server_options
+from mqgrad.experiments.sweep.axes import Link, Run, System
 from mqgrad.experiments.sweep.folder import open_sweep
+from mqgrad.experiments.sweep.runner import emulation, request_of, server_options
 from mqgrad.trainers.link import parse_emulation
 
 
@@ -20,22 +20,21 @@ def test_the_grid_has_every_combination_seed_by_seed() -> None:
     config = small_config(
         workloads=("digits-mlp", "digits-cnn"), optimizers=("own", "adam"), links=("none", "1gbit")
     )
-    cells = list(config.cells())
-    assert len(cells) == len(set(cells)) == 32
-    assert [cell.seed for cell in cells[:4]] == [1, 1, 2, 2]
-    assert [cell.group for cell in cells[::4]] == config.groups()
-    assert len(config.groups()) == 8
-    assert {str(cell) for cell in cells[-2:]} == {
+    runs = list(config.runs())
+    assert len(runs) == len(set(runs)) == 32
+    assert [run.seed for run in runs[:4]] == [1, 1, 2, 2]
+    assert [run.cell for run in runs[::4]] == config.cells()
+    assert len(config.cells()) == 8
+    assert {str(run) for run in runs[-2:]} == {
         f"digits-cnn adam @ 1gbit, {system}, seed 2" for system in config.systems
     }
     many = [
-        cell.system
-        for cell in small_config(systems=("fixed:32", *map("fixed:{}".format, range(1, 9)))).cells()
+        run.system for run in small_config(systems=("fixed:32", *map("fixed:{}".format, range(1, 9)))).runs()
     ]
     assert sorted(many[:9]) == sorted(many[9:])
     assert many[:9] != many[9:]  # so that a slow minute falls on others
     no_choice = small_config(workloads=("logreg",), optimizers=("sgd", "adam"))
-    assert [str(group) for group in no_choice.groups()] == ["logreg @ emulated:100mbit"]
+    assert [str(cell) for cell in no_choice.cells()] == ["logreg @ emulated:100mbit"]
 
 
 def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
@@ -57,21 +56,21 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert System.parse("gravac").kind == "compressors"  # which is a controller, too
     assert system_name("controllers", "gravac") == "gravac on quantized"
     assert system_name("compressors", "gravac") == "gravac"
-    cell = Cell("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
+    run = Run("digits-mlp", "adam", "emulated:none", "goodput on qsgd", 7)
     config = small_config(settings={"digits-mlp": {"width": 16}})
-    words = server_options(cell, config)
+    words = server_options(run, config)
     assert {("--set", "width=16"), ("--set", 'optimizer="adam"')} <= set(itertools.pairwise(words))
-    limit = f"{config.limit_of(cell):g}"  # an evaluation may take as long as its run
+    limit = f"{config.limit_of(run):g}"  # an evaluation may take as long as its run
     assert ("--timeout-seconds", limit) in itertools.pairwise(words)
-    asked = request_of(cell, config, Path("r.json"))
+    asked = request_of(run, config, Path("r.json"))
     assert (asked.controller, asked.compressor, asked.seed, asked.link) == ("goodput", "qsgd", 7, None)
     assert System.parse("qsgd").controller_of_run() == "fixed:4"
     with_setting = "dgc:ratio=0.1 with momentum=0,width=8"
     assert System.parse(with_setting) == (None, "dgc:ratio=0.1", "ddp", ("momentum=0", "width=8"))
-    words = server_options(cell._replace(system=with_setting), config)
+    words = server_options(run._replace(system=with_setting), config)
     assert {("--set", "width=8"), ("--set", "momentum=0")} <= set(itertools.pairwise(words))
     several = small_config(systems=("fixed:32", with_setting, "fixed:4"))
-    order = [(each.system.partition(":")[0], each.seed) for each in several.cells()]
+    order = [(each.system.partition(":")[0], each.seed) for each in several.runs()]
     assert order == [*(("fixed", seed) for seed in (1, 1, 2, 2)), ("dgc", 1), ("dgc", 2)]
     assert System.parse("fp16").controller_of_run() == "fixed:16"
     assert System.parse("local-sgd").controller_of_run() is None
@@ -178,12 +177,12 @@ def test_links_are_read() -> None:
 def test_the_budget_of_a_link_goes_before_that_of_the_workload() -> None:
     budgets = {"digits-mlp": 4.0, "digits-mlp@emulated:100mbit": 12.0}
     config = small_config(links=("emulated:100mbit", "emulated:1gbit"), budget_seconds=budgets)
-    cells = {cell.link: cell for cell in config.cells()}
-    assert {link: request_of(cell, config, Path("x")).budget_seconds for link, cell in cells.items()} == {
+    runs = {run.link: run for run in config.runs()}
+    assert {link: request_of(run, config, Path("x")).budget_seconds for link, run in runs.items()} == {
         "emulated:100mbit": 12.0,
         "emulated:1gbit": 4.0,
     }
-    assert config.limit_of(cells["emulated:100mbit"]) > config.limit_of(cells["emulated:1gbit"])
+    assert config.limit_of(runs["emulated:100mbit"]) > config.limit_of(runs["emulated:1gbit"])
 
 
 def test_the_report_names_the_command_that_makes_it() -> None:

@@ -87,7 +87,7 @@ def test_what_a_killed_sweep_has_left_is_removed_before_the_first_run(name: str,
     (left / "record.json").write_text('{"outcome": "finished"}')
     program, _ = fake_program(tmp_path)
     with open_sweep(tmp_path / "out", small_config(seeds=(1,)), program=program) as sweep:
-        sweep.run(on_start=lambda cell: pytest.fail("still there") if left.exists() else None)
+        sweep.run(on_start=lambda run: pytest.fail("still there") if left.exists() else None)
     assert not list((tmp_path / "out" / "logs").iterdir())
 
 
@@ -99,7 +99,7 @@ def test_every_process_that_sweeps_has_its_processes_write_elsewhere(
     script.write_text("import json, sys; sys.exit(json.loads(sys.stdin.readline())['record'])")
     told = []
     for pid in (1, 2):
-        monkeypatch.setattr("mqgrad.experiments.sweep.cell.os.getpid", lambda pid=pid: pid)
+        monkeypatch.setattr("mqgrad.experiments.sweep.runner.os.getpid", lambda pid=pid: pid)
         with open_sweep(
             tmp_path / "out", small_config(seeds=(1,)), program=[sys.executable, str(script)]
         ) as it:
@@ -130,7 +130,7 @@ def test_a_line_cut_short_is_run_again(tmp_path: Path) -> None:
     path.write_text(path.read_text()[:-20])
     assert len(load_results(tmp_path / "out")) == 1
     again = run_fake(tmp_path, config)
-    assert [result.cell for result in again] == [result.cell for result in complete]
+    assert [result.run for result in again] == [result.run for result in complete]
     path.write_text("{}\n" + path.read_text())
     with pytest.raises(ValueError, match="line 1"):
         load_results(tmp_path / "out")
@@ -265,7 +265,7 @@ def test_a_workload_that_is_edited_while_runs_are_carried_out_ends_them(
     monkeypatch.syspath_prepend(tmp_path)
     config = small_config(workloads=("now_edited_workload:DigitsMLP",), seeds=(1,))
     with pytest.raises(ValueError, match=r"a file has changed while .*now_edited_workload: "):
-        run_fake(tmp_path, config, on_start=lambda cell: module.write_text(f"# {cell}"))
+        run_fake(tmp_path, config, on_start=lambda run: module.write_text(f"# {run}"))
     assert load_results(tmp_path / "out") == []
 
 
@@ -312,10 +312,10 @@ def test_ctrl_c_leaves_a_folder_to_go_on_from_and_no_process(tmp_path: Path) -> 
     with open_sweep(tmp_path / "out", config, program=program) as sweep:
         with pytest.raises(KeyboardInterrupt):
             sweep.run()
-        order = [cell.system for cell in config.cells()]
+        order = [run.system for run in config.runs()]
         stopped = order.index("fixed:6")
         assert controllers(calls) == order[: stopped + 1]
-        assert [cell.system for cell in sweep.pending()] == order[stopped:]
+        assert [run.system for run in sweep.pending()] == order[stopped:]
     assert not any(Path("/proc", line.split()[0]).exists() for line in calls.read_text().splitlines())
 
 
@@ -369,7 +369,7 @@ def test_a_real_sweep_on_shaped_hosts_counts_what_they_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is sent before training is noticed is not counted.
-    monkeypatch.setattr("mqgrad.experiments.sweep.cell._POLL_SECONDS", 0.002)
+    monkeypatch.setattr("mqgrad.experiments.sweep.runner._POLL_SECONDS", 0.002)
     sizes = {"links": ("10mbit",), "iterations": 10, "settings": {"digits-mlp": {"width": 192}}}
     config = small_config(systems=("fixed:8", "plain-ddp"), seeds=(1,), **sizes)
     before = list_labs()

@@ -11,7 +11,7 @@ from fake_server import run_fake
 
 from mqgrad.experiments.netlab.iproute import NetLabError
 from mqgrad.experiments.netlab.link import LinkRates
-from mqgrad.experiments.sweep import cell as sweep_cell
+from mqgrad.experiments.sweep import runner as sweep_runner
 from mqgrad.experiments.sweep.folder import load_results
 from mqgrad.experiments.sweep.result import Ending
 from mqgrad.experiments.sweep.run_server import RunRequest
@@ -56,8 +56,8 @@ class FakeLab(LocalServer):
 def stale(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Links in the kernel are stubs; fills with the names of labs that are looked for at the end."""
     names: list[str] = []
-    monkeypatch.setattr(sweep_cell, "LabServer", FakeLab)
-    monkeypatch.setattr(sweep_cell, "remove_stale_lab", names.append)
+    monkeypatch.setattr(sweep_runner, "LabServer", FakeLab)
+    monkeypatch.setattr(sweep_runner, "remove_stale_lab", names.append)
     monkeypatch.setattr(FakeLab, "steps", collections.Counter())
     return names
 

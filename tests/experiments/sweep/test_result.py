@@ -8,18 +8,18 @@ import pytest
 from comparison import small_config
 
 from mqgrad.experiments.runs import RunPoint, RunRecord
-from mqgrad.experiments.sweep.axes import Cell
-from mqgrad.experiments.sweep.cell import request_of
-from mqgrad.experiments.sweep.result import CellResult, Ending, result_of
+from mqgrad.experiments.sweep.axes import Run
+from mqgrad.experiments.sweep.result import Ending, RunResult, result_of
+from mqgrad.experiments.sweep.runner import request_of
 
 SYSTEMS = ("fixed:4", "goodput on qsgd", "powersgd:rank=1", "plain-ddp", "fixed:4 every 8")
 FOREIGN = {"seed": 8, "controller": "fixed:7", "compressor": "terngrad", "method": "slowmo:period=2"}
 
 
-def row(system: str, folder: Path, **changes: object) -> CellResult:
+def row(system: str, folder: Path, **changes: object) -> RunResult:
     """Of a run that ended well, and whose record is of what was asked for but for the changes."""
-    cell = Cell("digits-mlp", "own", "emulated:100mbit", system, 1)
-    request = request_of(cell, small_config(systems=(system,)), folder / "record.json")
+    run = Run("digits-mlp", "own", "emulated:100mbit", system, 1)
+    request = request_of(run, small_config(systems=(system,)), folder / "record.json")
     point = RunPoint(
         iteration=5, elapsed_seconds=1.0, bits=4, train_loss=1.0, heldout={"loss": 1.0}, wire_bytes=8.0
     )
@@ -33,7 +33,7 @@ def row(system: str, folder: Path, **changes: object) -> CellResult:
     )
     fields = dataclasses.replace(record, **changes).to_dict()  # type: ignore[arg-type]
     Path(request.record).write_text(json.dumps(fields))
-    return result_of(cell, Ending("ok", ""), request, wall_seconds=1.0)
+    return result_of(run, Ending("ok", ""), request, wall_seconds=1.0)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

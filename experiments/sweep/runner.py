@@ -19,9 +19,9 @@ from ..machine_load import OthersLoad
 from ..netlab.iproute import NetLabError
 from ..netlab.job import find_program
 from ..provenance import git_revision
-from .axes import Cell, Link, System
+from .axes import Link, Run, System
 from .config import SweepConfig
-from .result import FAILED, REASON_CHARACTERS, CellResult, Ending, result_of
+from .result import FAILED, REASON_CHARACTERS, Ending, RunResult, result_of
 from .run_server import RunRequest
 from .server import LabServer, LocalServer, Server, remove_stale_lab
 
@@ -50,7 +50,7 @@ def default_program() -> list[str]:
     return [str(beside) if beside.exists() else find_program("mqgrad"), "serve-runs"]
 
 
-class CellRunner:
+class SweepRunner:
     """Carries out runs in processes that live as long as workload, settings and link stay the same, and no run fails.
 
     Close it by leaving its ``with`` block: then no process is left.
@@ -69,7 +69,7 @@ class CellRunner:
         self._revision: str | None = None
         self._sent_before: list[int] = []
 
-    def __enter__(self) -> "CellRunner":
+    def __enter__(self) -> "SweepRunner":
         for left in [self._place.logs / _SERVING, *self._place.logs.glob(f"{_SERVING}-*")]:
             shutil.rmtree(left, ignore_errors=True)  # by a sweep that was killed
         return self
@@ -83,7 +83,7 @@ class CellRunner:
         finally:
             shutil.rmtree(self._logs, ignore_errors=True)
 
-    def run(self, cell: Cell) -> CellResult:
+    def carry_out(self, run: Run) -> RunResult:
         """Carry out one run, whatever becomes of it. The logs of every attempt that crashed or timed out are kept.
 
         Processes close a run when they are asked for the next one. If they fail before that one trains, either may be
@@ -96,20 +96,20 @@ class CellRunner:
             NetLabError: no lab can be built here: not even the first one was, or several in a row were not.
         """
         started, others, date = time.monotonic(), OthersLoad(), datetime.datetime.now(datetime.timezone.utc)
-        limit = self._config.limit_of(cell)
+        limit = self._config.limit_of(run)
         record, kept = self._logs / _RECORD, self._server
-        ending, retried = self._attempt(cell, record, limit), ""
+        ending, retried = self._attempt(run, record, limit), ""
         if ending.outcome in FAILED and self._server in (None, kept) and not record.exists():
             retried = ending.reason
-            self._keep_logs(cell)
+            self._keep_logs(run)
             started, others = time.monotonic(), OthersLoad()
-            ending = self._attempt(cell, record, limit)
+            ending = self._attempt(run, record, limit)
         if self._place.caught:
             raise stopped_by(self._place.caught[0])
         result = result_of(
-            cell,
+            run,
             ending,
-            request_of(cell, self._config, record),
+            request_of(run, self._config, record),
             started=date.isoformat(timespec="seconds"),
             wall_seconds=round(time.monotonic() - started, 2),
             others_cores=None if (cores := others.cores()) is None else round(cores, 2),
@@ -118,22 +118,22 @@ class CellRunner:
             retried=retried,
         )
         if result.outcome in FAILED:
-            self._keep_logs(cell)
+            self._keep_logs(run)
         return result
 
-    def _keep_logs(self, cell: Cell) -> None:
+    def _keep_logs(self, run: Run) -> None:
         """End the processes; their output stays, beside that of earlier attempts."""
         with contextlib.suppress(NetLabError):  # the lab is removed before another is built, and at the end
             self._end_server(at_once=True)
-        self._logs.replace(_unused(self._place.logs / _folder_name(cell)))
+        self._logs.replace(_unused(self._place.logs / _folder_name(run)))
 
-    def _attempt(self, cell: Cell, record: Path, limit: float) -> Ending:
+    def _attempt(self, run: Run, record: Path, limit: float) -> Ending:
         deadline = time.monotonic() + limit
         record.unlink(missing_ok=True)
         self._sent_before = []
         try:
-            self._prepare_server(cell)
-            ending = self._follow(request_of(cell, self._config, record), deadline)
+            self._prepare_server(run)
+            ending = self._follow(request_of(run, self._config, record), deadline)
             self._lab_failures = 0
         except NetLabError as error:
             self._lab_failures += 1
@@ -167,17 +167,17 @@ class CellRunner:
         sent = self._server.sent_bytes() if self._server is not None else []
         return [now - before for now, before in zip(sent, self._sent_before, strict=False)]
 
-    def _prepare_server(self, cell: Cell) -> None:
-        """Keep the processes if they serve this cell, else start others."""
-        options = server_options(cell, self._config)
+    def _prepare_server(self, run: Run) -> None:
+        """Keep the processes if they serve this run, else start others."""
+        options = server_options(run, self._config)
         alive = self._server is not None and self._server.ending() is None
-        if alive and (self._options, self._link) == (options, cell.link):
+        if alive and (self._options, self._link) == (options, run.link):
             return
         self._end_server(at_once=False)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
-        self._options, self._link, self._revision = options, cell.link, git_revision()
-        command, link, place = [*self._place.program, *options], Link.parse(cell.link), self._place
+        self._options, self._link, self._revision = options, run.link, git_revision()
+        command, link, place = [*self._place.program, *options], Link.parse(run.link), self._place
         if link.emulated:
             self._server = LocalServer(command, self._logs)
         else:
@@ -190,29 +190,29 @@ class CellRunner:
             server.close(at_once=at_once)
 
 
-def server_options(cell: Cell, config: SweepConfig) -> list[str]:
+def server_options(run: Run, config: SweepConfig) -> list[str]:
     """The options of ``mqgrad serve-runs``."""
-    options = ["--workload", cell.workload]
-    for name, value in config.workload_settings(cell.workload, cell.optimizer, cell.system).items():
+    options = ["--workload", run.workload]
+    for name, value in config.workload_settings(run.workload, run.optimizer, run.system).items():
         options += ["--set", f"{name}={json.dumps(value)}"]
-    if Link.parse(cell.link).emulated:
+    if Link.parse(run.link).emulated:
         options += ["--num-workers", str(config.hosts)]
     # What ends a run that takes too long is its own limit: an evaluation may take as much.
-    return [*options, "--timeout-seconds", f"{config.limit_of(cell):g}"]
+    return [*options, "--timeout-seconds", f"{config.limit_of(run):g}"]
 
 
-def request_of(cell: Cell, config: SweepConfig, record: Path) -> RunRequest:
+def request_of(run: Run, config: SweepConfig, record: Path) -> RunRequest:
     """What the processes are asked for."""
-    system, link = System.parse(cell.system), Link.parse(cell.link)
+    system, link = System.parse(run.system), Link.parse(run.link)
     return RunRequest(
-        seed=cell.seed,
+        seed=run.seed,
         record=str(record),
         controller=system.controller_of_run(),
         compressor=system.compressor,
         method=system.method,
         link=emulation(link) if link.emulated else None,
         iterations=config.iterations,
-        budget_seconds=config.budget_of(cell.workload, cell.link),
+        budget_seconds=config.budget_of(run.workload, run.link),
     )
 
 
@@ -232,9 +232,9 @@ def _outcome(record: Path) -> str | None:
     return None
 
 
-def _folder_name(cell: Cell) -> str:
-    """As the cell is called; without the middle of a name that is too long for a file system."""
-    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, cell)))
+def _folder_name(run: Run) -> str:
+    """As the run is called; without the middle of a name that is too long for a file system."""
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", "-".join(map(str, run)))
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[:half]}_{name[-half:]}"
 

@@ -1,6 +1,6 @@
-"""The arithmetic of a comparison within one group: time to target, ratios to references, and who missed the target.
+"""The arithmetic of a comparison within one cell: time to target, ratios to references, and who missed the target.
 
-The target of a group of runs is a held-out loss that every finished fp32 run reached within 60 % of its seconds.
+The target of a cell is a held-out loss that every finished fp32 run reached within 60 % of its seconds.
 Systems that learn as fp32 does, or somewhat slower, so have time to get there. A run that never reached it has no
 time: it is counted, and its system gets a lower bound in place of a ratio, in which the run counts with the seconds
 it was given.
@@ -22,9 +22,9 @@ from ..estimates import (
     standing,
 )
 from ..runs import PARTS
-from ..sweep.axes import HOOKED_FP32, SILENT, Group
+from ..sweep.axes import HOOKED_FP32, SILENT, Cell
 from ..sweep.config import SweepConfig
-from ..sweep.result import CellResult
+from ..sweep.result import RunResult
 from .references import Reference, references, timing_of
 
 TARGET_SHARE = 0.6  # of an fp32 run's seconds, within which it reaches the target
@@ -34,7 +34,7 @@ VERDICTS = ("faster", "undecided", "slower", "missed", "unknown", "failed")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemSummary:
-    """What one system did in one group."""
+    """What one system did in one cell."""
 
     system: str
     runs: int
@@ -65,10 +65,10 @@ class SystemSummary:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupSummary:
-    """All systems in one group, the fastest first."""
+class CellSummary:
+    """All systems in one cell, the fastest first."""
 
-    group: Group
+    cell: Cell
     fp32: str
     """The system that is fp32 here."""
     target: float | None
@@ -80,27 +80,27 @@ class GroupSummary:
     systems: list[SystemSummary]
 
     def __str__(self) -> str:
-        return str(self.group)
+        return str(self.cell)
 
 
-def summarize(config: SweepConfig, results: Sequence[CellResult]) -> list[GroupSummary]:
-    """One summary per group that has results, in the order of the configuration."""
-    groups = []
-    for group in config.groups():
-        runs = [result for result in results if result.group == group]
+def summarize(config: SweepConfig, results: Sequence[RunResult]) -> list[CellSummary]:
+    """One summary per cell that has results, in the order of the configuration."""
+    cells = []
+    for cell in config.cells():
+        runs = [result for result in results if result.cell == cell]
         if runs:
-            groups.append(_summarize_group(group, config, runs))
-    return groups
+            cells.append(_summarize_cell(cell, config, runs))
+    return cells
 
 
-def target_loss(results: Iterable[CellResult], fp32: str) -> float | None:
+def target_loss(results: Iterable[RunResult], fp32: str) -> float | None:
     """The largest, over finished fp32 runs, of the smoothed loss that one reached within ``TARGET_SHARE`` of its
     seconds; a run that was looked at only later gives its first point. None if no fp32 run finished."""
     dense = [result for result in results if result.system == fp32 and result.finished]
     return max((loss for loss in map(_early_loss, dense) if loss is not None), default=None)
 
 
-def _early_loss(run: CellResult) -> float | None:
+def _early_loss(run: RunResult) -> float | None:
     end = TARGET_SHARE * run.seconds[-1]
     points = zip(run.seconds, run.curve.smoothed, strict=True)
     known = [(at, loss) for at, loss in points if loss is not None]
@@ -122,13 +122,13 @@ def verdict(summary: SystemSummary) -> str:
     return "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "undecided"
 
 
-def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResult]) -> GroupSummary:
+def _summarize_cell(cell: Cell, config: SweepConfig, runs: Sequence[RunResult]) -> CellSummary:
     target = target_loss(runs, config.fp32)
     by_system = {name: own for name in config.systems if (own := [r for r in runs if r.system == name])}
     known = references(by_system, target, config.fp32)
     summaries = [_summarize_system(name, own, target, known) for name, own in by_system.items()]
-    return GroupSummary(
-        group=group,
+    return CellSummary(
+        cell=cell,
         fp32=config.fp32,
         target=target,
         references=known,
@@ -138,14 +138,14 @@ def _summarize_group(group: Group, config: SweepConfig, runs: Sequence[CellResul
 
 
 def _ratios(
-    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
+    name: str, runs: Sequence[RunResult], target: float | None, known: dict[str, Reference]
 ) -> dict[str, Ratio | None]:
     has_time = name not in SILENT and all(run.finished for run in runs)
     timing = timing_of(runs, target) if has_time else None
     return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
 
 
-def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> float | None:
+def _ceiling(by_system: dict[str, list[RunResult]], rule: Reference | None) -> float | None:
     """From the goodput rule, or where it was not compared, or has too few norms, from fp32 through the hook."""
     for name in (rule.system if rule is not None else "", HOOKED_FP32):
         norms = [weighted_norms(run) for run in by_system.get(name, []) if run.finished]
@@ -154,7 +154,7 @@ def _ceiling(by_system: dict[str, list[CellResult]], rule: Reference | None) -> 
     return None
 
 
-def weighted_norms(run: CellResult) -> list[tuple[float, float]]:
+def weighted_norms(run: RunResult) -> list[tuple[float, float]]:
     """‖ḡ‖² of the mean gradient, with the iterations that each stands for: 1 each in earlier files."""
     norms, iterations = run.gradient_norms_sq, run.iterations
     if len(norms) != len(iterations):
@@ -165,7 +165,7 @@ def weighted_norms(run: CellResult) -> list[tuple[float, float]]:
 
 
 def _summarize_system(
-    name: str, runs: Sequence[CellResult], target: float | None, known: dict[str, Reference]
+    name: str, runs: Sequence[RunResult], target: float | None, known: dict[str, Reference]
 ) -> SystemSummary:
     times = [] if target is None or name in SILENT else [run.curve.seconds_to(target) for run in runs]
     reached = [seconds for seconds in times if seconds is not None]
@@ -190,7 +190,7 @@ def _summarize_system(
     )
 
 
-def _milliseconds(runs: Sequence[CellResult]) -> dict[str, float]:
+def _milliseconds(runs: Sequence[RunResult]) -> dict[str, float]:
     """Means over runs of the milliseconds per iteration."""
     per_run = [
         {"whole": run.seconds[-1], **run.parts} | {"iterations": run.iterations[-1]}
@@ -205,10 +205,10 @@ def _milliseconds(runs: Sequence[CellResult]) -> dict[str, float]:
     }
 
 
-def _values(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> list[float]:
+def _values(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> list[float]:
     return [each for run in runs if (each := value(run)) is not None]
 
 
-def _mean(runs: Sequence[CellResult], value: Callable[[CellResult], float | None]) -> float | None:
+def _mean(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> float | None:
     values = _values(runs, value)
     return statistics.fmean(values) if values else None
