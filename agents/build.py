@@ -120,7 +120,7 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     """The algorithm of ``config`` with its preset and overrides, not yet trained.
 
     Raises:
-        ValueError: for an algorithm that cannot choose among discrete actions.
+        ValueError: for an algorithm that cannot choose among discrete actions, or refuses the hyperparameters.
     """
     algorithm = algorithm_class(config.algo)
     settings = env.get_attr("settings")[0]
@@ -128,8 +128,10 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     arguments = {**_preset(config, warm=warm), **config.hyperparameters}
     try:
         model = algorithm("MlpPolicy", env, seed=config.seed, device="cpu", **arguments)
-    except AssertionError as error:
-        raise ValueError(f"algorithm {config.algo!r} does not fit {env.action_space}: {error}") from error
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"algorithm {config.algo!r} with {arguments} on {env.action_space} is refused: {error}"
+        ) from error
     if warm:
         imitate_goodput(model, settings.schema, relative_bytes=settings.relative_bytes, seed=config.seed)
     return model

@@ -9,6 +9,7 @@ from mqgrad.checks import check_choice, check_count, check_positive, plain_numbe
 from mqgrad.files import replace_file
 from mqgrad.saved_state import restored_settings
 from mqgrad.trainers.clusters.clock import ModelClock
+from mqgrad.trainers.clusters.cluster import check_run_seed
 
 DEFAULT_ALGO = "ppo"
 WARM_STARTS = ("auto", "goodput", "none")
@@ -66,11 +67,12 @@ class TrainConfig:
         self.algo = self.algo.lower()
         if self.total_steps is None and self.total_seconds is None:
             raise ValueError("nothing says when to stop: give total_steps, total_seconds or both")
-        for name in ("total_steps", "total_seconds", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None:
-                check_positive(**{name: value})
-        check_count(action_repeat=self.action_repeat)
+        if self.total_steps is not None:
+            check_count(total_steps=self.total_steps)
+        if self.total_seconds is not None:
+            check_positive(total_seconds=self.total_seconds)
+        check_count(checkpoint_every=self.checkpoint_every, action_repeat=self.action_repeat)
+        check_run_seed(self.seed)
         check_choice("warm_start", self.warm_start, WARM_STARTS)
 
     @property

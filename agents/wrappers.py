@@ -23,9 +23,9 @@ CHANGING: tuple[type[gymnasium.Wrapper], ...] = (
 class BudgetEnds(gymnasium.Wrapper):
     """Report a spent budget as the end of the episode.
 
-    The budget of seconds is part of the task and the observation shows how much of it is spent, so nothing
-    is to be bootstrapped from the state at its end, which is what algorithms do at a truncation. A limit of decisions
-    (``max_steps``) ends the episode likewise, though an observation does not show it.
+    The budget of seconds is part of the task and the ``full`` observation shows how much of it is spent, so nothing
+    is to be bootstrapped from the state at its end, which is what algorithms do at a truncation. So it is where an
+    observation does not show it, and with a limit of decisions (``max_steps``), which none shows.
     """
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

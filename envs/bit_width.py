@@ -18,7 +18,7 @@ from mqgrad.trainers.workloads.workload import make_workload
 from .episode_warnings import EpisodeWarnings
 from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster, settings_of_cluster
-from .rewards import make_reward
+from .rewards import has_diverged, make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
 
 Observation = npt.NDArray[np.float32]
@@ -186,11 +186,12 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises:
             ValueError: an unknown option, a wrong rate, or with `reward="log-loss"` a finite loss that is not
-                between 1e-6 and 1e18.
+                above 1e-6.
             WorkerError: a worker died or hangs.
 
         Warns:
-            RuntimeWarning: the opening interval has used up the budget, or its loss is not finite; each said once.
+            RuntimeWarning: the opening interval has used up the budget, or its loss is not finite or
+                at least 1e18; each said once.
         """
         super().reset(seed=seed)
         training_seed = int(self.np_random.integers(2**31))
@@ -203,9 +204,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._reward.reset(opening)
         self._running = True
         limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
-        self._loss_limit = (
-            limit if math.isfinite(limit) else -math.inf
-        )  # whatever follows has nothing to fall from
+        # Where the opening has diverged, whatever follows has nothing to fall from.
+        self._loss_limit = -math.inf if has_diverged(opening.loss) else limit
         observation = self._observer.observe(opening)
         self._warnings.check_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)

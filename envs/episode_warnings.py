@@ -5,7 +5,7 @@ import warnings
 
 from mqgrad.statistics.interval import IntervalStatistics
 
-from .rewards import Reward
+from .rewards import Reward, has_diverged
 from .settings import BitWidthSettings
 
 
@@ -46,7 +46,7 @@ class EpisodeWarnings:
                 f"of the opening took {spent:.3g} s. Nothing is left to gain in such an episode: give a budget of "
                 "many times that, or a smaller opening",
             )
-        if not math.isfinite(opening.loss):
+        if has_diverged(opening.loss):
             self._say(
                 "opening",
                 f"the loss of the opening is {opening.loss:g}: such an episode ends with its first step, and nothing "

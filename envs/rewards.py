@@ -10,6 +10,11 @@ from mqgrad.statistics.losses import LOSS_RANGE, SMOOTHED_LIMIT, SmoothedLosses,
 from .settings import BitWidthSettings
 
 
+def has_diverged(opening_loss: float) -> bool:
+    """Whether an episode that begins with this loss has no way to go but down, from nowhere."""
+    return not math.isfinite(opening_loss) or opening_loss >= LOSS_RANGE[1]
+
+
 class Reward(Protocol):
     """Judges the intervals of an episode, one after the other."""
 
@@ -58,10 +63,10 @@ class LogLossReward:
         self._level = 0.0
 
     def reset(self, opening: IntervalStatistics) -> None:
-        """Raises ValueError for a finite loss that is outside of the limits, where all is rewarded with 0."""
+        """Raises ValueError for a finite loss that has no logarithm, or whose drop would be rewarded with 0."""
         self._level = log_loss(opening.loss)
         low, high = self.limits
-        if math.isfinite(opening.loss) and not low < opening.loss < high:
+        if math.isfinite(opening.loss) and opening.loss <= low:
             raise ValueError(
                 f"the training loss is {opening.loss:g}, and its logarithm, whose drop is the reward, is taken of "
                 f"losses between {low:g} and {high:g} only: add a constant to the workload's loss, or multiply it by "

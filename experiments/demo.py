@@ -21,10 +21,12 @@ from mqgrad.widths import Width
 
 from .compare.grids import WIDE_GOODPUT
 from .demo_plot import plot_runs
+from .provenance import script_origin
 from .recorded_run import progress_with_status
 from .runs import RunRecord, run_training
 from .sweep.axes import FP32, System
 
+WORKLOAD = "digits-cnn"
 LINK = LinkEmulation(mbit_per_s=20.0, latency_ms=0.5)
 BUDGET_SECONDS = 6.0
 TRAINED_ON: dict[str, Any] = {}
@@ -76,7 +78,7 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
         algo="ppo",
         total_seconds=seconds,
         env={
-            "workload": "digits-cnn",
+            "workload": WORKLOAD,
             "workload_settings": TRAINED_ON,
             "link_mbit_per_s": LINK.mbit_per_s,
             "link_latency_ms": LINK.latency_ms,
@@ -91,15 +93,31 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
 
 
 def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, list[RunRecord]]:
-    """The runs of an earlier demo with the same policy, or new ones."""
+    """The runs of an earlier demo with the same policy and setting, or new ones."""
     if results.exists() and results.stat().st_mtime > policy.stat().st_mtime:
-        console.print(f"{results} is there already: delete it to run again", soft_wrap=True)
-        rows = json.loads(results.read_text())
-        return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in rows.items()}
+        saved = json.loads(results.read_text())
+        if saved.get("setting") == setting():
+            console.print(f"{results} is there already: delete it to run again", soft_wrap=True)
+            return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in saved["runs"].items()}
+        console.print(f"{results} is of another setting of the demo: all runs anew", soft_wrap=True)
     records = compare(policy)
     rows = {name: [record.to_dict() for record in runs] for name, runs in records.items()}
-    replace_file(results, json.dumps(rows) + "\n")  # a second demo reads it
+    saved = {"setting": setting(), "origin": script_origin("mqgrad"), "runs": rows}
+    replace_file(results, json.dumps(saved) + "\n")  # a second demo reads it
     return records
+
+
+def setting() -> dict[str, Any]:
+    """Of the runs that are compared, beside the policy: as it is kept with them, and looked for again."""
+    return {
+        "workload": WORKLOAD,
+        "settings": TESTED_ON,
+        "workers": 2,
+        "link": str(LINK),
+        "budget_seconds": BUDGET_SECONDS,
+        "seeds": list(TEST_SEEDS),
+        "systems": OTHERS,
+    }
 
 
 def compare(policy: Path) -> dict[str, list[RunRecord]]:
@@ -107,7 +125,7 @@ def compare(policy: Path) -> dict[str, list[RunRecord]]:
     others = {name: System.parse(system) for name, system in OTHERS.items()}
     systems = {"policy": System(str(policy), DEFAULT_COMPRESSOR), **others}
     records: dict[str, list[RunRecord]] = {name: [] for name in systems}
-    with Distributed("digits-cnn", TESTED_ON) as cluster, progress_with_status() as progress:
+    with Distributed(WORKLOAD, TESTED_ON) as cluster, progress_with_status() as progress:
         bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(systems), status="")
         for seed in TEST_SEEDS:
             for name, system in systems.items():

@@ -13,6 +13,7 @@ from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width
 
+from .provenance import script_origin
 from .runs import RunPoint, RunRecord, run_training
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def run_once(
                 log.write(point)
 
         def on_start(started: RunRecord) -> None:
+            started.origin = script_origin("mqgrad")
             if record is not None:  # whatever ends the run; its outcome tells
                 stack.callback(lambda: started.write(record) if started.points else None)
 

@@ -24,6 +24,7 @@ from .options import (
     WorkloadName,
     WorkloadSettings,
     check_latency,
+    folder,
 )
 from .settings import parse_settings
 
@@ -71,7 +72,9 @@ def run(
     link_latency_ms: Latency = 0.0,
     seed: Seed = 0,
     timeout_seconds: TimeoutSeconds = 60.0,
-    tensorboard: Annotated[Path | None, typer.Option(help="Folder for TensorBoard logs of the run.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(parser=folder, help="Folder for TensorBoard logs of the run.")
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write every point of the run to this JSON file.")
     ] = None,

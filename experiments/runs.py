@@ -54,6 +54,10 @@ class RunRecord:
     seed: int
     compressor: str = DEFAULT_COMPRESSOR
     method: str = DEFAULT_METHOD
+    link: str = ""
+    """An emulated one, which says so; empty where ranks sent over what joined them."""
+    origin: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Of a record that is kept: the command, the date, versions and machine."""
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
     """``finished`` or ``diverged``; ``running`` where something cut it off."""
@@ -150,7 +154,13 @@ def run_training(
     # An object, not the name: a policy that observes its progress needs to know how long this run is.
     decides = make_controller(controller, budget_seconds, seed) if controller is not None else None
     cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
-    record = RunRecord(controller=controller or "", seed=seed, compressor=compressor, method=method)
+    record = RunRecord(
+        controller=controller or "",
+        seed=seed,
+        compressor=compressor,
+        method=method,
+        link=str(link) if link else "",
+    )
     on_start(record)
     for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds, on_clock):
         record.points.append(point)

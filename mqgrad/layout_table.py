@@ -81,10 +81,21 @@ class LayoutTable:
         matrices on their signs), if ranks then had to have the same; 0 before any has come."""
         return int.from_bytes(self._first.digest()[:6], "little") if self.parameters else 0
 
-    def mean_over_elements(self, values: Sequence[float]) -> float:
-        """Mean of one value per parameter, in the order of the keys, weighted by their elements."""
+    @property
+    def numels(self) -> list[int]:
+        """Elements of each parameter, by key; none of those that DDP has ceased to bring, as it was wrapped anew
+        without them."""
         numels = [parameter.numel() for parameter in self.parameters]
+        return [n if key in self._brought or not self._brought else 0 for key, n in enumerate(numels)]
+
+    def mean_over_elements(self, values: Sequence[float]) -> float:
+        """Mean of one value per parameter, in the order of the keys, weighted by :attr:`numels`."""
+        numels = self.numels
         return sum(n * v for n, v in zip(numels, values, strict=True)) / sum(numels)
+
+    def count_iteration(self) -> None:
+        """When its last bucket comes, before that is asked for; also where buckets go without a layout."""
+        self._iterations += 1
 
     def of(self, bucket: dist.GradBucket) -> tuple[Layout, list[torch.Tensor]]:
         """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
@@ -119,7 +130,6 @@ class LayoutTable:
         self._came.add(bucket.index())
         if not bucket.is_last():
             return
-        self._iterations += 1
         if self._is_regrouped and len(self._came) == bucket.index() + 1:
             self._buckets = {index: self._buckets[index] for index in self._came}
             self._note_brought({key for each in self._buckets.values() for key in each.layout.keys})

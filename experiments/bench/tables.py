@@ -140,7 +140,10 @@ def step_table(report: TransportReport, rates: list[BreakEven]) -> Table:
             "DDP" if s.bits is None else format_width(s.bits),
             f"{s.step_seconds * 1e3:.2f}",
             f"{s.per_plain:.3f}",
-            *(f"{t * 1e3:.2f}" for t in (s.encode_seconds, s.wire_seconds, s.decode_seconds)),
+            *(
+                "" if s.bits is None else f"{t * 1e3:.2f}"  # plain DDP does not tell
+                for t in (s.encode_seconds, s.wire_seconds, s.decode_seconds)
+            ),
             format_rate(by_bits[s.bits]) if s.bits in by_bits else "",
         )
         for s in report.steps

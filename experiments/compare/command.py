@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ..options import folder
 from .grids import GRIDS
-from .options import data_root_settings, make_config, parse_budgets, split_list, with_defaults
+from .options import data_root_settings, given_list, make_config, parse_budgets, with_defaults
 
 
 def compare(
@@ -106,7 +106,7 @@ def compare(
         "budget_seconds": None if budget_seconds is None else parse_budgets(budget_seconds),
         "iterations": iterations,
     }
-    given: dict[str, Any] = {name: tuple(split_list(*texts)) for name, texts in lists.items() if texts}
+    given: dict[str, Any] = {name: given_list(name, texts) for name, texts in lists.items() if texts}
     given |= {name: value for name, value in others.items() if value is not None}
     console = Console(highlight=False)
     chosen = with_defaults(given, grid)

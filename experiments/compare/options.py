@@ -102,6 +102,16 @@ def split_list(*texts: str) -> list[str]:
     return [item for text in texts for item in _items(text)]
 
 
+def given_list(option: str, texts: Sequence[str]) -> tuple[str, ...]:
+    """Raises BadParameter for a list of nothing, as of a variable of the shell that is not set."""
+    items = split_list(*texts)
+    if not items:
+        raise typer.BadParameter(
+            "it is empty; give a name, or leave the option out", param_hint=f"--{option}"
+        )
+    return tuple(items)
+
+
 def _items(text: str) -> list[str]:
     items: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):

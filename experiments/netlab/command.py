@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..options import folder
 from .tcp import DEFAULT_CONGESTION_CONTROL
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def netlab(
         float | None, typer.Option(help="Stop the command after this time.")
     ] = None,
     logs: Annotated[
-        Path | None, typer.Option(help="Folder for logs and netlab.json; a temporary one by default.")
+        Path | None,
+        typer.Option(parser=folder, help="Folder for logs and netlab.json; a temporary one by default."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the lab; a unique one by default.")] = None,
     clean: Annotated[

@@ -46,11 +46,16 @@ class Rank0Output:
 
 
 def _copy(log: BinaryIO, terminal: BinaryIO) -> bool:
-    """Copy what is new; False where nobody will read it, as of ``| head``: the job and its record go on."""
+    """Copy what is new; False where nobody will read it, as of ``| head``, or it cannot be written: the job and its
+    record go on."""
     try:
         if text := log.read():
             terminal.write(text)
             terminal.flush()
     except BrokenPipeError:
+        return False
+    except OSError as error:  # a full disk, a terminal that is gone
+        with contextlib.suppress(OSError):
+            print(f"rank 0's output is in {log.name} alone: {error}", file=sys.stderr)
         return False
     return True

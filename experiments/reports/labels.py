@@ -1,5 +1,6 @@
 """What reports call systems, in which order of families, and how plots draw them."""
 
+import collections
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -56,9 +57,14 @@ def plot_label(system: str) -> str:
     return _without_formulas(system_label(system))
 
 
-def short_label(system: str) -> str:
-    """The same with at most 32 characters, for the axes of plots."""
-    return _without_formulas(_shortened(system_label(system)))
+def short_labels(systems: Sequence[str]) -> dict[str, str]:
+    """The same, for the axes of plots: with at most 32 characters where those tell a system from the others."""
+    short = {name: _shortened(system_label(name)) for name in systems}
+    times = collections.Counter(short.values())
+    return {
+        name: plot_label(name) if times[label] > 1 else _without_formulas(label)
+        for name, label in short.items()
+    }
 
 
 def _without_formulas(label: str) -> str:

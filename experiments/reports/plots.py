@@ -15,7 +15,7 @@ from ..runs import PARTS
 from ..sweep.axes import SILENT
 from ..sweep.result import RunResult
 from .cells import CellSummary
-from .labels import families, has_policy, plot_label, short_label, shown_systems, system_styles
+from .labels import families, has_policy, plot_label, short_labels, shown_systems, system_styles
 from .png import png_bytes
 
 _PANELS_A_ROW = 4
@@ -40,7 +40,8 @@ def plot_cell(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
             bits_axes.plot(grid, bits, **style)
     if cell.target is not None:
         loss_axes.axhline(cell.target, color="grey", linewidth=0.8, label="target")
-    loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss", yscale="log")
+    loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss")
+    _scale_losses([loss_axes])
     bits_axes.set(title="bits over time", xlabel="seconds of training", ylabel="bit width, mean over seeds")
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
@@ -65,6 +66,7 @@ def plot_losses(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
     for axes, (title, members) in zip(all_axes, panels, strict=False):
         _plot_panel(axes, curves, members, cell)
         axes.set_title(title, fontsize="medium")
+    _scale_losses(all_axes)
     for axes in all_axes[len(panels) :]:
         axes.set_visible(False)
     figure.supxlabel("seconds of training; grey: the target", fontsize="medium")
@@ -106,14 +108,21 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], cell: CellS
         )
     }
     styles |= {name: {"color": "black", "linewidth": 2.5} for name in curves if name == cell.fp32}
+    labels = short_labels(list(styles))
     for name, style in styles.items():
-        axes.plot(*curves[name], label=short_label(name), **style)
+        axes.plot(*curves[name], label=labels[name], **style)
     if cell.target is not None:
         axes.axhline(cell.target, color="grey", linewidth=0.8)
-    axes.set_yscale("log")
     axes.tick_params(labelbottom=True)
     # Below: inside it would hide who is slow.
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
+
+
+def _scale_losses(all_axes: Sequence[Axes]) -> None:
+    """Logarithmic where all losses, and the target, are positive."""
+    lowest = min((np.min(line.get_ydata()) for axes in all_axes for line in axes.lines), default=1.0)
+    for axes in all_axes:
+        axes.set_yscale("log" if lowest > 0 else "linear")
 
 
 def mean_curves(runs: Sequence[RunResult]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .cells import CellSummary, SystemSummary, verdict
-from .labels import families, is_marked, short_label
+from .labels import families, is_marked, short_labels
 from .png import png_bytes
 
 _PANELS_A_ROW = 4
@@ -50,8 +50,8 @@ def _rows(by_family: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _name_rows(axes: Axes, rows: Mapping[str, int], by_family: Mapping[str, Sequence[str]]) -> None:
-    labels = [name if name in by_family else short_label(name) for name in rows]
-    axes.set_yticks(list(rows.values()), labels=labels, fontsize="small")
+    labels = short_labels([name for name in rows if name not in by_family])
+    axes.set_yticks(list(rows.values()), labels=[labels.get(name, name) for name in rows], fontsize="small")
     for label, name in zip(axes.get_yticklabels(), rows, strict=True):
         label.set_fontweight("bold" if is_marked(name) else "normal")
         label.set_fontstyle("italic" if name in by_family else "normal")

@@ -36,8 +36,8 @@ def references(
 
     Systems that change settings of the workload are none of these.
 
-    A reference with a run that did not finish stands for its other seeds, and is chosen only if no candidate has all
-    its runs.
+    A reference with a run that is missing or did not finish stands for its other seeds, and is chosen only if no
+    candidate has more runs.
 
     Args:
         runs: by system.
@@ -53,9 +53,10 @@ def references(
     }
     found = {}
     for reference, is_one in chosen.items():
-        candidates = [_reference(name, own, target) for name, own in runs.items() if is_one(name)]
+        candidates = {name: own for name, own in runs.items() if is_one(name)}
         if candidates:
-            found[reference] = min(candidates, key=_badness)
+            best = min(candidates, key=lambda name: _badness(candidates[name], target))
+            found[reference] = _reference(best, candidates[best], target)
     silent = next((name for name in SILENT if any(run.iterations for run in runs.get(name, ()))), None)
     if silent is not None and fp32 in runs:
         found["ideal"] = Reference(silent, _ideal(runs[fp32], runs[silent], target))
@@ -99,11 +100,11 @@ def _is_on_our_code(name: str, controller: str) -> bool:
     )
 
 
-def _badness(reference: Reference) -> tuple[int, bool, float]:
-    """Sort key, the best first: runs that did not finish, whether the target was missed, seconds."""
-    timing = reference.timing
+def _badness(runs: Sequence[RunResult], target: float | None) -> tuple[int, bool, float]:
+    """Sort key, the best first: runs that finished, whether the target was missed, seconds."""
+    timing = timing_of(runs, target)
     missed, seconds = (True, 0.0) if timing is None else (bool(timing.missed), timing.mean)
-    return reference.failed, missed, seconds
+    return -sum(run.finished for run in runs), missed, seconds
 
 
 def _ideal(dense: Sequence[RunResult], silent: Sequence[RunResult], target: float | None) -> Timing | None:

@@ -47,7 +47,7 @@ _NOTES = (
     "**Order**: the shortest time first, what is bounded after what is known, then what has no time. Plots over time "
     "show fp32, policies and the fastest of each kind where there are many systems.",
     "**Wire MiB** are those one rank sends, as accounted and on average; *busiest interface*: what the kernel "
-    "counted at the host that sent most, headers, evaluations and all.",
+    "counted at the host that sent most, headers, evaluations and all, but for the first hundredths of a second.",
     "**Time**: links that switch count seconds of training. Training and communication "
     "have a thread each: their times overlap. *Wire* is the time for which the communication thread was blocked, "
     "waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within *compute*. The delays of "

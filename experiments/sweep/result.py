@@ -46,8 +46,8 @@ class RunResult:
     wire_bytes: float | None = None
     """That one rank has sent, as accounted; a mean over the ranks."""
     interface_bytes: list[int] = dataclasses.field(default_factory=list)
-    """That each host's interface has sent from the start of training on, headers and evaluations included; empty
-    where there is no lab, or the run was over before it was looked at."""
+    """That each host's interface has sent since training was seen to have begun, which takes some hundredths of a
+    second: headers and evaluations included; empty where there is no lab, or the run was over before."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the compressor reported of itself last."""
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -106,37 +106,37 @@ def result_of(run: Run, ending: Ending, request: RunRequest, **known: Any) -> Ru
     if ending.outcome != "ok":
         return RunResult(**run._asdict(), outcome=ending.outcome, reason=ending.reason, **known)
     try:
-        run = RunRecord.from_dict(json.loads(Path(request.record).read_text()))
-        _check_record(run, request)
-        final = run.final
+        record = RunRecord.from_dict(json.loads(Path(request.record).read_text()))
+        _check_record(record, request)
+        final = record.final
     except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
         reason = f"no record of a run: {error}"[:REASON_CHARACTERS]
         return RunResult(**run._asdict(), outcome="crashed", reason=reason, **known)
-    diverged = run.outcome != "finished" or not math.isfinite(final.heldout["loss"])
+    diverged = record.outcome != "finished" or not math.isfinite(final.heldout["loss"])
     return RunResult(
         **run._asdict(),
         **known,
         outcome="diverged" if diverged else "finished",
         reason=_losses(final) if diverged else "",
-        mean_bits=round(run.mean_bits, 4),
+        mean_bits=round(record.mean_bits, 4),
         wire_bytes=final.wire_bytes,
         figures={
             name: float(f"{value:.6g}") for name, value in final.figures.items() if math.isfinite(value)
         },
         parts={part: round(final.parts[part], 4) for part in PARTS if part in final.parts},
-        gradient_norms_sq=_norms(run),
+        gradient_norms_sq=_norms(record),
         heldout={name: _finite(value) for name, value in final.heldout.items()},
-        iterations=[point.iteration for point in run.points],
-        seconds=[round(point.elapsed_seconds, 4) for point in run.points],
-        losses=[_finite(point.heldout["loss"]) for point in run.points],
-        bits=[point.bits for point in run.points],
+        iterations=[point.iteration for point in record.points],
+        seconds=[round(point.elapsed_seconds, 4) for point in record.points],
+        losses=[_finite(point.heldout["loss"]) for point in record.points],
+        bits=[point.bits for point in record.points],
     )
 
 
-def _check_record(run: RunRecord, request: RunRequest) -> None:
+def _check_record(record: RunRecord, request: RunRequest) -> None:
     """Raises ValueError if it is of another run than was asked for: a row of the wrong system would go unnoticed."""
     for name in ("seed", "controller", "compressor", "method"):
-        asked, told = getattr(request, name), getattr(run, name)
+        asked, told = getattr(request, name), getattr(record, name)
         if told != ("" if asked is None else asked):
             raise ValueError(f"that of another run, with {name} {told!r} in place of {asked!r}")
 
@@ -150,5 +150,5 @@ def _finite(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _norms(run: RunRecord) -> list[float | None]:
-    return [_finite(point.gradient_norm_sq) or None for point in run.points]
+def _norms(record: RunRecord) -> list[float | None]:
+    return [_finite(point.gradient_norm_sq) or None for point in record.points]

@@ -107,9 +107,11 @@ class MQGradAuthors(WidthRule):
         generator = torch.Generator().manual_seed(self.seed)
         network = q_network(HISTORY, len(self.widths), generator=generator)
         if self.weights:
-            nn.utils.vector_to_parameters(torch.tensor(self.weights), network.parameters())
+            nn.utils.vector_to_parameters(
+                torch.tensor(self.weights, dtype=torch.float32), network.parameters()
+            )
         return network
 
 
 def _states(smoothed: SmoothedLosses) -> torch.Tensor:
-    return torch.tensor([smoothed.window()])
+    return torch.tensor([smoothed.window()], dtype=torch.float32)

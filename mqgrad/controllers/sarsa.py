@@ -29,7 +29,7 @@ def q_network(
         generator: what they are drawn from; torch's own, which the model's training shares, if None.
     """
     layers = [
-        nn.utils.skip_init(nn.Linear, inputs, outputs)
+        nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=torch.float32)  # whatever a script's default is
         for inputs, outputs in ((num_losses, hidden), (hidden, num_widths))
     ]
     for layer, std in zip(layers, INITIAL_STD, strict=True):

@@ -51,18 +51,19 @@ class GradientFigures:
         figures = zip(keys, work.layout.numels, rows[:, :2].tolist(), self._trials(work), strict=True)
         self._parameters |= {key: (numel, *sizes, *tried) for key, numel, sizes, tried in figures}
 
-    def finish(self, statistics: RankStatistics, parameters: Sequence[torch.Tensor]) -> None:
+    def finish(self, statistics: RankStatistics, numels: Sequence[int]) -> None:
         """Put the sums over all buckets that were added into the statistics, and forget them.
 
         Args:
-            parameters: the model's, by key: those of buckets that rounds leave alone have a gradient of zero.
+            numels: of the model's parameters, by key: those of buckets that rounds leave alone have a gradient of
+                zero, and those that are gone no elements.
         """
         rows = torch.stack([self._figures[key] for key in sorted(self._figures)])
         statistics.local_norm_sq, statistics.peak_energy = map(math.fsum, rows[:, :2].T.tolist())
         statistics.sketch = rows[:, 2:].sum(dim=0).float()
         if self._by_parameter:
             nothing = [0.0] * (len(next(iter(self._parameters.values()))) - 1)
-            zero = {key: (parameter.numel(), *nothing) for key, parameter in enumerate(parameters)}
+            zero = {key: (numel, *nothing) for key, numel in enumerate(numels)}
             statistics.parameters = {**zero, **self._parameters}
         self._figures, self._parameters = {}, {}
 

@@ -93,7 +93,7 @@ class Iteration:
         """End an iteration that is open though all its buckets have their means: DDP called none the last."""
         if self._is_open:
             if self._position.is_last:
-                self._figures.finish(self._measured.statistics, self._layouts.parameters)
+                self._figures.finish(self._measured.statistics, self._layouts.numels)
             self.close()
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
@@ -101,7 +101,7 @@ class Iteration:
         if not self._of_moves:
             self._probe.begin(work, self._layouts.parameters)
         if is_last:
-            self._figures.finish(self._measured.statistics, self._layouts.parameters)
+            self._figures.finish(self._measured.statistics, self._layouts.numels)
 
     def _step(self, layout: Layout, period: int) -> Step:
         bits, number = self.bits, self._position.closed + 1

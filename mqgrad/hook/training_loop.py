@@ -50,6 +50,8 @@ class TrainingLoop:
         """Hand a bucket to the communication thread, or to an all-reduce as it is."""
         self._forgotten.on_bucket(is_last=bucket.is_last())
         self.check_open("backward()")  # in rounds replicas would part without a word
+        if bucket.is_last():
+            self._layouts.count_iteration()
         if self._in_rounds:
             return self._rounds.pass_on(bucket, self._layouts.of(bucket)[0])
         self._is_last_due, self.is_unapplied = not bucket.is_last(), True

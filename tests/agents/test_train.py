@@ -223,7 +223,7 @@ def test_a_run_goes_on_in_its_own_environment_only(
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown algorithm 'dqnn'"):
         train(config_for(tmp_path, algo="dqnn"), make_env=toy_env)
-    with pytest.raises(ValueError, match="'sac' does not fit"):
+    with pytest.raises(ValueError, match=r"'sac' with .* on Discrete.* is refused"):
         train(config_for(tmp_path, algo="sac"), make_env=toy_env)
     with pytest.raises(ValueError, match="the action is 'absolute'"):
         train(config_for(tmp_path, algo="sarsa"), make_env=toy_env)
@@ -234,8 +234,14 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         train(config_for(tmp_path / "ppo"), resume=True, make_env=toy_env)
     with pytest.raises(ValueError, match="nothing says when to stop"):
         config_for(tmp_path, total_steps=None)
-    with pytest.raises(ValueError, match="checkpoint_every must be a finite number above 0, not 0"):
+    with pytest.raises(ValueError, match=r"checkpoint_every must be a whole number .*, not 0"):
         config_for(tmp_path, checkpoint_every=0)
+    for seed in (1.5, -1, None):
+        with pytest.raises(ValueError, match=f"seed must be an integer from 0 .*, not {seed}"):
+            config_for(tmp_path, seed=seed)
+    for wrong, message in (({"gama": 0.5}, "'gama'"), ({"n_steps": 1, "batch_size": 1}, "greater than 1")):
+        with pytest.raises(ValueError, match=f"'ppo' with .* is refused: .*{message}"):
+            train(config_for(tmp_path / "new", algo="ppo", hyperparameters=wrong), make_env=toy_env)
 
 
 def test_any_sb3_algorithm_with_discrete_actions_trains(tmp_path: Path) -> None:

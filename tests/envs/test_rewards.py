@@ -69,7 +69,7 @@ def test_a_moving_average_does_not_depend_on_how_seconds_are_cut_into_intervals(
     assert once == pytest.approx((1 - math.exp(-2 / 3)) * math.log(4))
 
 
-@pytest.mark.parametrize("loss", [-3.0, 0.0, 1e20])
+@pytest.mark.parametrize("loss", [-3.0, 0.0])
 def test_a_loss_that_no_logarithm_is_taken_of_is_refused(loss: float) -> None:
     with pytest.raises(ValueError, match=f"the training loss is {re.escape(f'{loss:g}')}, .*add a constant"):
         LogLossReward().reset(interval(loss))

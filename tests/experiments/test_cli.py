@@ -1,7 +1,10 @@
 """The command line as a user meets it: real processes, exit codes, and what is printed."""
 
+import contextlib
+import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -9,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from ranks import run_ranks
 
 import mqgrad
 from mqgrad.agents.checkpoint import save_settings
@@ -33,6 +38,8 @@ def invoke(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run the command in this process, which has torch imported; return exit code, stdout and stderr."""
+
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the current folder
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setenv("COLUMNS", "200")
@@ -66,6 +73,9 @@ def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
         (["train", ""], "it is empty; give the name of a folder"),
         (["compare", "--output", ""], "it is empty; give the name of a folder"),
         (["demo", "--output", ""], "it is empty; give the name of a folder"),
+        (["run", "--tensorboard", ""], "it is empty; give the name of a folder"),
+        (["netlab", "--logs", "", "true"], "it is empty; give the name of a folder"),
+        (["compare", "--output", "new", "--controllers", ""], "it is empty; give a name"),
         (["run", "--controller", "magic"], "known: "),
         (["run", "--controller", "magic"], "mqgrad-authors, oracle"),
         (["run", "--controller", "fixed:9"], "bit width 9"),
@@ -199,7 +209,6 @@ def test_a_workload_of_ones_own_is_found_in_the_current_folder(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(EXAMPLE.parent)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     own = ["--workload", "own_workload:Spirals", "--set", "width=8"]
     code, output, error = invoke("run", *own, "--controller", "fixed:4", "--iterations", "10")
     assert (code, error) == (0, "")
@@ -255,19 +264,30 @@ def test_learn_freeze_and_deploy(tmp_path: Path, invoke: Invoke, monkeypatch: py
     assert "(emulated)" in output
     row = next(line for line in output.splitlines() if line.startswith("│ controller"))
     assert policy in row
-    points = json.loads(record.read_text())["points"]
+    recorded = json.loads(record.read_text())
+    assert (recorded["link"], bool(recorded["origin"]["revision"])) == ("20 Mbit/s (emulated)", True)
+    points = recorded["points"]
     assert [p["iteration"] for p in points] == list(range(2, 31, 2))
     assert mqgrad.load_policy(policy).schema.widths == (1 / 4, 2, 4, 8, 32)
     assert {p["bits"] for p in points} <= {1 / 4, 2, 4, 8, 32}
     assert any(logs.iterdir())
 
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    for period in ((), ("8",)):
-        deployed = command(*torchrun, str(EXAMPLE), policy, *period)
-        assert deployed.returncode == 0, deployed.stderr
-        losses = [float(line.split()[3]) for line in deployed.stdout.splitlines()]
+    deployed = command(*torchrun, str(EXAMPLE), policy)
+    assert deployed.returncode == 0, deployed.stderr
+    for printed in (deployed.stdout, run_ranks(lambda rank: deployed_in_rounds(policy))[0]):
+        losses = [float(line.split()[3]) for line in printed.splitlines()]
         assert len(losses) == 10
         assert losses[-1] < losses[0]
+
+
+def deployed_in_rounds(policy: str) -> str:
+    """What the example prints on a rank that is there already, which takes less time than torchrun."""
+    dist.init_process_group = lambda _: None
+    sys.argv = [str(EXAMPLE), policy, "8"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(str(EXAMPLE), run_name="__main__")
+    return printed.getvalue()
 
 
 def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(

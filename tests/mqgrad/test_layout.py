@@ -50,6 +50,18 @@ def test_a_state_that_is_loaded_may_owe_for_what_ddp_brings_no_more() -> None:
     assert table.take_gone() == {0}
 
 
+def test_what_ddp_brings_no_more_has_no_elements() -> None:
+    """A controller shared a budget of bits with layers that were frozen, and the mean width counted them."""
+    a, b = torch.zeros(8), torch.zeros(24)
+    table = LayoutTable(bucket_size=8, world_size=2)
+    bucket_of(table, [a, b])
+    assert table.numels == [8, 24]
+    assert table.mean_over_elements([1, 5]) == 4
+    bucket_of(table, [a])
+    assert table.numels == [8, 0]
+    assert table.mean_over_elements([1, 5]) == 1
+
+
 @pytest.mark.parametrize("iterations", [1, 20])
 def test_parameters_of_two_models_in_turn_are_refused(iterations: int) -> None:
     a, b = torch.zeros(8), torch.zeros(16)

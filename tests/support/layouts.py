@@ -26,4 +26,6 @@ def bucket_of(
         gradients=lambda: parameters,
         buffer=lambda: parameters[0],
     )
+    if is_last:
+        table.count_iteration()
     return table.of(bucket)

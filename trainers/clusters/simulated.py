@@ -99,12 +99,21 @@ class Simulated:
     ) -> IntervalStatistics:
         """Train; see :class:`mqgrad.trainers.clusters.cluster.Cluster`. Every iteration ends with an exchange.
 
+        Whatever ends it before its time ends the run, Ctrl-C too: the ranks are then at different batches.
+
         Raises:
-            ValueError: an unknown width, or both or neither of a width and a controller.
+            ValueError: an unknown width, or both or neither of a width and a controller; the run goes on then. Or
+                parameters of the workload's model took no part in its loss.
         """
         check_count(iterations=iterations)
+        run = self._started()
         with _as_a_rank():
-            return self._started().train(iterations, bits)
+            run.begin(iterations, bits)
+            try:
+                return run.train(iterations)
+            except BaseException:
+                self.close()
+                raise
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures of the current model; takes no modelled time."""

@@ -76,14 +76,17 @@ class SimulatedRun:
         torch.manual_seed(seed * meeting_point.world_size + rank)
         return VirtualRank(compression, batches)
 
-    def train(self, iterations: int, bits: Width | None) -> IntervalStatistics:
-        """Train for some iterations; ``bits`` is None when a controller decides."""
+    def begin(self, iterations: int, bits: Width | None) -> None:
+        """Begin an interval; ``bits`` is None when a controller decides. What is refused changes nothing."""
         if (bits is None) == self._caller_decides:
             raise ValueError(
                 f"bits={bits!r}: give a width to run(), or a controller to reset(), and not both"
             )
         for rank in self.ranks:
             rank.interval.begin(iterations, bits)
+
+    def train(self, iterations: int) -> IntervalStatistics:
+        """Train for the iterations of the interval."""
         for _ in range(iterations):
             self._train_step()
         return self._clock.apply(combine([rank.interval.end() for rank in self.ranks]))
@@ -146,8 +149,17 @@ class SimulatedRun:
             self._optimizer.zero_grad()
             loss = self._workload.loss(self.model, batch)
             loss.backward()
+        self._check_gradients(rank)
         rank.take_gradients()
         return loss.detach()
+
+    def _check_gradients(self, rank: "VirtualRank") -> None:
+        unused = [n for n, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
+        if unused:
+            raise ValueError(
+                f"rank {self.ranks.index(rank)}: parameters took no part in the loss: {', '.join(unused[:3])}"
+                f"{', …' * (len(unused) > 3)}; have it depend on them, or freeze them in build_model()"
+            )
 
 
 class VirtualRank:
@@ -171,7 +183,7 @@ class VirtualRank:
         """Copy the model's gradients into the buckets."""
         for bucket in self.buckets:
             for parameter, view in zip(bucket.parameters(), bucket.gradients(), strict=True):
-                assert parameter.grad is not None, "a parameter took no part in the loss"
+                assert parameter.grad is not None
                 view.copy_(parameter.grad)
 
     def reduce(self, bucket: "VirtualBucket") -> torch.futures.Future[torch.Tensor]:

@@ -156,8 +156,10 @@ def list_files(data_root: str, file_pattern: str) -> tuple[Path, ...]:
     """Matching files below ``data_root`` in sorted order; of the standard library without packages and tests.
 
     Raises:
-        ValueError: fewer than two files: one to train on and one to hold out.
+        ValueError: fewer than two files: one to train on and one to hold out; or a pattern that is empty or absolute.
     """
+    if not file_pattern or Path(file_pattern).is_absolute():
+        raise ValueError(f"file_pattern {file_pattern!r} must be a pattern below data_root, such as '*.txt'")
     root = Path(data_root or sysconfig.get_path("stdlib"))
     files = sorted(
         path

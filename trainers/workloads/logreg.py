@@ -73,7 +73,7 @@ class LogisticRegression:
         """Plain gradient descent."""
         rate = self.learning_rate
         if rate is None:
-            rate = 1 / float(torch.linalg.eigvalsh(self._smoothness_of(self._data.train[0]))[-1])
+            rate = 1 / (_largest_curvature(self.data_path) + self.mu)
         return SGD(model.parameters(), lr=rate)
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
@@ -127,15 +127,12 @@ class LogisticRegression:
         log(1 + e^z) is at most 1/4; at x = 0 the Hessian is L_r itself. The order of coordinates is that of the
         model's only parameter. Source: Wang, Safaryan and Richtárik 2021, generalised linear models.
         """
-        return self._smoothness_of(self.shard(rank, world_size)[0])
-
-    def _smoothness_of(self, features: torch.Tensor) -> torch.Tensor:
-        a = features.double()
+        a = self.shard(rank, world_size)[0].double()
         return a.T @ a / (4 * len(a)) + self.mu * torch.eye(a.shape[1], dtype=torch.float64)
 
     @property
     def _data(self) -> "BinaryData":
-        return load_libsvm(self.data_path) if self.data_path else load_binary_digits()
+        return load_data(self.data_path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +141,21 @@ class BinaryData:
 
     train: Batch
     held_out: Batch
+
+
+def load_data(data_path: str) -> BinaryData:
+    """That of a LibSVM file, or digits where the path is empty."""
+    return load_libsvm(data_path) if data_path else load_binary_digits()
+
+
+@functools.cache
+def _largest_curvature(data_path: str) -> float:
+    """The largest eigenvalue of (1/4N)·AᵀA, of all N training examples, without that d × d matrix."""
+    from scipy.sparse.linalg import svds  # type: ignore[import-untyped]
+
+    a = load_data(data_path).train[0].double().numpy()
+    (largest,) = svds(a, k=1, v0=np.ones(min(a.shape)), return_singular_vectors=False)
+    return float(largest) ** 2 / (4 * len(a))
 
 
 @functools.cache

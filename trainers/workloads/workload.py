@@ -40,7 +40,12 @@ class Workload(Protocol):
         ...
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
-        """Endless batches of one rank: disjoint from the other ranks', the same for the same seed."""
+        """Endless batches of one rank: disjoint from the other ranks', the same for the same seed.
+
+        Here and in the other methods of a workload torch's own generator is seeded with each run. Take whatever else
+        is drawn at random from ``seed``: nobody seeds ``numpy.random`` or ``random``, which virtual ranks share with
+        the agent.
+        """
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:

@@ -3,7 +3,7 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from mqgrad.experiments.reports.labels import MOST_LINES, short_label, system_label, system_styles
+from mqgrad.experiments.reports.labels import MOST_LINES, short_labels, system_label, system_styles
 
 POLICIES = tuple(f"seed-{number}.mqg" for number in range(MOST_LINES - 1))
 COMPRESSORS = ("qsgd", "minmax", "terngrad", "onebit", "ecq-sgd", "top-k:0.1", "fp16", "none")
@@ -20,15 +20,17 @@ def test_policies_of_one_file_name_are_told_apart() -> None:
     systems = [f"{folder}/policy.mqg every 8" for folder in ("runs/a", "runs/b", "runs/of/a/long/name/c")]
     assert system_label(systems[0]) == "policy runs/a/policy.mqg every 8"
     assert len({system_label(system) for system in systems}) == 3
-    short = [short_label(system) for system in systems]
+    short = list(short_labels(systems).values())
     assert len(set(short)) == 3
     assert max(map(len, short)) == 32
     rules = [f"goodput:widths=1/4+1/2+1+2+3+4+6+8{end}" for end in ("", "+16+32", "+16+32 every 8")]
-    assert [short_label(rule) for rule in rules] == [
+    assert list(short_labels(rules).values()) == [
         "goodput:widths=1…1/2+1+2+3+4+6+8",
         "goodput:widths=1…2+3+4+6+8+16+32",
         "goodput:widths=1…8+16+32 every 8",
     ]
+    alike = [f"runs/{folder}/policy.mqg every 8,slow_momentum=0.5" for folder in "ab"]
+    assert list(short_labels(alike).values()) == [system_label(system) for system in alike]
     assert system_label("default") == "policy default" != system_label("default.mqg")
 
 

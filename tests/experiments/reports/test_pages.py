@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from comparison import ROWS, SYSTEMS, result, small_config, write_results
+from matplotlib.figure import Figure
 
 from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names, make_controller
@@ -13,6 +14,7 @@ from mqgrad.experiments.reports.cells import summarize, verdict
 from mqgrad.experiments.reports.labels import families
 from mqgrad.experiments.reports.overall import summarize_overall
 from mqgrad.experiments.reports.pages import write_report
+from mqgrad.experiments.reports.plots import plot_cell, plot_losses
 from mqgrad.experiments.reports.tables import (
     cells_table,
     overall_table,
@@ -31,9 +33,9 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert by_system["fixed:2"][2] == ("≥ 0.20 (1/2)", None)
     assert by_system["goodput"][2] == ("failed", 1.0)
     assert by_system["fixed:4"][2] == ("0.50 [0.00, 3341.33] ★", 0.0)  # two seeds that differ: undecided
-    (cell,) = cells_table(cells).rows
-    assert cell[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
-    assert cell[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
+    (row,) = cells_table(cells).rows
+    assert row[:4] == ["digits-mlp @ emulated:100mbit", "1.5000", "fixed:4", "0.50"]
+    assert row[-1] == "0.08"  # the mean of ½·log2(2.5/2) and 0
     rows = {row[0]: row for row in systems_table(cell).rows}
     assert rows["fp16"][1] == "1.00 (1/2)"
     assert rows["none (sends no gradient)"][1] == "—"
@@ -202,3 +204,20 @@ def test_of_many_systems_each_has_a_curve_a_family_and_a_worst_cell(tmp_path: Pa
     assert page.count("data:image/png;base64,") == 5  # ratios, and two of each link
     assert page.count("<details>") == page.count("</details>") == 8
     assert "<b>policy default</b>" in page
+
+
+def test_losses_below_zero_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a density; a logarithmic axis has no room for them."""
+    scales = []
+
+    def noted(figure: Figure, *_: object) -> bytes:
+        scales.append(next(axes.get_yscale() for axes in figure.axes if axes.lines))
+        return b""
+
+    monkeypatch.setattr("mqgrad.experiments.reports.plots.png_bytes", noted)
+    for losses in ([3.0, 2.0, 1.0], [1.0, -2.0, -3.0]):
+        rows = [result(name, seed, losses) for name in ("plain-ddp", "fixed:4") for seed in (1, 2)]
+        (cell,) = summarize(small_config(systems=("plain-ddp", "fixed:4")), rows)
+        plot_cell(cell, rows)
+        plot_losses(cell, rows)
+    assert scales == ["log", "log", "linear", "linear"]

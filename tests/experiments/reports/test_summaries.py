@@ -301,3 +301,12 @@ def test_a_late_loss_is_a_mean_over_the_last_tenth_of_the_iterations() -> None:
     negative = result("fixed:4", 1, [-1.0, None, -3.0], iterations=[95, 96, 100])
     assert negative.curve.late == -2.0
     assert result("fixed:4", 1, [None], iterations=[10]).curve.late is None
+
+
+def test_of_an_unfinished_sweep_the_reference_has_most_of_the_seeds() -> None:
+    """The seed that it lacked was the slow one."""
+    config = small_config(systems=("plain-ddp", "fixed:1", "fixed:2"))
+    steps = {("plain-ddp", 1): 2.0, ("plain-ddp", 2): 8.0, ("fixed:1", 1): 1.0, ("fixed:1", 2): 4.0}
+    rows = [result(name, seed, [1.0], step=step) for (name, seed), step in steps.items()]
+    (cell,) = summarize(config, [*rows, result("fixed:2", 1, [1.0], step=1.5)])
+    assert cell.references["oracle"].system == "fixed:1"

@@ -16,6 +16,7 @@ import mqgrad
 from mqgrad.controllers import MQGradAuthors, make_controller
 from mqgrad.controllers.sarsa import prefers_next, q_network
 from mqgrad.seeding import stream_seed
+from mqgrad.widths import Width
 
 DECISIONS = 400  # as many as the paper's
 PAPER = "minmax:topology=star,min_numel=1000"
@@ -193,3 +194,19 @@ def test_all_ranks_are_equal_and_a_resumed_run_is_the_uninterrupted_one() -> Non
     assert controller["decisions"] == 13
     assert len(controller["weights"]) == 397
     assert all(map(math.isfinite, controller["weights"]))
+
+
+def test_it_learns_in_float32_whatever_a_scripts_default_is() -> None:
+    """In bfloat16 what it learned was rounded to 8 bits of mantissa, and it decided otherwise."""
+    losses = training_losses(60)
+
+    def widths_and_weights() -> tuple[list[Width], list[float]]:
+        controller = MQGradAuthors(seed=3)
+        return [controller.decide(statistics(losses=tuple(each))) for each in losses], controller.weights
+
+    expected = widths_and_weights()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert widths_and_weights() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -244,6 +244,21 @@ def test_of_buckets_without_elements_nothing_is_sent(handed_over: list[bool]) ->
     assert run_ranks(rank_main) == [([[[0.5] * 3, []]] * 5, 5)] * 2
 
 
+def test_layers_may_be_trained_by_turns() -> None:
+    """Iterations that go directly were not counted: the second turn was taken for that of another model."""
+
+    def rank_main(rank: int) -> None:
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32))
+        blocks = [torch.nn.Linear(64, 4) for _ in range(2)]
+        for block in (blocks[0], blocks[1], blocks[0]):
+            ddp = models.compressed_ddp(block, state)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            models.train(ddp, optimizer, state, rank, range(110))
+        state.close()
+
+    run_ranks(rank_main)
+
+
 def _fail(_: torch.Tensor) -> None:
     raise ArithmeticError("as of anything that goes wrong in backward")
 

@@ -52,7 +52,7 @@ def figures_of(gradients: list[torch.Tensor], buckets: list[list[int]]) -> RankS
     for keys in buckets:
         layout, own = bucket_of(table, [gradients[key] for key in keys])
         figures.add(BucketWork(torch.cat([gradients[key].reshape(-1) for key in keys]), own, layout))
-    figures.finish(statistics, gradients)
+    figures.finish(statistics, table.numels)
     return statistics
 
 

@@ -270,7 +270,24 @@ def test_a_run_that_was_interrupted_ends_at_once() -> None:
         cluster._run.ranks[1].reduce = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             cluster.run(1, bits=4)
+        with pytest.raises(RuntimeError, match=r"call reset\(seed\)"):  # its ranks are at different batches
+            cluster.run(1, bits=4)
         started = time.monotonic()
         cluster.reset(seed=1)
         assert time.monotonic() - started < 15
         cluster.run(1, bits=4)
+
+
+def test_parameters_without_a_gradient_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated() as cluster:
+        build_model = type(cluster.workload).build_model
+
+        def with_a_spare_parameter(workload: Any) -> torch.nn.Module:
+            model = build_model(workload)
+            model.register_parameter("spare", torch.nn.Parameter(torch.zeros(2)))
+            return model
+
+        monkeypatch.setattr(type(cluster.workload), "build_model", with_a_spare_parameter)
+        cluster.reset(seed=0)
+        with pytest.raises(ValueError, match=r"rank 0: parameters took no part .*: spare;"):
+            cluster.run(1, bits=4)

@@ -130,3 +130,15 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> 
 def test_invalid_settings_are_named(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_workload("logreg", **settings)
+
+
+@pytest.mark.parametrize("features", [3, 300])
+def test_the_default_rate_is_one_over_the_largest_eigenvalue(features: int, tmp_path: Path) -> None:
+    """Of files with few lines and many features, too, without a matrix of features × features."""
+    lines = (f"{i % 2} {1 + i % 2}:{i} {features}:{(-1) ** i * 0.5}" for i in range(40))
+    (tmp_path / "data.svm").write_text("\n".join(lines) + "\n")
+    workload = LogisticRegression(data_path=str(tmp_path / "data.svm"), mu=0.01)
+    rate = workload.build_optimizer(workload.build_model()).param_groups[0]["lr"]
+    assert rate == pytest.approx(
+        1 / float(torch.linalg.eigvalsh(workload.smoothness_matrix(0, 1))[-1]), rel=1e-9
+    )

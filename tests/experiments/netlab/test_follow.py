@@ -1,0 +1,27 @@
+"""Rank 0's output as it comes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from mqgrad.experiments.netlab.follow import Rank0Output
+
+output = Rank0Output(Path(sys.argv[1]))
+output.end([])
+"""
+
+
+def test_where_output_cannot_be_written_the_log_is_named_once(tmp_path: Path) -> None:
+    """As on a disk that is full."""
+    (tmp_path / "rank0.stdout.log").write_text("a line\n" * 3)
+    (tmp_path / "rank0.stderr.log").write_text("a word of rank 0's\n")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FOLLOW, str(tmp_path)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count(f"rank 0's output is in {tmp_path}/rank0.stdout.log alone: ") == 1
+    assert "a word of rank 0's" in done.stderr
