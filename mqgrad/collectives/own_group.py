@@ -44,12 +44,18 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         if has_some_ranks:
             _have_equally_many(of, timeout)
         with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext():
-            return dist.new_group(
+            made = dist.new_group(
                 dist.get_process_group_ranks(of),
                 timeout=timeout,
                 backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
                 use_local_synchronization=has_some_ranks,
             )
+        try:
+            _wait_until_all_have_it(of, timeout)
+        except BaseException:
+            destroy(made)
+            raise
+        return made
 
     waits = waits_in(of, f"the construction of a CompressionState, or cannot make its group{_INTERFACE}")
     return call_naming(waits, construct)
@@ -66,17 +72,13 @@ def destroy(group: dist.ProcessGroup) -> None:
 def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
     """Have all members in as many groups as the one that is in most: by that torch names their next one.
 
-    They tell one another through the store by which they found each other, as there may be no backend for messages on
-    the CPU:
-
     1. Every member counts this call, as the others do, and writes how many groups it is in.
     2. It waits for all others, and makes groups of itself alone, which do nothing.
 
     Raises:
         RuntimeError: a member did not come within the timeout.
     """
-    _, members_store = dist.distributed_c10d._world.pg_map[of]
-    store = dist.PrefixStore("mqgrad", members_store)
+    store = _store(of)
     number = store.add(f"calls of {of.rank()}", 1)
     keys = [f"groups of {rank} in call {number}" for rank in range(of.size())]
     store.set(keys[of.rank()], str(_num_groups()))
@@ -84,6 +86,28 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
     most = max(int(store.get(key)) for key in keys)
     while _num_groups() < most:
         _make_idle_group()
+
+
+def _wait_until_all_have_it(of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
+    """Or a member that closes its group at once would break connections that others have yet to see made.
+
+    1. Every member counts this call, as the others do, and those that have come to it.
+    2. The last one tells; all others wait for that.
+
+    Raises:
+        RuntimeError: a member did not come within the timeout.
+    """
+    store = _store(of)
+    number = store.add(f"groups made by {of.rank()}", 1)
+    if store.add(f"members that made group {number}", 1) == of.size():
+        store.set(f"group {number} is made", "")
+    store.wait([f"group {number} is made"], timeout)
+
+
+def _store(of: dist.ProcessGroup) -> dist.Store:
+    """That by which the members found each other, as there may be no backend for messages on the CPU."""
+    _, members_store = dist.distributed_c10d._world.pg_map[of]
+    return dist.PrefixStore("mqgrad", members_store)
 
 
 def _num_groups() -> int:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ranks import run_cases, run_ranks
 
 from mqgrad.collectives.named_work import call_naming
-from mqgrad.collectives.own_group import own_backend, own_group
+from mqgrad.collectives.own_group import destroy, own_backend, own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 
 WORLD_SIZE = 3
@@ -142,6 +142,24 @@ def test_members_of_a_group_of_some_ranks_may_be_in_more_groups_than_others(more
         return rows.flatten().tolist()
 
     assert run_ranks(rank_main, 3) == [[0, 1]] * 3
+
+
+def test_no_rank_has_its_group_before_all_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that closed it at once broke a connection that another had yet to see made, which failed: seldom."""
+    new_group = dist.new_group
+
+    def rank_main(rank: int) -> float:
+        def slow_group(*arguments: object, **named: object) -> dist.ProcessGroup:
+            made = new_group(*arguments, **named)
+            time.sleep(1.0 if rank == 0 else 0.0)
+            return made
+
+        monkeypatch.setattr(dist, "new_group", slow_group)
+        began = time.monotonic()
+        destroy(own_group(None, 10.0))
+        return time.monotonic() - began
+
+    assert min(run_ranks(rank_main)) > 0.9
 
 
 def test_a_member_of_a_group_of_some_ranks_that_does_not_come_is_told_in_time() -> None:
