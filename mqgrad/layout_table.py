@@ -8,13 +8,13 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import hashlib
 import itertools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
+from .brought_keys import BroughtKeys
 from .layout import Layout
 from .tensors import bytes_of
 
@@ -24,11 +24,6 @@ Order = list[list[tuple[int, ...]]]
 
 _FIRST_ELEMENTS = 256
 """Of a parameter: enough to tell two initialisations apart."""
-
-
-_PHASE = 100
-"""Iterations within which parameters that others have replaced do not come back in one model, whose layers may be
-trained by turns."""
 
 
 class _Bucket(NamedTuple):
@@ -65,10 +60,7 @@ class LayoutTable:
         self._buckets: dict[int, _Bucket] = {}  # by index
         self._came: set[int] = set()  # of the indices, since the last bucket of an iteration
         self._is_regrouped = False  # and not all of the new buckets have come, or a state has been loaded
-        self._gone: set[int] = set()
-        self._brought: set[int] = set()  # keys, by the buckets of now
-        self._iterations = 0
-        self._replaced: dict[int, int] = {}  # by key: after how many of these wholly other parameters came
+        self._brought = BroughtKeys()
         self._order: Order = []
         self._saved_order: Order = []
         self._first = hashlib.sha256()
@@ -86,7 +78,8 @@ class LayoutTable:
         """Elements of each parameter, by key; none of those that DDP has ceased to bring, as it was wrapped anew
         without them."""
         numels = [parameter.numel() for parameter in self.parameters]
-        return [n if key in self._brought or not self._brought else 0 for key, n in enumerate(numels)]
+        brought = self._brought.keys or set(range(len(numels)))
+        return [n if key in brought else 0 for key, n in enumerate(numels)]
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
         """Mean of one value per parameter, in the order of the keys, weighted by :attr:`numels`."""
@@ -95,7 +88,7 @@ class LayoutTable:
 
     def count_iteration(self) -> None:
         """When its last bucket comes, before that is asked for; also where buckets go without a layout."""
-        self._iterations += 1
+        self._brought.count_iteration()
 
     def of(self, bucket: dist.GradBucket) -> tuple[Layout, list[torch.Tensor]]:
         """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
@@ -137,27 +130,20 @@ class LayoutTable:
         self._came = set()
 
     def _note_brought(self, keys: set[int]) -> None:
-        """DDP now brings parameters with these keys, and no others."""
-        if keys.isdisjoint(self._brought):
-            self._replaced |= dict.fromkeys(self._brought, self._iterations)
-            since = max((self._replaced[key] for key in keys if key in self._replaced), default=-math.inf)
-            if self._iterations - since <= _PHASE:
-                raise RuntimeError(
-                    f"rank {self.rank}: parameters of two models come in turn, "
-                    f"{_shapes_text(self._shapes_of(keys))}, and {_shapes_text(self._shapes_of(self._brought))}: "
-                    "register each DistributedDataParallel with a CompressionState (a compressor, a controller) of "
-                    "its own, as one would forget what error feedback owes each time that it sees the other"
-                )
-        self._gone = set(range(len(self.parameters))) - keys
-        self._brought = keys
+        if not self._brought.replace(keys, all_keys=set(range(len(self.parameters)))):
+            raise RuntimeError(
+                f"rank {self.rank}: parameters of two models come in turn, "
+                f"{_shapes_text(self._shapes_of(keys))}, and {_shapes_text(self._shapes_of(self._brought.keys))}: "
+                "register each DistributedDataParallel with a CompressionState (a compressor, a controller) of its "
+                "own, as one would forget what error feedback owes each time that it sees the other"
+            )
 
     def _shapes_of(self, keys: set[int]) -> list[tuple[int, ...]]:
         return _shapes([self.parameters[key] for key in sorted(keys)])
 
     def take_gone(self) -> set[int]:
         """Keys of parameters that DDP has ceased to bring, as it was wrapped anew without them: once."""
-        gone, self._gone = self._gone, set()
-        return gone
+        return self._brought.take_gone()
 
     def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
         if any(map(torch.is_complex, parameters)):  # torch hands their gradients over in part

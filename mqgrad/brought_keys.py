@@ -1,0 +1,42 @@
+"""Which parameters DDP brings in its buckets: fewer once a model has been wrapped anew with some of it frozen."""
+
+import math
+
+_PHASE = 100
+"""Iterations within which parameters that others have replaced do not come back in one model, whose layers may be
+trained by turns."""
+
+
+class BroughtKeys:
+    """Keys of the parameters that come in the buckets of now, and what has become of the others."""
+
+    def __init__(self) -> None:
+        self.keys: set[int] = set()
+        """Empty before the buckets of any grouping have all come."""
+        self._gone: set[int] = set()
+        self._iterations = 0
+        self._replaced: dict[int, int] = {}  # by key: after how many of these wholly other parameters came
+
+    def count_iteration(self) -> None:
+        """When its last bucket comes, before that is looked at."""
+        self._iterations += 1
+
+    def replace(self, keys: set[int], all_keys: set[int]) -> bool:
+        """DDP now brings parameters with these keys, and no others.
+
+        Returns:
+            False, and changes nothing that counts, if they are those of another model that comes in turn.
+        """
+        if keys.isdisjoint(self.keys):
+            self._replaced |= dict.fromkeys(self.keys, self._iterations)
+            since = max((self._replaced[key] for key in keys if key in self._replaced), default=-math.inf)
+            if self._iterations - since <= _PHASE:
+                return False
+        self._gone = all_keys - keys
+        self.keys = keys
+        return True
+
+    def take_gone(self) -> set[int]:
+        """Keys of parameters that DDP has ceased to bring: once."""
+        gone, self._gone = self._gone, set()
+        return gone
