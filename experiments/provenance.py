@@ -42,7 +42,7 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
 def script_origin(launcher: str = "python") -> dict[str, Any]:
     """As :func:`provenance`, with the command that started this script and the date."""
     script = [] if launcher == "mqgrad" else sys.argv[:1]
-    command = shlex.join([launcher, *script, *sys.argv[1:]])
+    command = f"{launcher} {shlex.join([*script, *sys.argv[1:]])}".rstrip()
     return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
 
 

@@ -57,7 +57,7 @@ class RunRecord:
     link: str = ""
     """An emulated one, which says so; empty where ranks sent over what joined them."""
     origin: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Of a record that is kept: the command, the date, versions and machine."""
+    """Of ``mqgrad run``: its command, the date, versions and machine."""
     points: list[RunPoint] = dataclasses.field(default_factory=list)
     outcome: str = "running"
     """``finished`` or ``diverged``; ``running`` where something cut it off."""

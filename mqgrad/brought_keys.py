@@ -15,11 +15,16 @@ class BroughtKeys:
         """Empty before the buckets of any grouping have all come."""
         self._gone: set[int] = set()
         self._iterations = 0
-        self._replaced: dict[int, int] = {}  # by key: after how many of these wholly other parameters came
+        self._seen = 0  # of these, when the keys of now were last looked at: buckets may go by for a while
+        self._replaced: dict[int, int] = {}  # by key: as many as that, when wholly other parameters came
 
     def count_iteration(self) -> None:
         """When its last bucket comes, before that is looked at."""
         self._iterations += 1
+
+    def see(self) -> None:
+        """All buckets of an iteration have been looked at."""
+        self._seen = self._iterations
 
     def replace(self, keys: set[int], all_keys: set[int]) -> bool:
         """DDP now brings parameters with these keys, and no others.
@@ -28,7 +33,7 @@ class BroughtKeys:
             False, and changes nothing that counts, if they are those of another model that comes in turn.
         """
         if keys.isdisjoint(self.keys):
-            self._replaced |= dict.fromkeys(self.keys, self._iterations)
+            self._replaced |= dict.fromkeys(self.keys, self._seen)
             since = max((self._replaced[key] for key in keys if key in self._replaced), default=-math.inf)
             if self._iterations - since <= _PHASE:
                 return False

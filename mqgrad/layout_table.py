@@ -127,6 +127,7 @@ class LayoutTable:
             self._buckets = {index: self._buckets[index] for index in self._came}
             self._note_brought({key for each in self._buckets.values() for key in each.layout.keys})
             self._is_regrouped = False
+        self._brought.see()
         self._came = set()
 
     def _note_brought(self, keys: set[int]) -> None:

@@ -32,14 +32,14 @@ class OverallSummary:
     ratios: dict[str, Ratio | None]
     """Geometric means over cells: bounds if a target was missed, None if one of its runs did not finish."""
     compared: dict[str, int]
-    """Groups in each mean: all but those in which the reference has no time either."""
+    """Cells in each mean: all but those in which the reference has no time either."""
     worst: dict[str, WorstCell | None]
     """By reference: where a run did not finish, else the largest ratio, those missed before all others; None where
     nothing is known."""
     verdicts: dict[str, int]
-    """Groups by what :func:`verdict` says of the ratio to fp32."""
+    """Cells by what :func:`verdict` says of the ratio to fp32."""
     cells: int
-    """Groups in which fp32 set a target; it may have no runs yet in some."""
+    """Cells in which fp32 set a target; it may have no runs yet in some."""
 
 
 def summarize_overall(config: SweepConfig, cells: Sequence[CellSummary]) -> list[OverallSummary]:

@@ -120,7 +120,8 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], cell: CellS
 
 def _scale_losses(all_axes: Sequence[Axes]) -> None:
     """Logarithmic where all losses, and the target, are positive."""
-    lowest = min((np.min(line.get_ydata()) for axes in all_axes for line in axes.lines), default=1.0)
+    losses = np.concatenate([[1.0], *(line.get_ydata() for axes in all_axes for line in axes.lines)])
+    lowest = np.min(losses, where=np.isfinite(losses), initial=1.0)
     for axes in all_axes:
         axes.set_yscale("log" if lowest > 0 else "linear")
 

@@ -51,7 +51,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
                 use_local_synchronization=has_some_ranks,
             )
         try:
-            _wait_until_all_have_it(of, timeout)
+            _wait_until_all_have(made, of, timeout)
         except BaseException:
             destroy(made)
             raise
@@ -88,20 +88,19 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
         _make_idle_group()
 
 
-def _wait_until_all_have_it(of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
+def _wait_until_all_have(made: dist.ProcessGroup, of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
     """Or a member that closes its group at once would break connections that others have yet to see made.
 
-    1. Every member counts this call, as the others do, and those that have come to it.
+    1. Every member counts those that have made the group, which has one name on all of them.
     2. The last one tells; all others wait for that.
 
     Raises:
         RuntimeError: a member did not come within the timeout.
     """
     store = _store(of)
-    number = store.add(f"groups made by {of.rank()}", 1)
-    if store.add(f"members that made group {number}", 1) == of.size():
-        store.set(f"group {number} is made", "")
-    store.wait([f"group {number} is made"], timeout)
+    if store.add(f"members that have group {made.group_name}", 1) == of.size():
+        store.set(f"all have group {made.group_name}", "")
+    store.wait([f"all have group {made.group_name}"], timeout)
 
 
 def _store(of: dist.ProcessGroup) -> dist.Store:

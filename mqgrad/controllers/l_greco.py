@@ -52,8 +52,10 @@ class LGreCo(LayerRule):
             raise ValueError("l-greco needs the errors of trial compressions, and this compressor has none")
         measured = [trial.error_sq for p in parameters for trial in p.trials]
         self.errors = ewma_each(self.errors, measured, self.keep)
+        numels_L = np.array([p.numel for p in parameters])
         errors_LB = np.sqrt(self.errors).reshape(len(parameters), len(self.widths))
-        sizes_LB = np.outer([p.numel for p in parameters], self.widths)
+        errors_LB[numels_L == 0] = 0.0  # of what DDP no longer brings
+        sizes_LB = np.outer(numels_L, self.widths)
         reference = self.widths.index(self.reference)
         chosen_L = knapsack(sizes_LB, errors_LB, float(errors_LB[:, reference].sum()), self.steps)
         uniform_L = np.full(len(parameters), reference)

@@ -215,9 +215,9 @@ def test_losses_below_zero_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return b""
 
     monkeypatch.setattr("mqgrad.experiments.reports.plots.png_bytes", noted)
-    for losses in ([3.0, 2.0, 1.0], [1.0, -2.0, -3.0]):
+    for losses in ([3.0, 2.0, 1.0], [3.0, None, 1.0], [1.0, -2.0, -3.0]):
         rows = [result(name, seed, losses) for name in ("plain-ddp", "fixed:4") for seed in (1, 2)]
         (cell,) = summarize(small_config(systems=("plain-ddp", "fixed:4")), rows)
         plot_cell(cell, rows)
         plot_losses(cell, rows)
-    assert scales == ["log", "log", "linear", "linear"]
+    assert scales == ["log", "log", "log", "log", "linear", "linear"]

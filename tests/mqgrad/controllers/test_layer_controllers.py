@@ -72,6 +72,14 @@ def test_l_greco_averages_errors_over_decisions() -> None:
     assert controller.state_dict()["errors"] == pytest.approx([6.0, 6.0 / 294, 4.0, 4.0 / 294])
 
 
+def test_l_greco_forgets_what_ddp_brings_no_more() -> None:
+    """The error of layers that were frozen was the others' to make."""
+    rule, layer = make_controller("l-greco:reference=4"), (100, 1.0, 10.0)
+    for _ in range(10):
+        rule.decide(statistics(layer, layer, (100, 1.0, 160.0)))
+    assert list(rule.decide(statistics(layer, layer, (0, 0.0, 0.0))))[:2] == [4, 4]
+
+
 def test_l_greco_goes_by_measured_errors_and_not_by_peaks() -> None:
     """The same peaks, and a code that loses nothing of the first parameter from two bits on."""
     trials = (
