@@ -44,7 +44,7 @@ demo: setup
 	$(BIN)/mqgrad demo --output demo-output
 
 test: setup lint types
-	MQGRAD_REQUIRE_EXTENSION=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	MQGRAD_REQUIRE_EXTENSION=1 $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

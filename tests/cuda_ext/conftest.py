@@ -1,13 +1,7 @@
-"""What tests of this folder share.
-
-Builds that take minutes of a core go on beside the other tests, at the lowest priority, and what waits for them comes
-last of all: many tests leave a core idle, as they wait for a timeout or for a link.
-"""
+"""What tests of this folder share: builds, each begun when a test asks for it, two at a time."""
 
 import ctypes
-import os
 import subprocess
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -19,37 +13,12 @@ import nvcc
 import pytest
 from instruction_sets import KERNEL_BYTES
 
-BUILDS = ("programs", "arm_command", "guarded", "fuzzer", "sanitized", "compilations")
-"""Fixtures that are futures of them, in the order in which they are begun."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not fixtures_of(item).isdisjoint(BUILDS))
-
-
-def fixtures_of(item: pytest.Item) -> set[str]:
-    return set(getattr(item, "fixturenames", ()))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def begun_builds(request: pytest.FixtureRequest) -> None:
-    """All that tests of this run wait for."""
-    wanted = set().union(*map(fixtures_of, request.session.items))
-    for name in BUILDS:
-        if name in wanted:
-            request.getfixturevalue(name)
-
 
 @pytest.fixture(scope="session")
 def background() -> Iterator[Executor]:
-    pool = ThreadPoolExecutor(2, initializer=_give_way)
+    pool = ThreadPoolExecutor(2)
     yield pool
     pool.shutdown(cancel_futures=True)
-
-
-def _give_way() -> None:
-    """A thread's priority, on Linux; its children have it, too."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 @pytest.fixture(scope="session")
