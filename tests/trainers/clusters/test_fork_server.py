@@ -17,6 +17,12 @@ from mqgrad.trainers.clusters import fork_server_process, worker_process
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
+@pytest.fixture(autouse=True)
+def servers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the cluster which other tests share: some are killed here."""
+    monkeypatch.setenv("MQGRAD_SERVERS", "of their own")
+
+
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
