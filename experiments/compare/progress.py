@@ -56,11 +56,13 @@ def run_with_progress(sweep: Sweep, retry_failed: bool, console: Console) -> Non
     pending = sweep.pending(retry_failed=retry_failed)
     total = sum(1 for _ in sweep.config.runs())
     seconds = estimate_seconds(sweep.config, pending)
-    estimate = "" if not seconds else f", about {seconds / 60:.0f} minutes"
-    console.print(f"{total} runs, {total - len(pending)} of them done{estimate}")
+    minutes = round((seconds or 0.0) / 60)
+    estimate = f", about {minutes} minute{'s' * (minutes > 1)}" if minutes else ""
+    done = total - len(pending)
+    console.print(f"{total} runs, {done} of them done{estimate}")
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, speed_estimate_period=600.0) as progress:
-        bar = progress.add_task("", total=len(pending))
+        bar = progress.add_task("", total=total, completed=done)
 
         def on_result(result: RunResult) -> None:
             progress.advance(bar)
