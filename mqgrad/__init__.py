@@ -19,6 +19,7 @@ from .controllers import DQSGD, Controller, FixedBits, Goodput, make_controller
 from .controllers.period_rules import AdaComm, DelayRatio, PeriodRule
 from .hook.agreement import RankDisagreement
 from .hook.comm_hook import compression_hook
+from .hook.second_moment import FrozenSecondMoment
 from .hook.state import CompressionState
 from .policies.policy import FrozenPolicy, PolicyFileError, load_policy
 from .statistics.interval import IntervalStatistics
@@ -36,6 +37,7 @@ __all__ = [
     "DelayRatio",
     "FixedBits",
     "FrozenPolicy",
+    "FrozenSecondMoment",
     "Goodput",
     "IntervalStatistics",
     "PeriodRule",

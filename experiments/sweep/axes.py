@@ -70,12 +70,17 @@ class Link(NamedTuple):
         return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rates)
 
 
+_SUFFIXES = {"every": "period", "frozen": "frozen_every"}
+"""Of a system's name, each before a value, and the argument of the default method that it stands for."""
+
+
 class System(NamedTuple):
     """What is compared: a compressor with a controller that sets its width, or another way of training than DDP.
 
     ``goodput`` is a controller on the default compressor, ``powersgd:rank=4`` a compressor at the width it begins
     with, ``goodput on qsgd`` names both, ``goodput on qsgd every 8`` averages what parameters have moved every 8
-    iterations, and ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0`` changes a setting of the
+    iterations, ``fixed:1 frozen 16`` freezes Adam's second moment but for every 16th iteration, and
+    ``local-sgd:period=8`` is a method of training. ``dgc with momentum=0`` changes a setting of the
     workload for this system alone.
     """
 
@@ -96,14 +101,13 @@ class System(NamedTuple):
 
     @classmethod
     def _parse(cls, name: str) -> "System":
-        system, every, period = name.rpartition(" every ")
-        if every:
-            parsed = cls._parse(system)
-            if parsed.method != DEFAULT_METHOD:
-                raise ValueError(
-                    f"system {name!r}: {system} is a method, and its period an argument of its own"
-                )
-            return parsed._replace(method=f"{DEFAULT_METHOD}:period={period}")
+        for word, argument in _SUFFIXES.items():
+            system, found, value = name.rpartition(f" {word} ")
+            if found:
+                parsed = cls._parse(system)
+                if parsed.method != DEFAULT_METHOD:
+                    raise ValueError(f"system {name!r}: {system} is a method, with arguments of its own")
+                return parsed._replace(method=f"{DEFAULT_METHOD}:{argument}={value}")
         controller, on, compressor = name.partition(" on ")
         if on:
             return cls(controller.strip(), compressor.strip())

@@ -22,7 +22,8 @@ class ForgottenCalls:
 
     def __init__(self, rank: int, *, steps_alone: bool) -> None:
         self._rank, self._steps_alone = rank, steps_alone
-        self._backwards = 0  # since the last step
+        self.backwards = 0
+        """Since the last step."""
         self._steps = 0  # since the last backward
         self._has_hook = False
         self._told: set[str] = set()
@@ -30,8 +31,8 @@ class ForgottenCalls:
     def on_bucket(self, *, is_last: bool) -> None:
         """A bucket has come through the hook."""
         self._has_hook, self._steps = True, 0
-        self._backwards += is_last
-        if self._backwards == BACKWARDS:
+        self.backwards += is_last
+        if self.backwards == BACKWARDS:
             self._warn(
                 f"{BACKWARDS} backwards since the last step(): call state.step(loss) after each optimizer.step(), "
                 "and accumulate gradients under ddp.no_sync()"
@@ -39,7 +40,7 @@ class ForgottenCalls:
 
     def on_step(self) -> None:
         """An iteration has been reported."""
-        self._backwards = 0
+        self.backwards = 0
         self._steps += 1
         if self._steps == STEPS and not self._has_hook:
             self._warn(f"{STEPS} steps, and no gradient has come through the hook: {UNREGISTERED}")

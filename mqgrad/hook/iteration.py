@@ -1,6 +1,7 @@
 """What happens in every iteration, for the most part on the communication thread: it is opened, buckets are averaged,
 it is closed; and between two intervals, a width is decided."""
 
+import math
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..widths import Widths
 from .agreement import Agreement, versions
 from .gradient_figures import GradientFigures
 from .param_groups import HasParamGroups
+from .second_moment import FrozenSecondMoment
 from .shared_parts import SharedParts
 from .update_probe import UpdateProbe
 
@@ -42,15 +44,22 @@ class Iteration:
         seed: of the run, equal on all ranks.
         of_moves: whether what parameters have moved in a round is averaged, and not gradients.
         optimizer: of the script, if it is known.
+        second_moment: by which some iterations are sent at more bits than was decided.
     """
 
     def __init__(
-        self, parts: SharedParts, *, seed: int, of_moves: bool, optimizer: HasParamGroups | None = None
+        self,
+        parts: SharedParts,
+        *,
+        seed: int,
+        of_moves: bool,
+        optimizer: HasParamGroups | None = None,
+        second_moment: FrozenSecondMoment | None = None,
     ) -> None:
         self._transport, self._compressor = parts.transport, parts.compressor
         self._decisions, self._layouts, self._position = parts.decisions, parts.layouts, parts.position
         self._measured, self._clock = parts.measured, parts.clock
-        self._seed, self._of_moves = seed, of_moves
+        self._seed, self._of_moves, self._second_moment = seed, of_moves, second_moment
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         terms = f"{parts.configuration}, {parts.decisions.terms}, {versions()}"
@@ -58,11 +67,14 @@ class Iteration:
         traits = parts.decisions.traits
         by_parameter, tried = traits.wants_parameters, traits.trial_widths
         self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
-        self._probe = UpdateProbe(optimizer)
+        # A mean of moves is applied as it is, and steps by a frozen second moment are linear in the gradient.
+        self._probe = None if of_moves or second_moment else UpdateProbe(optimizer)
         self.closed_bits = parts.decisions.first_bits
         """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
         self.bits: Widths = self.closed_bits
         """Of the last iteration, or of the one that is open."""
+        self._least_bits = math.inf
+        """Of the interval's complete iterations."""
         self.closed_period = parts.decisions.period
         """Iterations of the last round that is complete; before there is one, of the first."""
         self._first_parameters = 0
@@ -98,7 +110,7 @@ class Iteration:
 
     def _measure(self, work: BucketWork, is_last: bool) -> None:
         self._figures.add(work)
-        if not self._of_moves:
+        if self._probe is not None:
             self._probe.begin(work, self._layouts.parameters)
         if is_last:
             self._figures.finish(self._measured.statistics, self._layouts.numels)
@@ -141,7 +153,7 @@ class Iteration:
                 self._decide()
             else:
                 self._position.put_off_check(reported)
-        self.bits = self._decisions.bits
+        self.bits = self._in_force
 
     def open_round(self) -> None:
         """:meth:`open`, before ranks tell one another anything by parameter: all that the round has have come."""
@@ -160,11 +172,20 @@ class Iteration:
         """
         if self._is_open or self._position.is_check_due or self._position.is_last:
             return False
-        if self._transport.world_size == 1 or not self._compressor.is_plain(self._decisions.bits):
+        bits = self._in_force
+        if self._transport.world_size == 1 or not self._compressor.is_plain(bits):
             return False
         self._is_open = self.is_direct = True
-        self.bits = self._decisions.bits
+        self.bits = bits
         return True
+
+    @property
+    def _in_force(self) -> Widths:
+        """Of the next iteration; all ranks have decided on, and count, the same."""
+        bits = self._decisions.bits
+        if self._second_moment is None:
+            return bits
+        return self._second_moment.in_force(bits, self._measured.totals.iterations)
 
     def _check_agreement(self, reported: int, first_parameters: int) -> None:
         agreed = self._agreement.start_check(
@@ -184,7 +205,7 @@ class Iteration:
     def _may_overlap_check(self) -> bool:
         """Whether a plain bucket follows at once, of a length that ranks have agreed on; where the width is settled,
         the check overlaps forward instead."""
-        is_plain = self._first_parameters != 0 and self._compressor.is_plain(self._decisions.bits)
+        is_plain = self._first_parameters != 0 and self._compressor.is_plain(self._in_force)
         return is_plain and not self._position.is_settled and self._transport.world_size > 1
 
     def _decide(self) -> None:
@@ -202,11 +223,12 @@ class Iteration:
         self._transport.move_costs(self._measured.open_costs)  # for a checkpoint: this is not decided again
 
     def _gather_statistics(self) -> IntervalStatistics:
+        least_bits = self._least_bits
         return self._agreement.gather(
             self.take_statistics(),
             interval=self._decisions.interval,
             iteration=self._measured.totals.iterations,
-            bits=self.closed_bits,
+            bits=least_bits,
             period=self._decisions.period,
             last_period=self.closed_period,
             coding=self._compressor.coding(self._transport.world_size),
@@ -214,13 +236,15 @@ class Iteration:
 
     def note_step(self) -> None:
         """For the training thread: the optimizer has stepped, and all buckets of the iteration have their means."""
-        self._probe.note_step(self._layouts.parameters)
+        if self._probe is not None:
+            self._probe.note_step(self._layouts.parameters)
 
     def take_statistics(self) -> RankStatistics:
         """Return this rank's statistics of the interval, and begin another; after the optimizer's step."""
-        if not self._of_moves:  # a mean of moves is applied as it is
+        if self._probe is not None:
             self._measured.statistics.update_exponent = self._probe.end()
         self._position.restart()
+        self._least_bits = math.inf
         return self._measured.take()
 
     def close(self, period: int = 1) -> None:
@@ -231,6 +255,7 @@ class Iteration:
             stopwatch.settle()  # what an interval costs counts in it, and start-up in the iteration that is left out
         bits = self.bits
         self.closed_bits = self._layouts.mean_over_elements(bits) if isinstance(bits, tuple) else bits
+        self._least_bits = min(self._least_bits, self.closed_bits)
         self._transport.move_costs(self._measured.open_costs)
         self.closed_period = period
         self._measured.close_iteration(self.closed_bits, period)
@@ -247,13 +272,14 @@ class Iteration:
     def abandon(self) -> None:
         """Forget an iteration that is open: the state that has been loaded begins one of its own."""
         self._transport.move_costs(Costs())  # what it has cost is not this run's
-        self.bits = self._decisions.bits  # only here: a state that is refused leaves it as it was
+        self.bits = self._in_force  # only here: a state that is refused leaves it as it was
 
     def state_dict(self) -> dict[str, Any]:
-        """The last width and period as plain types: what is open is not in them."""
-        return {"bits": self.closed_bits, "closed_period": self.closed_period}
+        """The last widths and period as plain types: what is open is not in them."""
+        return {"bits": self.closed_bits, "least_bits": self._least_bits, "closed_period": self.closed_period}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         self.closed_bits, self.closed_period = state["bits"], state["closed_period"]
+        self._least_bits = state["least_bits"]
         self.last_statistics = None  # of the run that was here before

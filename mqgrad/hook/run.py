@@ -17,6 +17,7 @@ from .measurements import Measurements
 from .param_groups import HasParamGroups
 from .queued_collectives import QueuedCollectives
 from .round_settings import RoundSettings
+from .second_moment import FrozenSecondMoment
 from .shared_parts import SharedParts
 
 
@@ -43,10 +44,11 @@ def assemble_run(
     seed: int,
     rounds: RoundSettings,
     optimizer: HasParamGroups | None,
+    second_moment: FrozenSecondMoment | None,
 ) -> Run:
     """Build one from what a script chooses; see :class:`mqgrad.CompressionState`."""
     shared = SharedParts(
-        configuration=_configuration(transport, compressor, seed, rounds),
+        configuration=_configuration(transport, compressor, seed, rounds, second_moment),
         transport=transport,
         compressor=compressor,
         decisions=decisions,
@@ -57,7 +59,9 @@ def assemble_run(
         measured=Measurements(),
         clock=IterationClock(),
     )
-    iteration = Iteration(shared, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer)
+    iteration = Iteration(
+        shared, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer, second_moment=second_moment
+    )
     thread = CommThread(transport.device)
     queued = QueuedCollectives(shared, iteration, thread)
     return Run(
@@ -70,9 +74,16 @@ def assemble_run(
     )
 
 
-def _configuration(transport: Transport, compressor: Compressor, seed: int, rounds: RoundSettings) -> str:
+def _configuration(
+    transport: Transport,
+    compressor: Compressor,
+    seed: int,
+    rounds: RoundSettings,
+    second_moment: FrozenSecondMoment | None,
+) -> str:
     world_size = transport.world_size
-    return f"{compressor}, {seed=}, {world_size=}{_part_of_job(transport)}, {rounds.text}"
+    frozen = "" if second_moment is None else f", {second_moment.text}"
+    return f"{compressor}, {seed=}, {world_size=}{_part_of_job(transport)}, {rounds.text}{frozen}"
 
 
 def _part_of_job(transport: Transport) -> str:

@@ -29,6 +29,7 @@ from .ownership import check_free, claim
 from .param_groups import HasParamGroups, check_optimizer
 from .round_settings import RoundSettings
 from .run import assemble_run
+from .second_moment import FrozenSecondMoment, SecondMoments, check_second_moment
 from .training_loop import TrainingLoop
 
 _NOT_AVERAGED = (
@@ -73,8 +74,11 @@ class CompressionState:
         optimizer: the script's, or an object with the ``param_groups`` of several. Whether its steps grow with the
             gradient (:mod:`mqgrad.hook.update_probe`), by which policies and the goodput rule expect what a width
             costs, is found from outside, and found wrong where parameters have learning rates of their own, unless
-            these are read here. Nothing else is read, changed or saved. In rounds a ``ZeroRedundancyOptimizer`` is
-            refused.
+            these are read here. Without ``second_moment`` nothing else is read, changed or saved. In rounds a
+            ``ZeroRedundancyOptimizer`` is refused.
+        second_moment: freezes that of ``optimizer``, an Adam, while gradients are coded at few bits, by hooks around
+            its steps, so that it does not take their noise for gradient; see :mod:`mqgrad.hook.second_moment`. Some
+            iterations are sent at more bits for it. Save the optimizer's state beside this object's.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -102,6 +106,7 @@ class CompressionState:
         variance_reduced: bool = False,
         period_rule: PeriodRule | None = None,
         optimizer: HasParamGroups | None = None,
+        second_moment: FrozenSecondMoment | None = None,
         link: Link | None = None,
         timeout_seconds: float = 600.0,
     ) -> None:
@@ -114,6 +119,9 @@ class CompressionState:
         seed, period = check_seed(seed), int(period)
         self.compressor = _as_compressor(compressor)
         check_optimizer(optimizer, in_rounds=rounds.are_wanted)
+        adam = check_second_moment(
+            second_moment, optimizer, widths=self.compressor.widths, in_rounds=rounds.are_wanted
+        )
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
@@ -121,12 +129,23 @@ class CompressionState:
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         run = assemble_run(
-            self._transport, self.compressor, decisions, seed=seed, rounds=rounds, optimizer=optimizer
+            self._transport,
+            self.compressor,
+            decisions,
+            seed=seed,
+            rounds=rounds,
+            optimizer=optimizer,
+            second_moment=second_moment,
         )
         self._shared, self._iteration = run.shared, run.iteration
         self._thread, self._direct = run.thread, run.direct
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
-        self._checkpoint = Checkpoint(run=run, loop=self._loop)
+        self._moments = None
+        if adam is not None and second_moment is not None:
+            self._moments = SecondMoments(
+                second_moment, adam, lambda: second_moment.is_refreshed_at(self._loop.bits_of_step())
+            )
+        self._checkpoint = Checkpoint(run=run, loop=self._loop, moments=self._moments)
         self._is_closed = False
         claim(self.compressor, controller, period_rule)
         close_at_exit(self, self._direct)
@@ -328,6 +347,8 @@ class CompressionState:
         with contextlib.ExitStack() as closing:  # all of it, after Ctrl-C as well
             closing.callback(self._transport.close)
             closing.callback(self._thread.close)
+            if self._moments is not None:
+                self._moments.close()
             self._direct.drain()
         self._warn_of_loose_ends()
 

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 from ..compressors.base import BucketWork
+from ..widths import Widths
 from .forgotten_calls import ForgottenCalls
 from .measurements import check_loss
 from .run import Run
@@ -60,6 +61,20 @@ class TrainingLoop:
         layout, gradients = self._layouts.of(bucket)
         work = BucketWork(bucket.buffer(), gradients, layout)
         return self._queued.average(work, is_last=bucket.is_last())
+
+    def bits_of_step(self) -> Widths:
+        """Widths of the gradient that the optimizer's next step has.
+
+        Raises:
+            RuntimeError: it is the sum of several, of which one may have been sent at fewer bits.
+        """
+        if self._forgotten.backwards > 1:
+            raise RuntimeError(
+                f"rank {self._transport.global_rank}: {self._forgotten.backwards} backwards in a step of the "
+                "optimizer, or since the last state.step(): with second_moment accumulate gradients under "
+                "ddp.no_sync(), and call state.step(loss) after each optimizer.step()"
+            )
+        return self._iteration.bits
 
     def step(self, loss: torch.Tensor | float) -> None:
         """End an iteration; see :meth:`mqgrad.CompressionState.step`."""

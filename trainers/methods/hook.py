@@ -35,6 +35,9 @@ class DDP:
     variance_reduced: bool = False
     period_rule: str = ""
     """Chooses the period from then on, as :func:`mqgrad.controllers.period_rules.make_period_rule` takes it."""
+    frozen_every: int = 0
+    """Freezes Adam's second moment but for every so many iterations; see :class:`mqgrad.FrozenSecondMoment`. 0 does
+    not."""
     _setup: Setup = dataclasses.field(init=False, repr=False)
     _ddp: DistributedDataParallel = dataclasses.field(init=False, repr=False)
     _unsynchronized: contextlib.ExitStack = dataclasses.field(
@@ -51,6 +54,10 @@ class DDP:
             variance_reduced=self.variance_reduced,
             period_rule=self._make_rule(),
         )
+        self._make_freezing()
+
+    def _make_freezing(self) -> mqgrad.FrozenSecondMoment | None:
+        return mqgrad.FrozenSecondMoment(every=self.frozen_every) if self.frozen_every else None
 
     def _make_rule(self) -> PeriodRule | None:
         return make_period_rule(self.period_rule) if self.period_rule else None
@@ -81,6 +88,7 @@ class DDP:
             variance_reduced=self.variance_reduced,
             period_rule=self._make_rule(),
             optimizer=groups_of(setup.optimizer),
+            second_moment=self._make_freezing(),
             link=setup.link,
             timeout_seconds=setup.timeout_seconds,
         )
