@@ -7,8 +7,9 @@ al., ICLR 2023) refreshes it ever less often. Here, with :class:`FrozenSecondMom
 
 1. iteration i is a *refreshing* one if i is divisible by min(every, 2^⌊log2(i/8)⌋): all of the first 16, then every
    second, fourth and so on, as the gradient's size changes most at first. It is sent at `bits` at least.
-2. In a refreshing iteration, the n-th since the one before, Adam's β2 is β2ⁿ: the average forgets as it would have.
-   So if all are, as where a controller chooses that many bits by itself, this is Adam as it was.
+2. In a refreshing iteration, the n-th since the one before, the average forgets as much as it would have in n of
+   them: step t moves it by (1 − β2ⁿ)/(1 − β2ᵗ) of the way to the squared gradient, as Adam without bias does with n =
+   1. So if all are, as where a controller chooses that many bits by itself, this is Adam as it was.
 3. In the others the second moment stays. Before the first of them, elements below `floor` times the mean of their
    parameter are raised to that: their steps would be as many times larger than Adam's as the code's noise is than
    their gradients.
@@ -124,10 +125,13 @@ class SecondMoments:
         self, settings: FrozenSecondMoment, optimizer: torch.optim.Optimizer, is_refreshed: Callable[[], bool]
     ) -> None:
         self._floor, self._optimizer, self._is_refreshed = settings.floor, optimizer, is_refreshed
+        self._steps = 0.0
+        """In all; infinite of an optimizer that another has frozen before."""
         self._steps_frozen = 0
         """Since the last one that refreshed."""
         self._used = [float(group["betas"][1]) for group in optimizer.param_groups]
         """β2 of the last step, by group."""
+        self._has_no_bias = False
         self._own: list[float] | None = None
         """The script's β2 by group, for the length of a step."""
         self._hooks = (
@@ -137,6 +141,8 @@ class SecondMoments:
 
     def _before(self, *_: object) -> None:
         self._give_back()  # a step before may have been interrupted
+        if self._steps == 0:
+            self._find_frozen()
         refreshes, was_frozen = self._is_refreshed(), self._steps_frozen > 0
         if refreshes == was_frozen:
             self._correct_bias()
@@ -144,11 +150,23 @@ class SecondMoments:
             self._raise_to_floor()
         groups = self._optimizer.param_groups
         self._own = [group["betas"][1] for group in groups]
-        steps = self._steps_frozen + 1
-        self._used = [float(beta) ** steps if refreshes else _KEPT for beta in self._own]
+        self._steps += 1
+        self._steps_frozen += 1
+        self._used = [self._forgetting(float(beta)) if refreshes else _KEPT for beta in self._own]
         for group, beta in zip(groups, self._used, strict=True):
             group["betas"] = (group["betas"][0], beta)
-        self._steps_frozen = 0 if refreshes else steps
+        if refreshes:
+            self._steps_frozen = 0
+
+    def _forgetting(self, beta: float) -> float:
+        """β2 of a step that refreshes."""
+        if not self._has_no_bias:  # and there was no other
+            return beta
+        return 1 - (1 - beta**self._steps_frozen) / (1 - beta**self._steps)
+
+    def _find_frozen(self) -> None:
+        if any(math.isinf(state.get("step", 0)) for state in self._optimizer.state.values()):
+            self._steps, self._has_no_bias = math.inf, True
 
     def _after(self, *_: object) -> None:
         self._give_back()
@@ -162,6 +180,7 @@ class SecondMoments:
 
     def _correct_bias(self) -> None:
         """Once for each parameter, when it is first frozen; or refreshed, where it took its first steps frozen."""
+        self._has_no_bias = True
         for group, used in zip(self._optimizer.param_groups, self._used, strict=True):
             for state in map(self._optimizer.state.get, group["params"]):
                 if state and math.isfinite(steps := float(state["step"])):
@@ -182,8 +201,14 @@ class SecondMoments:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types; moments are in the optimizer's."""
-        return {"steps_frozen": self._steps_frozen, "used": list(self._used)}
+        return {
+            "steps": self._steps,
+            "steps_frozen": self._steps_frozen,
+            "used": list(self._used),
+            "has_no_bias": self._has_no_bias,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._steps_frozen, self._used = state["steps_frozen"], list(state["used"])
+        self._steps, self._steps_frozen = state["steps"], state["steps_frozen"]
+        self._used, self._has_no_bias = list(state["used"]), state["has_no_bias"]

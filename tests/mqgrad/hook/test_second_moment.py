@@ -82,7 +82,7 @@ def test_it_is_adam_where_all_gradients_refresh(
 def by_the_formulas(
     refreshed: Sequence[bool], betas: tuple[float, float], decay: float
 ) -> list[torch.Tensor]:
-    """AdamW in double precision whose second moment is frozen, and free of bias from then on."""
+    """AdamW in double precision whose second moment is frozen now and then, the average of squares written out."""
     results = []
     for k, first in enumerate(gradients()[0]):
         x, m, v = (torch.full(first.shape, value, dtype=torch.float64) for value in (1, 0, 0))
@@ -92,7 +92,7 @@ def by_the_formulas(
             g = own[k].double()
             since += 1
             if not refreshes and since == 1:
-                m, m_weight, v, v_weight = m / m_weight, 1.0, v / v_weight, 1.0
+                m, m_weight = m / m_weight, 1.0
                 v = v.clamp(min=0.01 * v.mean())
             m, m_weight = betas[0] * m + (1 - betas[0]) * g, betas[0] * m_weight + 1 - betas[0]
             if refreshes:
