@@ -4,15 +4,18 @@
     python experiments/benchmarks/stability.py --widths 1/64,1,4 --iterations 100 --seeds 1
     python experiments/benchmarks/stability.py --workload bytes-gpt --set width=64 --set num_layers=2 --iterations 800
     python experiments/benchmarks/stability.py --compressors 'quantized quantized:feedback_gain=1' --widths 1,4
+    python experiments/benchmarks/stability.py --methods 'ddp ddp:frozen_every=16' --optimizers adam --widths 1,32 \
+        --learning-rates 0.002 0.004 0.008
 
-Trains on four virtual ranks, every run at one width from its first iteration on, with the optimizer's own learning
-rate. Printed is the training loss of the last 20 iterations: mean over seeds (least–most), and how many runs
+Trains on four virtual ranks, every run at one width from its first iteration on, with the workload's own learning
+rate unless others are given. Printed is the training loss of the last 20 iterations: mean over seeds (least–most), and how many runs
 diverged: some loss is not finite, or the last are no better than the first. At 32 bits nothing is coded. The file has
 the losses on the way, too.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import math
 import multiprocessing
@@ -28,6 +31,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.settings import parse_settings
 from mqgrad.trainers import ModelClock, Simulated
+from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.widths import WIDTHS, Width, format_width, parse_width
 
 WORLD_SIZE = 4
@@ -47,6 +51,9 @@ class Job(NamedTuple):
     settings: tuple[tuple[str, Any], ...] = ()
     """Of the workload."""
     compressor: str = DEFAULT_COMPRESSOR
+    method: str = DEFAULT_METHOD
+    learning_rate: float | None = None
+    """None: the workload's own."""
 
 
 class Run(NamedTuple):
@@ -60,6 +67,8 @@ class Run(NamedTuple):
     last_loss: float
     """Mean of the last 20 iterations; infinite where that is no number."""
     compressor: str = DEFAULT_COMPRESSOR
+    method: str = DEFAULT_METHOD
+    learning_rate: float | None = None
 
     @property
     def diverged(self) -> bool:
@@ -73,13 +82,15 @@ class Run(NamedTuple):
 
 def train(job: Job) -> Run:
     settings = {"optimizer": job.optimizer, **dict(job.settings)}
+    if job.learning_rate is not None:
+        settings["learning_rate"] = job.learning_rate
     with Simulated(job.workload, settings, num_workers=WORLD_SIZE, clock=CLOCK) as cluster:
-        cluster.reset(job.seed, compressor=job.compressor)
+        cluster.reset(job.seed, compressor=job.compressor, method=job.method)
         losses = cluster.run(job.iterations, bits=job.bits).losses
     blocks = [statistics.fmean(losses[i : i + BLOCK]) for i in range(0, len(losses), BLOCK)]
     last = statistics.fmean(losses[-LAST:])
     last = last if math.isfinite(last) else math.inf
-    return Run(job.optimizer, job.bits, job.seed, blocks, last, job.compressor)
+    return Run(job.optimizer, job.bits, job.seed, blocks, last, job.compressor, job.method, job.learning_rate)
 
 
 def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
@@ -90,13 +101,22 @@ def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
 
 
 def print_table(runs: Sequence[Run]) -> None:
-    """One row a width and compressor, one column an optimizer, in Markdown."""
-    print("| bits | compressor |" + "".join(f" {name} |" for name in OPTIMIZERS.values()))
-    print("|---" * (2 + len(OPTIMIZERS)) + "|")
-    for bits, compressor in dict.fromkeys((run.bits, run.compressor) for run in runs):
-        own = [run for run in runs if (run.bits, run.compressor) == (bits, compressor)]
-        cells = (_cell([run for run in own if run.optimizer == key]) for key in OPTIMIZERS)
-        print(f"| {format_width(bits)} | {compressor} |" + "".join(f" {cell} |" for cell in cells))
+    """One row a width, compressor, method and learning rate, one column an optimizer, in Markdown."""
+    optimizers = dict.fromkeys(run.optimizer for run in runs)
+    print(
+        "| bits | compressor | method | learning rate |"
+        + "".join(f" {OPTIMIZERS[key]} |" for key in optimizers)
+    )
+    print("|---" * (4 + len(optimizers)) + "|")
+    for way in dict.fromkeys(map(_way, runs)):
+        own = [run for run in runs if _way(run) == way]
+        cells = (_cell([run for run in own if run.optimizer == key]) for key in optimizers)
+        rate = "own" if way[3] is None else f"{way[3]:g}"
+        print("| " + " | ".join((format_width(way[0]), *way[1:3], rate, *cells)) + " |")
+
+
+def _way(run: Run) -> tuple[Width, str, str, float | None]:
+    return run.bits, run.compressor, run.method, run.learning_rate
 
 
 def _cell(runs: Sequence[Run]) -> str:
@@ -115,6 +135,9 @@ def main() -> None:
     )
     parser.add_argument("--json", type=output_file, help="write every run to this file")
     parser.add_argument("--compressors", default=DEFAULT_COMPRESSOR, help="one or more, joined by spaces")
+    parser.add_argument("--methods", default=DEFAULT_METHOD, help="one or more, joined by spaces")
+    parser.add_argument("--optimizers", nargs="+", choices=tuple(OPTIMIZERS), default=list(OPTIMIZERS))
+    parser.add_argument("--learning-rates", nargs="+", type=float, default=[None], metavar="RATE")
     parser.add_argument("--widths", default=",".join(map(format_width, WIDTHS)))
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3, help="how many")
@@ -125,10 +148,12 @@ def main() -> None:
     settings = parse_settings(options.set)
     widths = [parse_width(text) for text in options.widths.split(",")]
     jobs = [
-        Job(optimizer, bits, seed, options.iterations, options.workload, tuple(settings.items()), compressor)
+        Job(optimizer, bits, seed, options.iterations, options.workload, tuple(settings.items()), *way)
         for bits in widths
-        for compressor in options.compressors.split()
-        for optimizer in OPTIMIZERS
+        for way in itertools.product(
+            options.compressors.split(), options.methods.split(), options.learning_rates
+        )
+        for optimizer in options.optimizers
         for seed in range(options.seeds)
     ]
     runs = train_all(jobs, options.processes)

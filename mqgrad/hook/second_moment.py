@@ -83,8 +83,8 @@ def check_second_moment(
     """The script's optimizer, if its second moment is to be frozen, which it has to have.
 
     Raises:
-        TypeError: settings of another kind, or no Adam.
-        ValueError: rounds, where each rank's is its own; ``amsgrad``; a compressor that lacks the width.
+        TypeError: settings of another kind.
+        ValueError: no Adam; ``amsgrad``; rounds, where each rank's is its own; a compressor that lacks the width.
     """
     if settings is None:
         return None
@@ -95,9 +95,9 @@ def check_second_moment(
             "second_moment: in rounds every rank's Adam has its own gradients in fp32 and loses nothing: leave it out"
         )
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
-        raise TypeError(
-            f"second_moment needs optimizer=, a torch.optim.Adam or AdamW, not {type(optimizer).__name__}: no other "
-            "optimizer's state is known here"
+        raise ValueError(
+            f"second_moment needs a torch.optim.Adam or AdamW as optimizer=, not {type(optimizer).__name__}, whose "
+            "state is not known here"
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError(

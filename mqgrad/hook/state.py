@@ -85,9 +85,10 @@ class CompressionState:
 
     Raises:
         ValueError: for an unknown compressor; a controller that may choose a width, or wants trials at one, which the
-            compressor lacks; in rounds an optimizer that ranks share; a wrong seed, period, momentum or timeout; a
-            controller's wrong interval; a period rule without a controller; a group without this rank; a compressor,
-            controller or rule that remembers the run of another state, open or closed.
+            compressor lacks; in rounds an optimizer that ranks share, or a second moment to be frozen; an optimizer
+            that has none; a wrong seed, period, momentum or timeout; a controller's wrong interval; a period rule
+            without a controller; a group without this rank; a compressor, controller or rule that remembers the run
+            of another state, open or closed.
         TypeError: what is no compressor, controller, period rule, optimizer, link or process group, such as a name of
             a controller or rule, or the class of an object.
         RuntimeError: torch.distributed has not been initialised.

@@ -12,7 +12,7 @@ from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
 from ..link import LinkEmulation
-from ..methods import DEFAULT_METHOD
+from ..methods import DDP, DEFAULT_METHOD, make_method
 from ..threads import torch_threads
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
@@ -77,11 +77,12 @@ class Simulated:
         """Begin a run; see :class:`mqgrad.trainers.clusters.cluster.Cluster`. A controller sees modelled seconds.
 
         Raises:
-            ValueError: a wrong seed; an unknown controller or compressor; a method other than ``ddp``; the compressor
-                ``none``. The run before goes on then.
+            ValueError: a wrong seed; an unknown controller or compressor; a method other than ``ddp``, in rounds or
+                not; the compressor ``none``. The run before goes on then.
         """
         check_run_seed(seed)
-        if method != DEFAULT_METHOD:
+        made = make_method(method)
+        if not isinstance(made, DDP) or made.is_local:
             raise ValueError(f"method {method!r} is not simulated, only {DEFAULT_METHOD!r}: use Distributed")
         if isinstance(make_compressor(compressor), NoCommunication):
             raise ValueError(
@@ -90,7 +91,9 @@ class Simulated:
         clock = self.clock.on_link(link) if link else self.clock
         meeting_point = MeetingPoint(self.world_size, self._timeout_seconds)
         with _as_a_rank():
-            begun = SimulatedRun(self.workload, meeting_point, clock, seed, controller, compressor)
+            begun = SimulatedRun(
+                self.workload, meeting_point, clock, seed, controller, compressor, made.second_moment
+            )
         self.close()
         self._run = begun
 

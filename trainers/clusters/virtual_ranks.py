@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 import mqgrad
 from mqgrad.compatibility import check_compatible
-from mqgrad.hook.param_groups import groups_of
+from mqgrad.hook.param_groups import HasParamGroups, groups_of
 from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
@@ -37,9 +37,10 @@ class SimulatedRun:
         seed: int,
         controller: ControllerSpec | None,
         compressor: str,
+        second_moment: mqgrad.FrozenSecondMoment | None = None,
     ) -> None:
         self._workload, self._meeting_point = workload, meeting_point
-        self._clock = clock
+        self._clock, self._second_moment = clock, second_moment
         self._caller_decides = controller is None
         torch.manual_seed(seed)
         self.model = workload.build_model()
@@ -71,10 +72,17 @@ class SimulatedRun:
             transport=InProcessTransport(meeting_point, rank),
             compressor=own_compressor,
             seed=seed,
-            optimizer=groups_of(self._optimizer),
+            optimizer=self._optimizer_of(rank),
+            second_moment=self._second_moment,
         )
         torch.manual_seed(seed * meeting_point.world_size + rank)
         return VirtualRank(compression, batches)
+
+    def _optimizer_of(self, rank: int) -> HasParamGroups | None:
+        """One steps for all, and its second moment is frozen by rank 0."""
+        if self._second_moment is not None and rank > 0:
+            return torch.optim.Adam([torch.zeros(1)])
+        return groups_of(self._optimizer)
 
     def begin(self, iterations: int, bits: Width | None) -> None:
         """Begin an interval; ``bits`` is None when a controller decides. What is refused changes nothing."""

@@ -26,7 +26,7 @@ class DDP:
     """``DistributedDataParallel`` with ``mqgrad.compression_hook``.
 
     Raises:
-        ValueError: for a wrong period, slow momentum or period rule.
+        ValueError: for a wrong period, slow momentum, period rule or number of iterations.
     """
 
     period: int = 1
@@ -54,9 +54,12 @@ class DDP:
             variance_reduced=self.variance_reduced,
             period_rule=self._make_rule(),
         )
-        self._make_freezing()
+        if self.second_moment is not None and self.is_local:
+            raise ValueError("frozen_every is for averages of gradients: leave out period and period_rule")
 
-    def _make_freezing(self) -> mqgrad.FrozenSecondMoment | None:
+    @property
+    def second_moment(self) -> mqgrad.FrozenSecondMoment | None:
+        """When Adam's follows the gradient; None: always."""
         return mqgrad.FrozenSecondMoment(every=self.frozen_every) if self.frozen_every else None
 
     def _make_rule(self) -> PeriodRule | None:
@@ -88,7 +91,7 @@ class DDP:
             variance_reduced=self.variance_reduced,
             period_rule=self._make_rule(),
             optimizer=groups_of(setup.optimizer),
-            second_moment=self._make_freezing(),
+            second_moment=self.second_moment,
             link=setup.link,
             timeout_seconds=setup.timeout_seconds,
         )

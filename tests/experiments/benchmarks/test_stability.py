@@ -21,4 +21,4 @@ def test_a_run_that_diverged_is_told(capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(json.dumps(blown_up.to_dict(), allow_nan=False))["losses"] == [2.3, None]
     stability.print_table([good, stuck, good._replace(optimizer="adam")])
     *_, row = capsys.readouterr().out.splitlines()
-    assert row == "| 4 | quantized | 1.400 (0.500–2.300), 1 of 2 diverged | 0.500 (0.500–0.500) |"
+    assert row == "| 4 | quantized | ddp | own | 1.400 (0.500–2.300), 1 of 2 diverged | 0.500 (0.500–0.500) |"

@@ -82,6 +82,27 @@ def test_adam_is_known_as_such_where_param_groups_have_rates_of_their_own() -> N
             assert cluster.run(10, bits=4).update_exponent < 0.3
 
 
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_a_second_moment_is_frozen_as_on_real_ranks(num_workers: int) -> None:
+    arguments: dict[str, Any] = {
+        "workload": "digits-mlp",
+        "workload_settings": {"width": 48, "optimizer": "adam"},
+        "num_workers": num_workers,
+        "clock": CLOCK,
+    }
+    with Distributed(**arguments) as real, Simulated(**arguments) as virtual:
+        results = []
+        for cluster in (real, virtual):
+            cluster.reset(seed=2, method="ddp:frozen_every=8")
+            results.append([cluster.run(8, bits=1) for _ in range(5)])
+        real.verify_replicas()
+        virtual.reset(seed=2)
+        live = [virtual.run(8, bits=1) for _ in range(5)]
+    assert results[0] == results[1]
+    sent = [statistics.wire_bytes for statistics in results[0]]
+    assert sent[0] > sent[1] > sent[2] > sent[4] > live[4].wire_bytes
+
+
 def test_a_run_goes_on_after_a_reset_that_is_refused() -> None:
     with simulated() as cluster:
         cluster.reset(0)
@@ -193,6 +214,8 @@ def test_threads_end_with_the_run() -> None:
         (lambda: simulated(clock="measured"), "clock must be a ModelClock"),
         (lambda: simulated(num_workers=0), "num_workers must be"),
         (lambda: simulated().reset(0, method="local-sgd"), "'local-sgd' is not simulated"),
+        (lambda: simulated().reset(0, method="ddp:period=8"), "'ddp:period=8' is not simulated"),
+        (lambda: simulated().reset(0, method="ddp:frozen_every=8"), "not SGD"),
         (lambda: simulated().reset(0, compressor="zip"), "zip"),
         (lambda: simulated().reset(0, compressor="none"), "'none' is not simulated"),
         (lambda: simulated().reset(0, controller="magic"), "magic"),

@@ -36,6 +36,15 @@ def test_learns(cluster: Distributed, method: str) -> None:
     assert cluster.evaluate()["loss"] < before - 0.5
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [("frozen_every=8,period=4", "averages of gradients"), ("frozen_every=-1", "every must be")],
+)
+def test_a_frozen_second_moment_is_for_averages_of_gradients(arguments: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_method(f"ddp:{arguments}")
+
+
 @pytest.mark.parametrize("method", ["local-sgd:period=4", "slowmo:period=4"])
 def test_replicas_differ_between_averages_and_meet_at_each(cluster: Distributed, method: str) -> None:
     cluster.reset(seed=0, method=method)
