@@ -8,9 +8,9 @@
         --learning-rates 0.002 0.004 0.008
 
 Trains on four virtual ranks, every run at one width from its first iteration on, with the workload's own learning
-rate unless others are given. Printed is the training loss of the last 20 iterations: mean over seeds (least–most), and how many runs
-diverged: some loss is not finite, or the last are no better than the first. At 32 bits nothing is coded. The file has
-the losses on the way, too.
+rate unless others are given. Printed is the training loss of the last 20 iterations: mean over seeds (least–most),
+and how many runs diverged: some loss is not finite, or the last are no better than the first. At 32 bits nothing is
+coded. The file has the losses on the way, too.
 """
 
 import argparse
