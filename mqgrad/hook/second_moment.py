@@ -7,32 +7,33 @@ al., ICLR 2023) refreshes it ever less often. Here, with :class:`FrozenSecondMom
 
 1. iteration i is a *refreshing* one if i is divisible by min(every, 2^⌊log2(i/8)⌋): all of the first 16, then every
    second, fourth and so on, as the gradient's size changes most at first. It is sent at `bits` at least.
-2. In a refreshing iteration, the n-th since the one before, the average forgets as much as it would have in n of
-   them: step t moves it by (1 − β2ⁿ)/(1 − β2ᵗ) of the way to the squared gradient, as Adam without bias does with n =
-   1. So if all are, as where a controller chooses that many bits by itself, this is Adam as it was.
-3. In the others the second moment stays. Before the first of them, elements below `floor` times the mean of their
-   parameter are raised to that: their steps would be as many times larger than Adam's as the code's noise is than
-   their gradients.
+2. After each other step, which is PyTorch's own, the second moment is what it was before, but for the correction of
+   its bias. Where that begins, elements below `floor` times the mean of their parameter are raised to that: their
+   steps would be as many times larger than Adam's as the code's noise is than their gradients.
+3. After a refreshing step, the n-th since the last one, the squared gradient has the weight that n of them would have
+   had together, 1 − β2ⁿ in place of 1 − β2. So if all iterations refresh, as where a controller chooses that many
+   bits by itself, this is Adam as it was.
 
-The frozen moments are kept without a copy: the bias of both is corrected once, the optimizer's step count, which
-PyTorch corrects by, becomes infinite, and β2 is the largest float32 below 1 for the length of a step.
+The optimizer's state remains Adam's at any time, and can be saved, loaded and stepped without this.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from ..checks import check_count, check_not_negative
-from ..widths import UNCODED, Width, Widths, check_width
+from ..widths import CODED_WIDTHS, Width, Widths, check_width
 
 _FIRST = 4
 """Bits of the iteration number at which every second iteration refreshes no more: all of the first 16 do."""
-_KEPT = 1 - 2.0**-24
-"""β2 with which a second moment stays, to 10⁻⁶ in 16 steps: some kernels have β2 in fp32, where nothing else is next
-to 1."""
+_REFRESHING_WIDTHS = CODED_WIDTHS[1:]
+"""One bit is what there is to shield from, and at 16 and 32 error feedback repays all that it owes at once."""
+_OWNED: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
+"""Whose second moments are being frozen."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,7 @@ class FrozenSecondMoment:
     """When Adam's second moment follows the gradient; for :class:`mqgrad.CompressionState`.
 
     Raises:
-        ValueError: no whole number of iterations, an unknown width or one below 2 bits, a negative floor.
+        ValueError: no whole number of iterations, a width other than 2 to 8, a negative floor.
     """
 
     every: int = 16
@@ -52,21 +53,22 @@ class FrozenSecondMoment:
 
     def __post_init__(self) -> None:
         check_count(every=self.every)
-        check_width(self.bits)
-        if self.bits < 2:
-            raise ValueError(f"bits of a refreshing iteration must be at least 2, not {self.bits!r}")
+        object.__setattr__(self, "bits", check_width(self.bits, _REFRESHING_WIDTHS))
         check_not_negative(floor=self.floor)
 
     @property
     def text(self) -> str:
         """What all ranks must have alike, and saved states are told by."""
-        return f"second_moment=every {self.every} at {self.bits} above {self.floor}"
+        return f"second_moment=every {int(self.every)} at {self.bits} above {float(self.floor)}"
 
     def in_force(self, bits: Widths, iteration: int) -> Widths:
         """Widths at which an iteration is sent, where others were decided on; iterations count from 0."""
         if not self._is_due(iteration):
             return bits
-        return tuple(max(own, self.bits) for own in bits) if isinstance(bits, tuple) else max(bits, self.bits)
+        if not isinstance(bits, tuple):
+            return max(bits, self.bits)
+        raised = tuple(max(own, self.bits) for own in bits)
+        return raised[0] if len(set(raised)) == 1 else raised
 
     def _is_due(self, iteration: int) -> bool:
         spacing = 1 << max(0, iteration.bit_length() - _FIRST)
@@ -78,13 +80,22 @@ class FrozenSecondMoment:
 
 
 def check_second_moment(
-    settings: object, optimizer: object, *, widths: tuple[Width, ...], in_rounds: bool
+    settings: object,
+    optimizer: object,
+    *,
+    widths: tuple[Width, ...],
+    parameter_widths: tuple[Width, ...],
+    in_rounds: bool,
 ) -> torch.optim.Optimizer | None:
     """The script's optimizer, if its second moment is to be frozen, which it has to have.
 
+    Args:
+        widths, parameter_widths: of the compressor.
+
     Raises:
         TypeError: settings of another kind.
-        ValueError: no Adam; ``amsgrad``; rounds, where each rank's is its own; a compressor that lacks the width.
+        ValueError: no Adam; ``amsgrad``; one whose second moment is another state's to freeze; rounds, where each
+            rank's is its own; a compressor that lacks the width.
     """
     if settings is None:
         return None
@@ -94,6 +105,14 @@ def check_second_moment(
         raise ValueError(
             "second_moment: in rounds every rank's Adam has its own gradients in fp32 and loses nothing: leave it out"
         )
+    if settings.bits not in widths or (parameter_widths and settings.bits not in parameter_widths):
+        raise ValueError(
+            f"second_moment: the compressor has no width of {settings.bits} bits to refresh it at"
+        )
+    return _checked_adam(optimizer)
+
+
+def _checked_adam(optimizer: object) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         raise ValueError(
             f"second_moment needs a torch.optim.Adam or AdamW as optimizer=, not {type(optimizer).__name__}, whose "
@@ -104,111 +123,114 @@ def check_second_moment(
             "second_moment: with amsgrad=True Adam's steps follow the largest second moment so far, which is not "
             "frozen: leave out one of them"
         )
-    if settings.bits not in widths and settings.bits != UNCODED:
+    if optimizer in _OWNED:
         raise ValueError(
-            f"second_moment: the compressor has no width of {settings.bits} bits to refresh it at"
+            "second_moment: another CompressionState freezes that of this optimizer: close() that one first"
         )
     return optimizer
+
+
+@dataclasses.dataclass(slots=True)
+class _Before:
+    """A parameter's second moment before a step."""
+
+    moment: torch.Tensor
+    """A copy."""
+    weight: torch.Tensor
+    """float64 []: 1 − β2ᵗ after t steps, by which PyTorch divides it."""
 
 
 class SecondMoments:
     """Freezes and refreshes those of one rank's optimizer, by hooks around its steps.
 
     Args:
-        settings: when to refresh is not decided here, but how much is kept.
+        settings: when to refresh is not decided here.
         optimizer: an Adam.
-        is_refreshed: whether the gradient that the next step has was sent at enough bits; may raise, and the
-            optimizer's ``step`` raises that.
+        is_refreshed: whether the gradient of the step was sent at enough bits; what it raises, ``optimizer.step()``
+            raises.
     """
 
     def __init__(
         self, settings: FrozenSecondMoment, optimizer: torch.optim.Optimizer, is_refreshed: Callable[[], bool]
     ) -> None:
         self._floor, self._optimizer, self._is_refreshed = settings.floor, optimizer, is_refreshed
-        self._steps = 0.0
-        """In all; infinite of an optimizer that another has frozen before."""
         self._steps_frozen = 0
         """Since the last one that refreshed."""
-        self._used = [float(group["betas"][1]) for group in optimizer.param_groups]
-        """β2 of the last step, by group."""
-        self._has_no_bias = False
-        self._own: list[float] | None = None
-        """The script's β2 by group, for the length of a step."""
+        self._refreshes = True
+        """Of the step under way."""
+        self._before: dict[torch.Tensor, _Before] = {}
+        """Of the step under way, unless it is one of Adam's own."""
         self._hooks = (
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(self._on_step),
+            optimizer.register_step_post_hook(self._on_stepped),
         )
+        _OWNED.add(optimizer)
 
-    def _before(self, *_: object) -> None:
-        self._give_back()  # a step before may have been interrupted
-        if self._steps == 0:
-            self._find_frozen()
-        refreshes, was_frozen = self._is_refreshed(), self._steps_frozen > 0
-        if refreshes == was_frozen:
-            self._correct_bias()
-        if not refreshes and not was_frozen:
+    def _on_step(self, *_: object) -> None:
+        self._refreshes = self._is_refreshed()
+        self._before = {}
+        if self._refreshes and self._steps_frozen == 0:
+            return
+        if self._steps_frozen == 0:
             self._raise_to_floor()
-        groups = self._optimizer.param_groups
-        self._own = [group["betas"][1] for group in groups]
-        self._steps += 1
-        self._steps_frozen += 1
-        self._used = [self._forgetting(float(beta)) if refreshes else _KEPT for beta in self._own]
-        for group, beta in zip(groups, self._used, strict=True):
-            group["betas"] = (group["betas"][0], beta)
-        if refreshes:
-            self._steps_frozen = 0
+        for parameter, beta, state in self._states():
+            self._before[parameter] = _Before(state["exp_avg_sq"].clone(), _weight(beta, state["step"]))
 
-    def _forgetting(self, beta: float) -> float:
-        """β2 of a step that refreshes."""
-        if not self._has_no_bias:  # and there was no other
-            return beta
-        return 1 - (1 - beta**self._steps_frozen) / (1 - beta**self._steps)
+    def _on_stepped(self, *_: object) -> None:
+        steps = self._steps_frozen + 1
+        for parameter, beta, state in self._states():
+            if parameter not in self._before:  # its first step, or an iteration as any other
+                continue
+            before, weight = self._before[parameter], _weight(beta, state["step"])
+            moment = state["exp_avg_sq"]
+            moment.copy_(_moment(moment, before, weight, beta, steps if self._refreshes else 0))
+        self._before = {}
+        self._steps_frozen = 0 if self._refreshes else steps
 
-    def _find_frozen(self) -> None:
-        if any(math.isinf(state.get("step", 0)) for state in self._optimizer.state.values()):
-            self._steps, self._has_no_bias = math.inf, True
-
-    def _after(self, *_: object) -> None:
-        self._give_back()
-
-    def _give_back(self) -> None:
-        """Schedulers, logs and checkpoints see the script's β2."""
-        if self._own is not None:
-            for group, beta in zip(self._optimizer.param_groups, self._own, strict=True):
-                group["betas"] = (group["betas"][0], beta)
-        self._own = None
-
-    def _correct_bias(self) -> None:
-        """Once for each parameter, when it is first frozen; or refreshed, where it took its first steps frozen."""
-        self._has_no_bias = True
-        for group, used in zip(self._optimizer.param_groups, self._used, strict=True):
-            for state in map(self._optimizer.state.get, group["params"]):
-                if state and math.isfinite(steps := float(state["step"])):
-                    state["exp_avg"].div_(1 - float(group["betas"][0]) ** steps)
-                    state["exp_avg_sq"].div_(1 - used**steps)
-                    state["step"].fill_(math.inf)
+    def _states(self) -> Iterator[tuple[torch.Tensor, float, dict[str, Any]]]:
+        """Of each parameter that has had a step: itself, its β2, the optimizer's state."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if state := self._optimizer.state.get(parameter):
+                    yield parameter, float(group["betas"][1]), state
 
     def _raise_to_floor(self) -> None:
-        for state in self._optimizer.state.values():
+        for _, _, state in self._states():
             moment = state["exp_avg_sq"]
             moment.clamp_(min=self._floor * moment.mean())
 
     def close(self) -> None:
-        """Leave the optimizer alone; its second moments follow all gradients from here on."""
+        """Leave the optimizer alone: its second moments follow all gradients from here on."""
         for hook in self._hooks:
             hook.remove()
-        self._give_back()
+        _OWNED.discard(self._optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types; moments are in the optimizer's."""
-        return {
-            "steps": self._steps,
-            "steps_frozen": self._steps_frozen,
-            "used": list(self._used),
-            "has_no_bias": self._has_no_bias,
-        }
+        return {"steps_frozen": self._steps_frozen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._steps, self._steps_frozen = state["steps"], state["steps_frozen"]
-        self._used, self._has_no_bias = list(state["used"]), state["has_no_bias"]
+        self._steps_frozen = state["steps_frozen"]
+
+
+def _weight(beta: float, step: torch.Tensor) -> torch.Tensor:
+    """1 − βᵗ, on the device of the step number, which is nowhere waited for."""
+    return -torch.expm1(step.double() * math.log(beta)) if beta > 0 else torch.ones_like(step.double())
+
+
+def _moment(
+    stepped: torch.Tensor, before: _Before, weight: torch.Tensor, beta: float, times: int
+) -> torch.Tensor:
+    """A second moment after a step, as if its squared gradient had come so many ``times``, 0 where it is frozen.
+
+    Divided by its weight w, v has no bias; w' is the weight now. Of v PyTorch has made β2·v + (1 − β2)·g²; wanted is
+    (w' − (1 − β2ⁿ))/w·v + (1 − β2ⁿ)·g². PyTorch's result stays where that was a parameter's first step, or none, as
+    fused kernels skip those with infinite gradients.
+    """
+    together = 1 - beta**times
+    share = together / (1 - beta)
+    kept = (weight - together) / before.weight - beta * share
+    is_later = (before.weight > 0) & (weight > before.weight)
+    kept, share = torch.where(is_later, kept, 0.0), torch.where(is_later, share, 1.0)
+    return kept * before.moment + share * stepped

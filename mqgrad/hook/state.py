@@ -78,7 +78,8 @@ class CompressionState:
             ``ZeroRedundancyOptimizer`` is refused.
         second_moment: freezes that of ``optimizer``, an Adam, while gradients are coded at few bits, by hooks around
             its steps, so that it does not take their noise for gradient; see :mod:`mqgrad.hook.second_moment`. Some
-            iterations are sent at more bits for it. Save the optimizer's state beside this object's.
+            iterations are sent at more bits for it, which controllers do not see. It costs one more fp32 copy of the
+            model while a step is made.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -121,7 +122,11 @@ class CompressionState:
         self.compressor = _as_compressor(compressor)
         check_optimizer(optimizer, in_rounds=rounds.are_wanted)
         adam = check_second_moment(
-            second_moment, optimizer, widths=self.compressor.widths, in_rounds=rounds.are_wanted
+            second_moment,
+            optimizer,
+            widths=self.compressor.widths,
+            parameter_widths=self.compressor.parameter_widths,
+            in_rounds=rounds.are_wanted,
         )
         check_free(compressor=self.compressor, controller=controller, period_rule=period_rule)
         if compressor == "none":
@@ -143,8 +148,9 @@ class CompressionState:
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
         self._moments = None
         if adam is not None and second_moment is not None:
+            loop = self._loop
             self._moments = SecondMoments(
-                second_moment, adam, lambda: second_moment.is_refreshed_at(self._loop.bits_of_step())
+                second_moment, adam, lambda: second_moment.is_refreshed_at(loop.bits_of_step())
             )
         self._checkpoint = Checkpoint(run=run, loop=self._loop, moments=self._moments)
         self._is_closed = False

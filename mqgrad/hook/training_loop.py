@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from ..compressors.base import BucketWork
-from ..widths import Widths
+from ..widths import UNCODED, Widths
 from .forgotten_calls import ForgottenCalls
 from .measurements import check_loss
 from .run import Run
@@ -63,16 +63,21 @@ class TrainingLoop:
         return self._queued.average(work, is_last=bucket.is_last())
 
     def bits_of_step(self) -> Widths:
-        """Widths of the gradient that the optimizer's next step has.
+        """Widths of the gradient that the optimizer is about to step by; of one that was not sent, as it is.
 
         Raises:
-            RuntimeError: it is the sum of several, of which one may have been sent at fewer bits.
+            RuntimeError: it is none, or the sum of several, of which one may have been sent at fewer bits.
         """
-        if self._forgotten.backwards > 1:
+        backwards = self._forgotten.backwards
+        if self._transport.world_size == 1 or (
+            self._measured.totals.iterations == 0 and not self.is_unapplied
+        ):
+            return UNCODED
+        if backwards > 1 or not self.is_unapplied:
             raise RuntimeError(
-                f"rank {self._transport.global_rank}: {self._forgotten.backwards} backwards in a step of the "
-                "optimizer, or since the last state.step(): with second_moment accumulate gradients under "
-                "ddp.no_sync(), and call state.step(loss) after each optimizer.step()"
+                f"rank {self._transport.global_rank}: {backwards} backwards between a state.step(loss) and "
+                "optimizer.step(): with second_moment call backward, optimizer.step() and state.step(loss) in this "
+                "order, without a closure, and accumulate gradients under ddp.no_sync()"
             )
         return self._iteration.bits
 

@@ -88,19 +88,21 @@ def by_the_formulas(
         x, m, v = (torch.full(first.shape, value, dtype=torch.float64) for value in (1, 0, 0))
         m_weight = v_weight = 0.0  # sums of the weights in m and v
         since = 0
-        for own, refreshes in zip(gradients(), refreshed, strict=True):
+        for t, (own, refreshes) in enumerate(zip(gradients(), refreshed, strict=True), start=1):
             g = own[k].double()
             since += 1
             if not refreshes and since == 1:
-                m, m_weight = m / m_weight, 1.0
                 v = v.clamp(min=0.01 * v.mean())
             m, m_weight = betas[0] * m + (1 - betas[0]) * g, betas[0] * m_weight + 1 - betas[0]
+            # The step itself is PyTorch's, in which its own gradient always counts, once.
+            weight = (1 - betas[1]) / (1 - betas[1] ** t)
+            own_moment = (1 - weight) * (v / v_weight if t > 1 else v) + weight * g**2
+            x = x * (1 - 0.01 * decay)
+            x -= 0.01 * (m / m_weight) / (own_moment.sqrt() + 1e-8)
             if refreshes:
                 kept = betas[1] ** since
                 v, v_weight = kept * v + (1 - kept) * g**2, kept * v_weight + 1 - kept
                 since = 0
-            x = x * (1 - 0.01 * decay)
-            x -= 0.01 * (m / m_weight) / ((v / v_weight).sqrt() + 1e-8)
         results.append(x)
     return results
 
@@ -121,42 +123,92 @@ def adam(*shapes: int) -> tuple[list[nn.Parameter], torch.optim.Adam]:
     return parameters, torch.optim.Adam(parameters, lr=0.01)
 
 
-def test_a_parameter_may_take_its_first_steps_while_frozen() -> None:
-    """Its second moment is the mean of its squared gradients so far, until one refreshes it."""
-    (early, late), optimizer = adam(3, 3)
+def unbiased(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> torch.Tensor:
+    state, beta = optimizer.state[parameter], optimizer.param_groups[0]["betas"][1]
+    return state["exp_avg_sq"] / (1 - beta ** float(state["step"]))
+
+
+def test_what_a_frozen_step_leaves_is_adams_state() -> None:
+    """Of a second moment as it was, and of as many steps: other optimizers can go on with it."""
+    (parameter,), optimizer = adam(3)
+    refreshes = True
+    moments = SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: refreshes)
+    for i in range(9):
+        refreshes = i < 4
+        parameter.grad = torch.full((3,), 2.0 if refreshes else 20.0)
+        optimizer.step()
+        torch.testing.assert_close(unbiased(optimizer, parameter), torch.full((3,), 4.0))
+        assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+    assert float(optimizer.state[parameter]["step"]) == 9
+    moments.close()
+    optimizer.step()
+    assert float(unbiased(optimizer, parameter)[0]) == pytest.approx(4 + (400 - 4) / 10, rel=1e-2)
+
+
+def test_after_many_steps_of_its_own_adam_forgets_as_slowly_as_before() -> None:
+    (parameter,), optimizer = adam(3)
+    parameter.grad = torch.full((3,), 2.0)
+    for _ in range(500):
+        optimizer.step()
+    refreshed = iter([True, False, True])
+    SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: next(refreshed))
+    for gradient in (2.0, 50.0, 4.0):
+        parameter.grad = torch.full((3,), gradient)
+        optimizer.step()
+    weight = (1 - 0.999**2) / (1 - 0.999**503)
+    torch.testing.assert_close(
+        unbiased(optimizer, parameter), torch.full((3,), 4 + weight * (16 - 4)), rtol=1e-4, atol=0
+    )
+
+
+def test_parameters_without_a_gradient_or_with_none_but_zeros_move_no_further_than_by_adam() -> None:
+    """Their second moment is that of their first step, or zero; a step's own square bounds it."""
+    (zero, late, unused), optimizer = adam(3, 3, 3)
     refreshes = True
     SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: refreshes)
-    for i in range(8):
-        refreshes = i in (0, 7)
-        early.grad = torch.full((3,), 2.0)
-        late.grad = None if i < 4 else torch.full((3,), 0.5)
+    dict(optimizer.state[unused])  # which makes an empty one
+    for i in range(24):
+        refreshes = i < 17
+        zero.grad = torch.zeros(3) if refreshes else torch.full((3,), 0.1)
+        late.grad = None if refreshes else torch.full((3,), 0.5)
         optimizer.step()
-    assert math.isinf(optimizer.state[late]["step"])
-    torch.testing.assert_close(optimizer.state[late]["exp_avg_sq"], torch.full((3,), 0.25), rtol=1e-3, atol=0)
-    torch.testing.assert_close(late.detach(), torch.full((3,), 1 - 4 * 0.01), rtol=1e-4, atol=0)
+    torch.testing.assert_close(unbiased(optimizer, late), torch.full((3,), 0.25))
+    torch.testing.assert_close(late.detach(), torch.full((3,), 1 - 7 * 0.01))
+    assert 1 - 7 * 0.05 < float(zero.detach()[0]) < 1
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    optimizer.step()
 
 
-def test_the_script_sees_its_own_beta2_even_after_a_step_that_failed() -> None:
+def test_a_step_that_fails_leaves_the_next_ones_right() -> None:
     (parameter,), optimizer = adam(3)
-    moments = SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: False)
-    parameter.grad = torch.ones(3)
+    refreshed = iter([True, False, False, False])
+    SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: next(refreshed))
 
     def interrupted() -> float:
         raise KeyboardInterrupt
 
-    for _ in range(2):
+    parameter.grad = torch.ones(3)
+    for closure in (None, None, interrupted, None):
+        if closure is None:
+            optimizer.step()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.step(closure)
+        torch.testing.assert_close(unbiased(optimizer, parameter), torch.ones(3))
+
+
+def test_a_step_that_a_fused_kernel_skips_changes_nothing() -> None:
+    """As with a gradient scaler, where a gradient is infinite: also a parameter's first one."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([parameter], lr=0.01, fused=True)
+    refreshed = iter([True, False, False, True, True])
+    SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: next(refreshed))
+    for skipped in (True, False, True, True, False):
+        parameter.grad = torch.full((3,), math.inf if skipped else 2.0)
+        optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(float(skipped))
         optimizer.step()
-        assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
-        with pytest.raises(KeyboardInterrupt):
-            optimizer.step(interrupted)
-    moments.close()
-    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
-    before = optimizer.state[parameter]["exp_avg_sq"].clone()
-    parameter.grad = torch.full((3,), 10.0)
-    optimizer.step()
-    torch.testing.assert_close(
-        optimizer.state[parameter]["exp_avg_sq"], 0.999 * before + 0.1, rtol=1e-4, atol=0
-    )
+        assert torch.isfinite(parameter).all()
+    torch.testing.assert_close(unbiased(optimizer, parameter), torch.full((3,), 4.0))
 
 
 def new_run(controller: mqgrad.Controller, **settings: Any) -> models.Run:
@@ -168,7 +220,7 @@ def new_run(controller: mqgrad.Controller, **settings: Any) -> models.Run:
     return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state
 
 
-@pytest.mark.parametrize(("world_size", "bits"), [(2, 4), (3, 4), (2, 32)])
+@pytest.mark.parametrize(("world_size", "bits"), [(2, 4), (3, 4), (2, 8)])
 def test_ranks_send_refreshing_iterations_at_more_bits_and_stay_equal(world_size: int, bits: int) -> None:
     def rank_main(rank: int) -> tuple[list[float], bytes, float]:
         model, optimizer, state = new_run(mqgrad.FixedBits(1), bits=bits)
@@ -194,6 +246,40 @@ def test_an_interrupted_run_goes_on_with_the_same_bytes(widths: list[int]) -> No
         return averages.straight_and_resumed(start, rank, before=18, after=9)
 
     assert all(straight == resumed for straight, resumed in run_ranks(rank_main, 2))
+
+
+def test_the_gradients_of_those_iterations_alone_enter_the_second_moment() -> None:
+    """Elsewhere it stays, up to the correction of its bias."""
+
+    def rank_main(rank: int) -> list[bool]:
+        model, optimizer, state = new_run(mqgrad.FixedBits(1), every=4)
+        first = next(model.parameters())
+        stays, before = [], torch.zeros(0)
+        for iteration in range(24):
+            models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+            if iteration > 0:
+                stays.append(torch.allclose(unbiased(optimizer, first), before, rtol=1e-4, atol=0))
+            before = unbiased(optimizer, first).clone()
+        state.close()
+        return stays
+
+    due = [*range(16), 16, 18, 20, 22]
+    expected = [iteration not in due for iteration in range(1, 24)]
+    assert run_ranks(rank_main, 2) == [expected] * 2
+
+
+def test_one_rank_alone_has_adam_as_it_is() -> None:
+    def rank_main(rank: int) -> bool:
+        results = []
+        for run in (new_run(mqgrad.FixedBits(1)), models.new_run(mqgrad.FixedBits(1))):
+            model, _, state = run
+            optimizer = run[1] if results == [] else torch.optim.Adam(model.parameters(), lr=0.01)
+            models.train(model, optimizer, state, rank, range(20))
+            state.close()
+            results.append(models.parameters_of(model))
+        return torch.equal(*results)
+
+    assert run_ranks(rank_main, 1) == [True]
 
 
 class Telling(Scripted):
@@ -223,18 +309,33 @@ def test_a_controller_is_told_of_the_width_that_it_has_decided_on() -> None:
         assert told == [(4, 1.0)] * 4 + [(1, 1.0)] * 2
 
 
-def test_gradients_of_several_backwards_are_refused() -> None:
+def twice(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any, rank: int) -> None:
+    models.backward(model, rank, 0)
+    models.backward(model, rank, 1)
+    optimizer.step()
+
+
+def too_late(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any, rank: int) -> None:
+    state.step(models.backward(model, rank, 0))
+    optimizer.step()
+
+
+def in_a_closure(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any, rank: int) -> None:
+    models.train(model, optimizer, state, rank, range(1))
+    optimizer.step(lambda: float(models.backward(model, rank, 1)))
+
+
+@pytest.mark.parametrize(("mistake", "backwards"), [(twice, 2), (too_late, 0), (in_a_closure, 0)])
+def test_a_step_whose_gradients_width_is_not_known_is_refused(mistake: Any, backwards: int) -> None:
     def rank_main(rank: int) -> str:
         model, optimizer, state = new_run(mqgrad.FixedBits(1))
-        models.backward(model, rank, 0)
-        models.backward(model, rank, 1)
         with pytest.raises(RuntimeError, match=r"no_sync\(\)") as refused:
-            optimizer.step()
+            mistake(model, optimizer, state, rank)
         state.close()
         return str(refused.value)
 
     for rank, told in enumerate(run_ranks(rank_main, 2)):
-        assert told.startswith(f"rank {rank}: 2 backwards")
+        assert told.startswith(f"rank {rank}: {backwards} backwards between")
 
 
 def test_what_cannot_be_frozen_is_refused() -> None:
@@ -256,10 +357,17 @@ def test_what_cannot_be_frozen_is_refused() -> None:
             mqgrad.CompressionState(controller, optimizer=adam_, second_moment=freezing, period=8)
         with pytest.raises(ValueError, match="no width of 4 bits"):
             mqgrad.CompressionState(None, compressor="onebit", optimizer=adam_, second_moment=freezing)
+        first = mqgrad.CompressionState(controller, optimizer=adam_, second_moment=freezing)
+        with pytest.raises(
+            ValueError, match=r"another CompressionState freezes .*: close\(\) that one first"
+        ):
+            mqgrad.CompressionState(mqgrad.FixedBits(1), optimizer=adam_, second_moment=freezing)
+        first.close()
+        mqgrad.CompressionState(mqgrad.FixedBits(1), optimizer=adam_, second_moment=freezing).close()
         with pytest.raises(TypeError, match=r"must be a mqgrad\.FrozenSecondMoment"):
             mqgrad.CompressionState(controller, optimizer=adam_, second_moment=True)  # type: ignore[arg-type]
 
     run_ranks(rank_main, 1)
-    for wrong in ({"bits": 1}, {"bits": 9}, {"every": 0}, {"floor": -1.0}):
+    for wrong in ({"bits": 1}, {"bits": 16}, {"every": 0}, {"floor": -1.0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}|bit width"):
             mqgrad.FrozenSecondMoment(**wrong)
