@@ -18,10 +18,9 @@ The optimizer's state remains Adam's at any time, and can be saved, loaded and s
 """
 
 import dataclasses
-import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -130,14 +129,13 @@ def _checked_adam(optimizer: object) -> torch.optim.Optimizer:
     return optimizer
 
 
-@dataclasses.dataclass(slots=True)
-class _Before:
+class _Before(NamedTuple):
     """A parameter's second moment before a step."""
 
     moment: torch.Tensor
     """A copy."""
-    weight: torch.Tensor
-    """float64 []: 1 − β2ᵗ after t steps, by which PyTorch divides it."""
+    steps: float
+    """How many it is of."""
 
 
 class SecondMoments:
@@ -173,19 +171,20 @@ class SecondMoments:
             return
         if self._steps_frozen == 0:
             self._raise_to_floor()
-        for parameter, beta, state in self._states():
-            self._before[parameter] = _Before(state["exp_avg_sq"].clone(), _weight(beta, state["step"]))
+        for parameter, _, state in self._states():
+            self._before[parameter] = _Before(state["exp_avg_sq"].clone(), float(state["step"]))
 
     def _on_stepped(self, *_: object) -> None:
-        steps = self._steps_frozen + 1
+        self._steps_frozen += 1
+        times = self._steps_frozen if self._refreshes else 0
         for parameter, beta, state in self._states():
-            if parameter not in self._before:  # its first step, or an iteration as any other
-                continue
-            before, weight = self._before[parameter], _weight(beta, state["step"])
-            moment = state["exp_avg_sq"]
-            moment.copy_(_moment(moment, before, weight, beta, steps if self._refreshes else 0))
+            before, steps = self._before.get(parameter), float(state["step"])
+            # A parameter's first step stays as PyTorch made it; fused kernels make none with infinite gradients.
+            if before is not None and 0 < before.steps < steps:
+                _put_back(state["exp_avg_sq"], before, steps, beta, times)
         self._before = {}
-        self._steps_frozen = 0 if self._refreshes else steps
+        if self._refreshes:
+            self._steps_frozen = 0
 
     def _states(self) -> Iterator[tuple[torch.Tensor, float, dict[str, Any]]]:
         """Of each parameter that has had a step: itself, its β2, the optimizer's state."""
@@ -214,23 +213,16 @@ class SecondMoments:
         self._steps_frozen = state["steps_frozen"]
 
 
-def _weight(beta: float, step: torch.Tensor) -> torch.Tensor:
-    """1 − βᵗ, on the device of the step number, which is nowhere waited for."""
-    return -torch.expm1(step.double() * math.log(beta)) if beta > 0 else torch.ones_like(step.double())
+def _put_back(moment: torch.Tensor, before: _Before, steps: float, beta: float, times: int) -> None:
+    """Make a second moment after a step what it is if the squared gradient has come so many ``times``; 0: not at all.
 
-
-def _moment(
-    stepped: torch.Tensor, before: _Before, weight: torch.Tensor, beta: float, times: int
-) -> torch.Tensor:
-    """A second moment after a step, as if its squared gradient had come so many ``times``, 0 where it is frozen.
-
-    Divided by its weight w, v has no bias; w' is the weight now. Of v PyTorch has made β2·v + (1 − β2)·g²; wanted is
-    (w' − (1 − β2ⁿ))/w·v + (1 − β2ⁿ)·g². PyTorch's result stays where that was a parameter's first step, or none, as
-    fused kernels skip those with infinite gradients.
+    Divided by w = 1 − β2ᵗ, v of t steps has no bias. Of v PyTorch has made β2·v + (1 − β2)·g²; wanted is (w' − (1 −
+    β2ⁿ))/w·v + (1 − β2ⁿ)·g², with w' after the step.
     """
     together = 1 - beta**times
-    share = together / (1 - beta)
-    kept = (weight - together) / before.weight - beta * share
-    is_later = (before.weight > 0) & (weight > before.weight)
-    kept, share = torch.where(is_later, kept, 0.0), torch.where(is_later, share, 1.0)
-    return kept * before.moment + share * stepped
+    kept = (1 - beta**steps - together) / (1 - beta**before.steps)
+    if times == 0:
+        torch.mul(before.moment, kept, out=moment)
+    else:
+        share = together / (1 - beta)
+        moment.mul_(share).add_(before.moment, alpha=kept - beta * share)

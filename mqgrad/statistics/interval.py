@@ -67,7 +67,8 @@ class IntervalStatistics:
     iteration: int
     """Iterations completed since the run began, at the end of this interval."""
     bits: Width
-    """Bit width that the interval was run at; where parameters have their own, the mean over elements."""
+    """Bit width that the interval was run at; where parameters have their own, the mean over elements. The least one
+    where some iterations are sent at more, as with a frozen second moment."""
     world_size: int
     losses: tuple[float, ...]
     """Training loss of each iteration, mean over ranks."""
@@ -89,7 +90,7 @@ class IntervalStatistics:
     """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`coding_noise`."""
     update_exponent: float = 1.0
     """How the optimizer's steps grow with gradients: 1 as SGD's, 0 not at all, as Adam's; mean over ranks. 1 where
-    ranks average moves of parameters. See :mod:`mqgrad.hook.update_probe`."""
+    ranks average moves of parameters, and where a second moment is frozen. See :mod:`mqgrad.hook.update_probe`."""
     coding: Coding = dataclasses.field(default_factory=Coding)
     """Of the compressor."""
     fixed_wire_seconds: float = 0.0
@@ -101,7 +102,7 @@ class IntervalStatistics:
     period: int = 1
     """Iterations of a round; 1 where iterations here are single ones."""
     bit_iterations: float | None = None
-    """Sum of the width over the iterations, where a controller may have changed it among them."""
+    """Sum of ``bits`` over the iterations, where a controller may have changed it among them."""
     figures: dict[str, float] = dataclasses.field(default_factory=dict, hash=False)
     """What the compressor reports of itself, mean over ranks (``Compressor.figures``); controllers do not get it."""
     parameters: tuple[ParameterStatistics, ...] = ()
