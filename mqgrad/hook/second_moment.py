@@ -164,7 +164,7 @@ class SecondMoments:
         )
         _OWNED.add(optimizer)
 
-    def _on_step(self, *_: object) -> None:
+    def _on_step(self, *arguments: object) -> None:
         self._refreshes = self._is_refreshed()
         self._before = {}
         if self._refreshes and self._steps_frozen == 0:
@@ -174,7 +174,7 @@ class SecondMoments:
         for parameter, _, state in self._states():
             self._before[parameter] = _Before(state["exp_avg_sq"].clone(), float(state["step"]))
 
-    def _on_stepped(self, *_: object) -> None:
+    def _on_stepped(self, *arguments: object) -> None:
         self._steps_frozen += 1
         times = self._steps_frozen if self._refreshes else 0
         for parameter, beta, state in self._states():
