@@ -6,7 +6,6 @@ from typing import Any
 from .. import stopwatch
 from ..saved_state import check_run
 from .run import Run
-from .second_moment import SecondMoments
 from .training_loop import TrainingLoop
 
 FORMAT_VERSION = 16
@@ -20,7 +19,6 @@ class Checkpoint:
 
     run: Run
     loop: TrainingLoop
-    moments: SecondMoments | None
 
     @property
     def _rank(self) -> int:
@@ -57,7 +55,6 @@ class Checkpoint:
             **self.run.shared.decisions.state_dict(),
             "compressor": self.run.shared.compressor.state_dict(),
             "rounds": self.run.rounds.state_dict(),
-            "second_moment": None if self.moments is None else self.moments.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -85,5 +82,3 @@ class Checkpoint:
         self.run.iteration.load_state_dict(state)
         self.run.shared.compressor.load_state_dict(state["compressor"])
         self.run.shared.decisions.load_state_dict(state)
-        if self.moments is not None:
-            self.moments.load_state_dict(state["second_moment"])

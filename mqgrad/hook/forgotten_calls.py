@@ -49,6 +49,10 @@ class ForgottenCalls:
                 "a second step() since the last backward: call it once per iteration, after the last optimizer.step()"
             )
 
+    def restart(self) -> None:
+        """Another state has been loaded: what has come for the one before does not count."""
+        self.backwards = self._steps = 0
+
     def _warn(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)

@@ -10,11 +10,11 @@ al., ICLR 2023) refreshes it ever less often. Here, with :class:`FrozenSecondMom
 2. After each other step, which is PyTorch's own, the second moment is what it was before, but for the correction of
    its bias. Where that begins, elements below `floor` times the mean of their parameter are raised to that: their
    steps would be as many times larger than Adam's as the code's noise is than their gradients.
-3. After a refreshing step, the n-th since the last one, the squared gradient has the weight that n of them would have
-   had together, 1 − β2ⁿ in place of 1 − β2. So if all iterations refresh, as where a controller chooses that many
-   bits by itself, this is Adam as it was.
+3. After a refreshing step, a parameter's n-th since the last one, its squared gradient has the weight that n of them
+   would have had together, 1 − β2ⁿ in place of 1 − β2. So if all iterations refresh, as where a controller chooses
+   that many bits by itself, this is Adam as it was. A parameter's first step refreshes in any case.
 
-The optimizer's state remains Adam's at any time, and can be saved, loaded and stepped without this.
+The optimizer's state remains Adam's at any time, beside an n: it can be saved, loaded and stepped without this.
 """
 
 import dataclasses
@@ -31,6 +31,8 @@ _FIRST = 4
 """Bits of the iteration number at which every second iteration refreshes no more: all of the first 16 do."""
 _REFRESHING_WIDTHS = CODED_WIDTHS[1:]
 """One bit is what there is to shield from, and at 16 and 32 error feedback repays all that it owes at once."""
+_STEPS_FROZEN = "mqgrad_steps_frozen"
+"""In the optimizer's state of a parameter that is frozen: its steps since one that refreshed, saved with it."""
 _OWNED: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 """Whose second moments are being frozen."""
 
@@ -152,12 +154,10 @@ class SecondMoments:
         self, settings: FrozenSecondMoment, optimizer: torch.optim.Optimizer, is_refreshed: Callable[[], bool]
     ) -> None:
         self._floor, self._optimizer, self._is_refreshed = settings.floor, optimizer, is_refreshed
-        self._steps_frozen = 0
-        """Since the last one that refreshed."""
         self._refreshes = True
         """Of the step under way."""
         self._before: dict[torch.Tensor, _Before] = {}
-        """Of the step under way, unless it is one of Adam's own."""
+        """Of the step under way, but for parameters that it moves as Adam does."""
         self._hooks = (
             optimizer.register_step_pre_hook(self._on_step),
             optimizer.register_step_post_hook(self._on_stepped),
@@ -167,24 +167,25 @@ class SecondMoments:
     def _on_step(self, *arguments: object) -> None:
         self._refreshes = self._is_refreshed()
         self._before = {}
-        if self._refreshes and self._steps_frozen == 0:
-            return
-        if self._steps_frozen == 0:
-            self._raise_to_floor()
         for parameter, _, state in self._states():
-            self._before[parameter] = _Before(state["exp_avg_sq"].clone(), float(state["step"]))
+            moment, was_frozen = state["exp_avg_sq"], _STEPS_FROZEN in state
+            if self._refreshes and not was_frozen:
+                continue
+            if not was_frozen:
+                moment.clamp_(min=self._floor * moment.mean())
+            self._before[parameter] = _Before(moment.clone(), float(state["step"]))
 
     def _on_stepped(self, *arguments: object) -> None:
-        self._steps_frozen += 1
-        times = self._steps_frozen if self._refreshes else 0
         for parameter, beta, state in self._states():
             before, steps = self._before.get(parameter), float(state["step"])
-            # A parameter's first step stays as PyTorch made it; fused kernels make none with infinite gradients.
-            if before is not None and 0 < before.steps < steps:
-                _put_back(state["exp_avg_sq"], before, steps, beta, times)
+            # Its first step stays as PyTorch made it; without a gradient, or with infinite ones, there may be none.
+            if before is None or not 0 < before.steps < steps:
+                continue
+            times = state.pop(_STEPS_FROZEN, 0) + 1
+            _put_back(state["exp_avg_sq"], before, steps, beta, times if self._refreshes else 0)
+            if not self._refreshes:
+                state[_STEPS_FROZEN] = times
         self._before = {}
-        if self._refreshes:
-            self._steps_frozen = 0
 
     def _states(self) -> Iterator[tuple[torch.Tensor, float, dict[str, Any]]]:
         """Of each parameter that has had a step: itself, its β2, the optimizer's state."""
@@ -193,24 +194,13 @@ class SecondMoments:
                 if state := self._optimizer.state.get(parameter):
                     yield parameter, float(group["betas"][1]), state
 
-    def _raise_to_floor(self) -> None:
-        for _, _, state in self._states():
-            moment = state["exp_avg_sq"]
-            moment.clamp_(min=self._floor * moment.mean())
-
     def close(self) -> None:
         """Leave the optimizer alone: its second moments follow all gradients from here on."""
         for hook in self._hooks:
             hook.remove()
+        for _, _, state in self._states():
+            state.pop(_STEPS_FROZEN, None)
         _OWNED.discard(self._optimizer)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types; moments are in the optimizer's."""
-        return {"steps_frozen": self._steps_frozen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        self._steps_frozen = state["steps_frozen"]
 
 
 def _put_back(moment: torch.Tensor, before: _Before, steps: float, beta: float, times: int) -> None:
@@ -223,6 +213,6 @@ def _put_back(moment: torch.Tensor, before: _Before, steps: float, beta: float, 
     kept = (1 - beta**steps - together) / (1 - beta**before.steps)
     if times == 0:
         torch.mul(before.moment, kept, out=moment)
-    else:
-        share = together / (1 - beta)
-        moment.mul_(share).add_(before.moment, alpha=kept - beta * share)
+        return
+    moment.sub_(before.moment, alpha=beta).clamp_(min=0)  # (1 − β2)·g²
+    moment.mul_(together / (1 - beta)).add_(before.moment, alpha=kept)

@@ -79,7 +79,7 @@ class CompressionState:
         second_moment: freezes that of ``optimizer``, an Adam, while gradients are coded at few bits, by hooks around
             its steps, so that it does not take their noise for gradient; see :mod:`mqgrad.hook.second_moment`. Some
             iterations are sent at more bits for it, which controllers do not see. It costs one more fp32 copy of the
-            model while a step is made.
+            model while a step is made, and is saved with the optimizer's state.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -152,7 +152,7 @@ class CompressionState:
             self._moments = SecondMoments(
                 second_moment, adam, lambda: second_moment.is_refreshed_at(loop.bits_of_step())
             )
-        self._checkpoint = Checkpoint(run=run, loop=self._loop, moments=self._moments)
+        self._checkpoint = Checkpoint(run=run, loop=self._loop)
         self._is_closed = False
         claim(self.compressor, controller, period_rule)
         close_at_exit(self, self._direct)

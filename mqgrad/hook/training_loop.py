@@ -77,7 +77,8 @@ class TrainingLoop:
             raise RuntimeError(
                 f"rank {self._transport.global_rank}: {backwards} backwards between a state.step(loss) and "
                 "optimizer.step(): with second_moment call backward, optimizer.step() and state.step(loss) in this "
-                "order, without a closure, and accumulate gradients under ddp.no_sync()"
+                "order, the last also where you skip a step, without a closure; accumulate gradients under "
+                "ddp.no_sync(); and load the optimizer's state before this object's"
             )
         return self._iteration.bits
 
@@ -151,5 +152,6 @@ class TrainingLoop:
     def restart(self) -> None:
         """Begin an iteration here, as another state has been loaded."""
         self._is_last_due = self.is_unapplied = False
+        self._forgotten.restart()
         self._iteration.abandon()
         self._clock.restart()

@@ -90,7 +90,7 @@ class IntervalStatistics:
     """Σ n_k · max|g_k|² over scale buckets, divided by W; see :meth:`coding_noise`."""
     update_exponent: float = 1.0
     """How the optimizer's steps grow with gradients: 1 as SGD's, 0 not at all, as Adam's; mean over ranks. 1 where
-    ranks average moves of parameters, and where a second moment is frozen. See :mod:`mqgrad.hook.update_probe`."""
+    ranks average moves of parameters, or a second moment may be frozen. See :mod:`mqgrad.hook.update_probe`."""
     coding: Coding = dataclasses.field(default_factory=Coding)
     """Of the compressor."""
     fixed_wire_seconds: float = 0.0

@@ -179,6 +179,37 @@ def test_parameters_without_a_gradient_or_with_none_but_zeros_move_no_further_th
     optimizer.step()
 
 
+@pytest.mark.parametrize("size", [1, 200])
+@pytest.mark.parametrize("used", [lambda i: i >= 138, lambda i: i > 100 and i % 12 == 0])
+@pytest.mark.parametrize("refreshed_from", [144, 400])
+def test_a_second_moment_is_never_negative(size: int, used: Any, refreshed_from: int) -> None:
+    """Also of a parameter that has had fewer steps than there were since others were refreshed."""
+    (often, seldom), optimizer = adam(3, size)
+    generator = torch.Generator().manual_seed(1)
+    refreshes = True
+    SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: refreshes)
+    for i in range(240):
+        refreshes = i in DUE or i >= refreshed_from
+        often.grad = torch.randn(3, generator=generator)
+        seldom.grad = torch.randn(size, generator=generator) ** 3 if used(i) else None
+        optimizer.step()
+        for state in optimizer.state.values():
+            assert state["exp_avg_sq"].min() >= 0
+    assert torch.isfinite(seldom).all()
+
+
+def test_a_long_frozen_second_moment_may_meet_a_gradient_of_zero() -> None:
+    """Where it is forgotten but for rounding."""
+    (parameter,), optimizer = adam(1000)
+    refreshes = True
+    SecondMoments(mqgrad.FrozenSecondMoment(), optimizer, lambda: refreshes)
+    for i in range(12_000):
+        refreshes = i in (0, 11_999)
+        parameter.grad = torch.linspace(0.1, 7, 1000) if i < 11_999 else torch.zeros(1000)
+        optimizer.step()
+    assert float(optimizer.state[parameter]["exp_avg_sq"].min()) >= 0
+
+
 def test_a_step_that_fails_leaves_the_next_ones_right() -> None:
     (parameter,), optimizer = adam(3)
     refreshed = iter([True, False, False, False])
@@ -307,6 +338,20 @@ def test_a_controller_is_told_of_the_width_that_it_has_decided_on() -> None:
 
     for told in run_ranks(rank_main, 2):
         assert told == [(4, 1.0)] * 4 + [(1, 1.0)] * 2
+
+
+def test_a_backward_before_a_state_was_loaded_does_not_count() -> None:
+    def rank_main(rank: int) -> list[bytes]:
+        model, optimizer, state = new_run(mqgrad.FixedBits(1))
+        saved = state.state_dict()
+        models.backward(model, rank, 0)  # and then the script finds something wrong
+        state.load_state_dict(saved)
+        gradients = models.train(model, optimizer, state, rank, range(2))
+        state.close()
+        return gradients
+
+    first, second = run_ranks(rank_main, 2)
+    assert first == second
 
 
 def twice(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any, rank: int) -> None:
