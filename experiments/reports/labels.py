@@ -10,7 +10,7 @@ from matplotlib import colormaps
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers.registry import is_policy
-from mqgrad.trainers.methods import DEFAULT_METHOD, has_width
+from mqgrad.trainers.methods import DDP, has_width, make_method
 
 from ..sweep.axes import FP32, HOOKED_FP32, SILENT, System
 from .cells import CellSummary
@@ -35,6 +35,7 @@ _FAMILIES = {
     "powersgd": "other codes",
     "compressor": "other codes",
     "rounds": "codes in rounds of local iterations",
+    "frozen": "codes, Adam's second moment frozen",
     "method": "other methods of training",
 }
 _REFERENCES = "policy, fp32, fp16"
@@ -123,8 +124,9 @@ def kind_of(system: str) -> str:
         return system
     if not has_width(method):
         return parsed.torch_hook or "method"
-    if method != DEFAULT_METHOD:
-        return "rounds"
+    made = make_method(method)
+    if isinstance(made, DDP) and (made.is_local or made.second_moment is not None):
+        return "rounds" if made.is_local else "frozen"
     if controller is not None and not controller.startswith("fixed:"):
         return "rule"
     if compressor != DEFAULT_COMPRESSOR:

@@ -3,11 +3,16 @@
 import pytest
 from matplotlib.colors import to_hex
 
-from mqgrad.experiments.reports.labels import MOST_LINES, short_labels, system_label, system_styles
+from mqgrad.experiments.reports.labels import MOST_LINES, kind_of, short_labels, system_label, system_styles
 
 POLICIES = tuple(f"seed-{number}.mqg" for number in range(MOST_LINES - 1))
 COMPRESSORS = ("qsgd", "minmax", "terngrad", "onebit", "ecq-sgd", "top-k:0.1", "fp16", "none")
 WIDTHS = tuple(f"fixed:{bits}" for bits in range(1, 9))
+
+
+def test_a_frozen_second_moment_is_no_round_of_local_iterations() -> None:
+    systems = ("fixed:1", "fixed:1 every 8", "fixed:1 frozen 16", "qsgd frozen 16 with momentum=0", "goodput")
+    assert [kind_of(system) for system in systems] == ["fixed", "rounds", "frozen", "frozen", "rule"]
 
 
 @pytest.mark.parametrize("systems", [POLICIES, ("goodput", *POLICIES[1:]), COMPRESSORS, WIDTHS])
