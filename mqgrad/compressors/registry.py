@@ -9,6 +9,7 @@ from .ecq import ECQSGD
 from .gravac import GraVAC
 from .minmax import MinMax
 from .onebit import OneBit
+from .onebit_adam import OneBitAdam
 from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
@@ -26,6 +27,7 @@ _COMPRESSORS: dict[str, type[Any]] = {
     "minmax": MinMax,
     "none": NoCommunication,
     "onebit": OneBit,
+    "onebit-adam": OneBitAdam,
     "powersgd": PowerSGD,
     "qsgd": QSGD,
     "quantized": Quantized,

@@ -26,6 +26,7 @@ CASES = [
     ("minmax:min_numel=4000,topology=star", 4, 0.2),
     ("onebit", 1, 1.5),
     ("onebit:topology=star", 1, 1.5),
+    ("onebit-adam:warmup_iterations=2", 1, math.inf),  # Adam's direction
     ("powersgd:rank=4", 32, 0.9),
     ("quantized", 1, 3.0),
     ("quantized:topology=star", 2, 1.0),

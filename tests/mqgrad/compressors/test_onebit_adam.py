@@ -1,0 +1,125 @@
+"""1-bit Adam against its formulas, on two real ranks."""
+
+from typing import NamedTuple
+
+import models
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+
+import mqgrad
+from mqgrad.compressors.onebit_adam import OneBitAdam
+
+WIDTH, WARMUP = 1200, 5
+BETA1, BETA2, EPS = 0.9, 0.99, 1e-8
+SPEC = f"onebit-adam:warmup_iterations={WARMUP},beta2={BETA2}"
+
+
+def gradients(iteration: int) -> list[torch.Tensor]:
+    """Of two ranks, alike in their larger part; the last 100 elements are 0."""
+    made = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(7 + rank)) for rank in range(2)]
+    shared = torch.randn(WIDTH, generator=torch.Generator().manual_seed(100 + iteration)).exp()
+    for gradient in made:
+        gradient += 2 * shared
+        gradient[-100:] = 0.0
+    return made
+
+
+class Seen(NamedTuple):
+    """By one rank, in one iteration."""
+
+    direction: np.ndarray
+    residual: np.ndarray | None
+    """None where nothing is owed."""
+    wire_bytes: int
+
+
+def seen(spec: str, iterations: int, bad: dict | None = None) -> list[list[Seen]]:
+    """What ranks do when rank r's gradient of iteration i is ``gradients(i)[r]``, by rank."""
+
+    def rank_main(rank: int) -> list[Seen]:
+        model = torch.nn.Linear(WIDTH, 1, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(1, interval=1000), compressor=spec)
+        ddp = models.compressed_ddp(model, state)
+        results, sent = [], 0
+        for iteration in range(iterations):
+            model.zero_grad()
+            x = gradients(iteration)[rank]
+            x[7] = (bad or {}).get((iteration, rank), x[7])
+            loss = ddp(x[None]).sum()
+            loss.backward()
+            state.step(0.0)
+            owed = state.compressor.coder.feedback.state_dict()["push_feedback"].get(0)
+            residual = None if owed is None else owed.numpy().copy()
+            total = state.totals.wire_bytes
+            results.append(Seen(model.weight.grad[0].numpy().copy(), residual, total - sent))
+            sent = total
+        state.close()
+        return results
+
+    return run_ranks(rank_main)
+
+
+def test_until_its_warm_up_ends_it_is_pytorchs_adam() -> None:
+    weight = torch.nn.Parameter(torch.zeros(WIDTH))
+    adam = torch.optim.Adam([weight], lr=1.0, betas=(BETA1, BETA2), eps=EPS)
+    moved = torch.zeros(WIDTH)
+    for iteration, here in enumerate(seen(SPEC, WARMUP)[0]):
+        weight.grad = torch.stack(gradients(iteration)).mean(0)
+        adam.step()
+        moved -= torch.from_numpy(here.direction)
+        torch.testing.assert_close(moved, weight.detach(), rtol=1e-4, atol=1e-5)
+        assert here.residual is None
+        assert here.wire_bytes >= 4 * WIDTH
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[list[Seen]]:
+    return seen(SPEC, 14)
+
+
+def test_then_it_sends_one_bit_an_element_of_momenta_and_owes_the_rest(ranks: list[list[Seen]]) -> None:
+    """Σ (mₜ − mean of β1·mₜ₋₁ + (1 − β1)·g) is what all owe, negated: that is error feedback."""
+    means = [torch.stack(gradients(iteration)).mean(0).double() for iteration in range(14)]
+    m = v = torch.zeros(WIDTH, dtype=torch.float64)
+    for mean in means[:WARMUP]:
+        m, v = BETA1 * m + (1 - BETA1) * mean, BETA2 * v + (1 - BETA2) * mean.square()
+    v = v.clamp(min=1e-3 * v.mean())
+    root = (v / (1 - BETA2**WARMUP)).sqrt() + EPS
+    difference = torch.zeros(WIDTH, dtype=torch.float64)
+    for iteration in range(WARMUP, 14):
+        first, second = (rank[iteration] for rank in ranks)
+        assert np.array_equal(first.direction, second.direction)
+        decoded = torch.from_numpy(first.direction) * root * (1 - BETA1 ** (iteration + 1))
+        difference += decoded - (BETA1 * m + (1 - BETA1) * means[iteration])
+        m = decoded
+        owed = np.mean([first.residual, second.residual], axis=0)
+        torch.testing.assert_close(-difference, torch.from_numpy(owed).double(), rtol=1e-3, atol=1e-4)
+        assert float(difference.norm() / m.norm()) > 0.1
+    assert ranks[0][-1].wire_bytes < 4 * WIDTH / 16
+
+
+def test_elements_without_a_gradient_in_the_warm_up_stay_without_a_floor() -> None:
+    for iteration, here in enumerate(seen(f"{SPEC},floor=0", 8)[0]):
+        assert np.all(here.direction[-100:] == 0.0), iteration
+        assert np.isfinite(here.direction).all()
+
+
+@pytest.mark.parametrize("iteration", [2, WARMUP, WARMUP + 2])
+def test_an_overflow_is_seen_by_all_and_remembered_by_none(iteration: int) -> None:
+    for rank in seen(SPEC, 10, bad={(iteration, 1): float("inf")}):
+        finite = [bool(np.isfinite(here.direction).all()) for here in rank]
+        assert finite == [index != iteration for index in range(10)]
+
+
+@pytest.mark.parametrize(
+    "argument", ["warmup_iterations=0", "beta1=1", "beta2=-0.1", "eps=-1", "floor=nan", "feedback_gain=0"]
+)
+def test_wrong_settings_are_refused(argument: str) -> None:
+    with pytest.raises(ValueError, match=argument.partition("=")[0]):
+        mqgrad.make_compressor(f"onebit-adam:{argument}")
+
+
+def test_its_width_is_one_bit() -> None:
+    assert OneBitAdam().widths == (1,)
