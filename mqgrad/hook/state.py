@@ -24,7 +24,8 @@ from ..statistics.rank import RankStatistics
 from ..widths import Width
 from .at_exit import close_at_exit
 from .checkpoint import Checkpoint
-from .decisions import Decisions, whole_iterations
+from .decisions import Decisions
+from .own_widths import OwnWidths
 from .ownership import check_free, claim
 from .param_groups import HasParamGroups, check_optimizer
 from .round_settings import RoundSettings
@@ -146,6 +147,7 @@ class CompressionState:
         self._shared, self._iteration = run.shared, run.iteration
         self._thread, self._direct = run.thread, run.direct
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
+        self._own_widths = OwnWidths(run, self._loop)
         self._moments = None
         if adam is not None and second_moment is not None:
             loop = self._loop
@@ -265,15 +267,7 @@ class CompressionState:
             RuntimeError: where a controller decides, or within an interval that has been announced.
             ValueError: for an unknown width, or a wrong number of widths.
         """
-        self._refuse_with_controller("set_width()")
-        # In the iterations of an announced interval nothing would tell the ranks that they differ.
-        left = self._shared.position.announced
-        if left > 0:
-            raise RuntimeError(
-                f"set_width() on rank {self._transport.global_rank}: {left} iterations are left of the interval that "
-                "begin_interval() has begun; call that"
-            )
-        self._shared.decisions.request(bits, len(self._shared.layouts.parameters))
+        self._own_widths.set(bits)
 
     def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
         """Use a width for the next iterations, where no controller decides; the same values on every rank.
@@ -290,15 +284,7 @@ class CompressionState:
             RuntimeError: where a controller decides.
             ValueError: for an unknown width, a wrong number of widths or no whole number of iterations.
         """
-        self._refuse_with_controller("begin_interval()")
-        interval = whole_iterations(f"interval on rank {self._transport.global_rank}", iterations)
-        self._loop.check_open("begin_interval()")
-        self._thread.drain()  # what an interval before it has posted
-        self._shared.decisions.request(bits, len(self._shared.layouts.parameters))
-        self._shared.decisions.interval = interval
-        self._shared.position.announce(interval)
-        self._iteration.take_statistics()
-        self._thread.post(lambda: self._iteration.reopen(0))  # during forward
+        self._own_widths.begin_interval(iterations, bits)
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
@@ -309,22 +295,7 @@ class CompressionState:
             RuntimeError: where a controller decides, or within an interval that :meth:`begin_interval` began: codes
                 may learn from its iterations by their number, on all ranks.
         """
-        self._refuse_with_controller("take_statistics()")
-        left = self._shared.position.announced
-        if left and self._shared.position.closed:
-            raise RuntimeError(
-                f"take_statistics() on rank {self._transport.global_rank}, {left} iterations before the interval "
-                "ends that begin_interval() began: call it then"
-            )
-        return self._iteration.take_statistics()
-
-    def _refuse_with_controller(self, call: str) -> None:
-        """It would shift where intervals end, which is where ranks with a controller check that they agree."""
-        if self.controller is not None:
-            raise RuntimeError(
-                f"{call} on rank {self._transport.global_rank}: the controller, {type(self.controller).__name__}, "
-                "decides; to choose widths yourself, construct CompressionState without one"
-            )
+        return self._own_widths.take_statistics()
 
     def __reduce__(self) -> NoReturn:
         """Of a wrapped model, copied or saved as a whole.
