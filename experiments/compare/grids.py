@@ -27,6 +27,7 @@ _CODES = (
     "minmax",
     "terngrad",
     "onebit",
+    "onebit-adam:warmup_iterations=20 with momentum=0,learning_rate=0.008",  # Adam is taken in it
     "ecq-sgd",
     "fixed:2 on rotation",
     "qsgd:topology=all-gather",  # as published: every rank takes the mean of all codes

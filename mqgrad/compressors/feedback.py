@@ -65,7 +65,11 @@ class ErrorFeedback:
 
     def holds(self, layout: Layout) -> bool:
         """Whether any parameter of the layout has a residual."""
-        return any(key in self._residuals for key in layout.keys)
+        return any(map(self.has, layout.keys))
+
+    def has(self, key: int) -> bool:
+        """Whether a parameter has a residual."""
+        return key in self._residuals
 
     def flat(self, layout: Layout) -> torch.Tensor:
         """Return the residual [numel] of a layout, to be updated in place; zero for parameters not seen before."""

@@ -17,6 +17,7 @@ ITERATIONS = 6  # three decisions
 ARGUMENTS = {
     "gravac": "least_factor=4,least_gain=0.3,window=2",
     "minmax": "min_numel=1000",
+    "onebit-adam": "warmup_iterations=3",
     "post-local-sgd": "warmup=1,period=2",
     "sketched-sgd": "0.05,columns=2",
     "backup-workers": "mean_delay_ms=1",
@@ -87,6 +88,8 @@ def test_the_oracle_and_the_default_policy(two: Distributed) -> None:
 def test_every_compressor(two: Distributed, four: Distributed, compressor: str, method: str) -> None:
     cluster = four if compressor == "smoothness" else two
     compressor = spec(compressor, ARGUMENTS)
+    if "onebit-adam" in compressor and method != DEFAULT_METHOD:
+        pytest.skip("refuses rounds")
     checked(cluster, f"{default_controller(compressor)},interval=2", compressor, method)
 
 

@@ -189,7 +189,6 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
         ("quantized:topology=sharded", 4, 0),
         ("dgc", 4, 8),
         ("gravac", 4, 8),
-        ("onebit-adam:warmup_iterations=2", 4, 8),
         ("gravac:base=top-k", 4, 8),
         ("powersgd", 2, 4),
         ("sketched-sgd", 4, 8),

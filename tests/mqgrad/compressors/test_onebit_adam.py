@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import averages
 import models
 import numpy as np
 import pytest
@@ -32,14 +33,17 @@ class Seen(NamedTuple):
     direction: np.ndarray
     residual: np.ndarray | None
     """None where nothing is owed."""
+    moments: tuple[np.ndarray, np.ndarray]
     wire_bytes: int
 
 
-def seen(spec: str, iterations: int, bad: dict | None = None) -> list[list[Seen]]:
+def seen(
+    spec: str, iterations: int, bad: dict | None = None, dtype: torch.dtype = torch.float32
+) -> list[list[Seen]]:
     """What ranks do when rank r's gradient of iteration i is ``gradients(i)[r]``, by rank."""
 
     def rank_main(rank: int) -> list[Seen]:
-        model = torch.nn.Linear(WIDTH, 1, bias=False)
+        model = torch.nn.Linear(WIDTH, 1, bias=False, dtype=dtype)
         state = mqgrad.CompressionState(mqgrad.FixedBits(1, interval=1000), compressor=spec)
         ddp = models.compressed_ddp(model, state)
         results, sent = [], 0
@@ -47,13 +51,16 @@ def seen(spec: str, iterations: int, bad: dict | None = None) -> list[list[Seen]
             model.zero_grad()
             x = gradients(iteration)[rank]
             x[7] = (bad or {}).get((iteration, rank), x[7])
-            loss = ddp(x[None]).sum()
+            loss = ddp(x[None].to(dtype)).sum()
             loss.backward()
             state.step(0.0)
             owed = state.compressor.coder.feedback.state_dict()["push_feedback"].get(0)
             residual = None if owed is None else owed.numpy().copy()
-            total = state.totals.wire_bytes
-            results.append(Seen(model.weight.grad[0].numpy().copy(), residual, total - sent))
+            total, compressor = state.totals.wire_bytes, state.compressor
+            memories = (compressor.momentum, compressor.second_moment)
+            first, second = (memory.state_dict()[0].numpy() for memory in memories)
+            direction = model.weight.grad[0].float().numpy()
+            results.append(Seen(direction, residual, (first, second), total - sent))
             sent = total
         state.close()
         return results
@@ -107,15 +114,64 @@ def test_elements_without_a_gradient_in_the_warm_up_stay_without_a_floor() -> No
 
 
 @pytest.mark.parametrize("iteration", [2, WARMUP, WARMUP + 2])
-def test_an_overflow_is_seen_by_all_and_remembered_by_none(iteration: int) -> None:
+def test_an_overflow_is_seen_by_all_and_leaves_the_moments_as_they_were(iteration: int) -> None:
     for rank in seen(SPEC, 10, bad={(iteration, 1): float("inf")}):
         finite = [bool(np.isfinite(here.direction).all()) for here in rank]
         assert finite == [index != iteration for index in range(10)]
+        before, after = rank[iteration - 1 : iteration + 1]
+        assert all(map(np.array_equal, before.moments, after.moments))
+        assert (
+            float(np.abs(rank[-1].direction).max()) < 40
+        )  # by the floor, whenever it is taken: √1000 and noise
 
 
-@pytest.mark.parametrize(
-    "argument", ["warmup_iterations=0", "beta1=1", "beta2=-0.1", "eps=-1", "floor=nan", "feedback_gain=0"]
-)
+def test_what_half_precision_cannot_hold_of_a_direction_is_not_remembered() -> None:
+    small = {(iteration, rank): 1e-6 for iteration in range(10) for rank in range(2)}
+    for rank in seen(f"{SPEC},floor=0", 8, bad=small, dtype=torch.float16):
+        finite = [bool(np.isfinite(here.direction).all()) for here in rank]
+        assert finite == [True] * WARMUP + [False] * 3
+        assert all(map(np.array_equal, rank[WARMUP - 1].moments, rank[-1].moments))
+
+
+def test_a_resumed_run_sends_the_same_bytes_across_the_end_of_its_warm_up() -> None:
+    def rank_main(rank: int) -> tuple[list[bytes], list[bytes]]:
+        start = lambda: models.new_run(mqgrad.FixedBits(1), compressor="onebit-adam:warmup_iterations=5")  # noqa: E731
+        return averages.straight_and_resumed(start, rank, before=3, after=5)
+
+    assert all(straight == resumed for straight, resumed in run_ranks(rank_main))
+
+
+def test_parameters_that_come_later_are_refused() -> None:
+    def rank_main(rank: int) -> str:
+        model, state = models.small_model(), mqgrad.CompressionState(mqgrad.FixedBits(1), compressor=SPEC)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model[0].requires_grad_(False)
+        models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3))
+        model[0].requires_grad_(True)
+        with pytest.raises(RuntimeError) as raised:
+            models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3, 5))
+        with pytest.warns(RuntimeWarning, match="had failed"):
+            state.close()
+        return str(raised.value)
+
+    for told in run_ranks(rank_main):
+        assert "comes in iteration 3, and onebit-adam has no second moment of it" in told
+
+
+def test_rounds_are_refused() -> None:
+    def rank_main(rank: int) -> str:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(1), compressor=SPEC, period=2)
+        with pytest.raises(RuntimeError) as raised:
+            models.train(model, optimizer, state, rank, range(2))
+        with pytest.warns(RuntimeWarning, match="had failed"):
+            state.close()
+        return str(raised.value)
+
+    for told in run_ranks(rank_main):
+        assert "leave out period and period_rule" in told
+
+
+@pytest.mark.parametrize("argument", ["warmup_iterations=0", "beta1=1", "beta2=-0.1", "eps=-1", "floor=nan"])
 def test_wrong_settings_are_refused(argument: str) -> None:
     with pytest.raises(ValueError, match=argument.partition("=")[0]):
         mqgrad.make_compressor(f"onebit-adam:{argument}")
