@@ -54,8 +54,7 @@ _NOTES = (
     "backup-workers are **simulated**; nothing else has any.",
     "**Implementations**: seconds include each code's own. quantized, qsgd, ecq-sgd, rotation and minmax have C++ of "
     "ours. All others are plain torch, smoothness with NumPy: top-k, dgc, gravac, sketched-sgd, terngrad, onebit, "
-    "powersgd, fp16, onebit-adam but for its bits. The tables of where time goes tell what they spend on encoding "
-    "and decoding.",
+    "onebit-adam, powersgd, fp16. The tables of where time goes tell what they spend on encoding and decoding.",
     "**Decisions**, of the revision that wrote this page (an older one may have run otherwise), are made every 10 "
     "iterations where a name says no other *interval*, by mqgrad-authors every 5, by "
     "policies as often as where they learned (the packaged one: 10). Where iterations are short, policies and "

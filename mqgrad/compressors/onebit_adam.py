@@ -13,12 +13,12 @@ from ..stopwatch import add_seconds
 from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 from .feedback import ErrorFeedback, without
-from .quantized import Quantized
+from .onebit import OneBit
 
 
 @dataclasses.dataclass(kw_only=True)
 class OneBitAdam(CompressorDefaults):
-    """1-bit Adam (Tang et al., ICML 2021, algorithm 1), on our code.
+    """1-bit Adam (Tang et al., ICML 2021, algorithm 1), with the code of 1-bit SGD.
 
     Adam is taken here: what the optimizer gets is its direction, so let that be SGD without momentum, at Adam's
     learning rate. (Its weight decay is then AdamW's.) Do not clip that direction, nor scale the loss. With one rank
@@ -40,8 +40,8 @@ class OneBitAdam(CompressorDefaults):
     """State: m."""
     second_moment: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
     """State: v."""
-    coder: Quantized = dataclasses.field(init=False, repr=False)
-    """State: what this rank owes. Its feedback is as fast as is stable: nothing divides by its noise."""
+    coder: OneBit = dataclasses.field(init=False, repr=False, default_factory=OneBit)
+    """State: what this rank owes."""
     divisors: dict[Layout, torch.Tensor] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """Of what is frozen, worked out once."""
 
@@ -50,7 +50,6 @@ class OneBitAdam(CompressorDefaults):
         check_keep(beta1=self.beta1)
         check_keep(beta2=self.beta2)
         check_not_negative(eps=self.eps, floor=self.floor)
-        self.coder = Quantized(feedback_gain=1.0)
 
     @property
     def widths(self) -> tuple[Width, ...]:
