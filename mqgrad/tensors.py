@@ -1,4 +1,4 @@
-"""A sample of a tensor, and its bytes."""
+"""A sample of a tensor, its bytes, and a least size of its elements."""
 
 import torch
 
@@ -18,6 +18,14 @@ def num_evenly_spaced(x: torch.Tensor) -> int:
 
 def _step(x: torch.Tensor) -> int:
     return max(1, x.numel() // _SAMPLE)
+
+
+def raise_small_(x: torch.Tensor, share: float) -> None:
+    """Raise the elements of a tensor, none of them negative, to ``share`` of their mean at least, alike on all ranks.
+
+    How a sum is rounded depends on the number of threads, or the GPU. So it is taken in fp64 and rounded to 8 bits.
+    """
+    x.clamp_(min=(share * x.mean(dtype=torch.float64)).bfloat16().to(x.dtype))
 
 
 def bytes_of(x: torch.Tensor) -> bytes:

@@ -1,6 +1,7 @@
-"""1-bit Adam: momenta are coded, and divided by a second moment that is frozen after a warm-up in full precision."""
+"""1-bit Adam: momenta are coded, and divided by a second moment that is frozen after an uncoded warm-up."""
 
 import dataclasses
+import warnings
 from collections.abc import Set
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from ..checks import check_count, check_keep, check_not_negative
 from ..collectives.wire_meter import Pending
 from ..layout import Layout
 from ..stopwatch import add_seconds
+from ..tensors import raise_small_
 from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
 from .feedback import ErrorFeedback, without
@@ -30,7 +32,7 @@ class OneBitAdam(CompressorDefaults):
 
     parts: ClassVar[tuple[str, ...]] = ("momentum", "second_moment", "coder")
     warmup_iterations: int = 100
-    """In fp32, whatever width statistics tell; the paper's are 15 to 25 % of a run."""
+    """Uncoded, whatever width statistics tell; the paper's are 15 to 25 % of a run."""
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -71,7 +73,7 @@ class OneBitAdam(CompressorDefaults):
     def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
         """Begin to replace gradients by Adam's direction.
 
-        1. In the warm-up average gradients g in full precision; m ← β1·m + (1 − β1)·g, v ← β2·v + (1 − β2)·g².
+        1. In the warm-up average gradients g as they are; m ← β1·m + (1 − β1)·g, v ← β2·v + (1 − β2)·g².
         2. After it, every rank adds its own g to m like this; m ← the mean of those at 1 bit, with error feedback.
         3. The direction is m/(1 − β1ᵗ) over √(v/(1 − β2ᵗ)) + ε; in iteration t, which for v is the last one of the
            warm-up from then on.
@@ -103,7 +105,7 @@ class OneBitAdam(CompressorDefaults):
         if late := [key for key in layout.keys if step.iteration > 0 and not self.momentum.has(key)]:
             raise ValueError(
                 f"rank {rank}: parameter {late[0]} (of state.parameters) comes in iteration {step.iteration}, and "
-                "onebit-adam has no second moment of it: have all take part from the first iteration on, or take "
+                "onebit-adam has no second moment of it: have all take part in all of the run, or take "
                 "FixedBits(1) with FrozenSecondMoment()"
             )
 
@@ -113,7 +115,7 @@ class OneBitAdam(CompressorDefaults):
             first, second = self.momentum.flat(work.layout), self.second_moment.flat(work.layout)
             m = first.lerp(mean, 1 - self.beta1)
             v = (self.beta2 * second).addcmul_(mean, mean, value=1 - self.beta2)
-            if self._hand_over(work, m, self._root(v, step), step):
+            if self._hand_over(work, m, self._root(v, step), step) and bool(v.isfinite().all()):
                 first.copy_(m)
                 second.copy_(v)
 
@@ -134,11 +136,13 @@ class OneBitAdam(CompressorDefaults):
         return (second / (1 - self.beta2**steps)).sqrt_().add_(self.eps)
 
     def _divisor(self, layout: Layout, step: Step) -> torch.Tensor:
-        """The root of what is frozen; infinite for an element that had no gradient in the warm-up, which so stays."""
+        """The root of what is frozen; infinite where that is 0, so that such elements stay as they are."""
         if layout not in self.divisors:
             frozen = self.second_moment.flat(layout).clone()
-            for view in layout.views(frozen):
-                view.clamp_(min=self.floor * view.mean())
+            for key, view in zip(layout.keys, layout.views(frozen), strict=True):
+                raise_small_(view, self.floor)
+                if not bool(view.any()):
+                    _warn_of_none(key, step)
             root = self._root(frozen, step).masked_fill_(frozen == 0, torch.inf)
             self.divisors = {**without(self.divisors, layout), layout: root}
         return self.divisors[layout]
@@ -151,3 +155,12 @@ class OneBitAdam(CompressorDefaults):
         """Restore what ``state_dict`` returned on this rank."""
         super().load_state_dict(state)
         self.divisors.clear()
+
+
+def _warn_of_none(key: int, step: Step) -> None:
+    warnings.warn(
+        f"rank {step.transport.global_rank}: parameter {key} (of state.parameters) had no gradient in the warm-up of "
+        "onebit-adam, and stays as it is from now on: make warmup_iterations longer",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..checks import check_count, check_not_negative
+from ..tensors import raise_small_
 from ..widths import CODED_WIDTHS, Width, Widths, check_width
 
 _FIRST = 4
@@ -172,7 +173,7 @@ class SecondMoments:
             if self._refreshes and not was_frozen:
                 continue
             if not was_frozen:
-                moment.clamp_(min=self._floor * moment.mean())
+                raise_small_(moment, self._floor)
             self._before[parameter] = _Before(moment.clone(), float(state["step"]))
 
     def _on_stepped(self, *arguments: object) -> None:

@@ -65,7 +65,7 @@ def by_the_formulas(
             g = own[k].double()
             since += 1
             if not refreshes and since == 1:
-                v = v.clamp(min=0.01 * v.mean())
+                v = v.clamp(min=(0.01 * v.mean()).bfloat16().double())
             m, m_weight = betas[0] * m + (1 - betas[0]) * g, betas[0] * m_weight + 1 - betas[0]
             # The step itself is PyTorch's, in which its own gradient always counts, once.
             weight = (1 - betas[1]) / (1 - betas[1] ** t)
