@@ -153,9 +153,10 @@ def _plot_times(axes: Axes, cell: CellSummary) -> None:
         waiting = max(spent["whole"] - spent["compute"], 0.0)
         _stack(axes, row - 0.2, {"computing": spent["compute"], "waiting": waiting}, row == 0)
         _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
-    axes.set_yticks(range(len(known)), labels=[plot_label(each.system) for each in known], fontsize="small")
+    labels = short_labels([each.system for each in known])
+    axes.set_yticks(range(len(known)), labels=[labels[each.system] for each in known], fontsize="small")
     axes.invert_yaxis()
-    axes.set(title="training thread,\nbelow it the communication thread", xlabel="ms per iteration")
+    axes.set(title="training thread, below it\nthe communication thread", xlabel="ms per iteration")
 
 
 def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
