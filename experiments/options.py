@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from mqgrad.trainers.workloads.workload import workload_names
+from mqgrad.widths import Width, parse_widths
 
 WorkloadName = Annotated[
     str,
@@ -50,3 +51,11 @@ def check_latency(link_mbit_per_s: str | None, latency_ms: float) -> None:
             f"{latency_ms:g} ms are of an emulated link: give its rate too, with --link-mbit-per-s",
             param_hint="--link-latency-ms",
         )
+
+
+def widths_option(text: str | None) -> tuple[Width, ...] | None:
+    """``"1/4+2+32"`` → (0.25, 2, 32)."""
+    try:
+        return None if text is None else parse_widths(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None

@@ -7,7 +7,6 @@ import typer
 from rich.console import Console
 
 from mqgrad.agents.config import DEFAULT_ALGO
-from mqgrad.widths import Width, parse_widths
 
 from .options import (
     DataRoot,
@@ -19,6 +18,7 @@ from .options import (
     WorkloadSettings,
     check_latency,
     folder,
+    widths_option,
 )
 from .settings import parse_settings
 
@@ -242,11 +242,3 @@ def parse_rate(text: str | None) -> float | tuple[float, float] | None:
             f"{text!r} is not RATE or LOW:HIGH in Mbit/s", param_hint="--link-mbit-per-s"
         )
     return rates[0] if len(rates) == 1 else (rates[0], rates[1])
-
-
-def widths_option(text: str | None) -> tuple[Width, ...] | None:
-    """``"1/4+2+32"`` → (0.25, 2, 32)."""
-    try:
-        return None if text is None else parse_widths(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None

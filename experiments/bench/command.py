@@ -11,11 +11,11 @@ from rich.console import Console
 
 from mqgrad.files import replace_file
 
-from ..options import DataRoot, WorkloadName, WorkloadSettings
+from ..options import DataRoot, WorkloadName, WorkloadSettings, widths_option
 
 if TYPE_CHECKING:
     from .codec import CodecReport
-    from .ranks import TransportReport
+    from .ranks import TransportSettings
 
 _BUSY = 0.7  # load average
 
@@ -28,8 +28,18 @@ def bench(
         int, typer.Option(help="Ranks on this machine; ignored under torchrun.", min=2)
     ] = 2,
     only: Annotated[str | None, typer.Option(help="codec or transport; both by default.")] = None,
+    widths: Annotated[
+        str | None,
+        typer.Option(help="Bit widths of mean and steps, beside 32: 1/4+1+4; all of them by default."),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="How long, about, the mean and the steps are each repeated for at most.  [default: 240]"
+        ),
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller and fewer measurements: under a minute.")
+        bool, typer.Option("--quick", help="Smaller and fewer measurements: about a minute.")
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this file.")] = None,
 ) -> None:
@@ -44,7 +54,7 @@ def bench(
     from ..provenance import describe_run
     from ..ranks import under_torchrun
     from ..settings import parse_settings
-    from .tables import machine_line, print_codec, print_transport
+    from .tables import machine_line, print_codec
 
     if only not in (None, "codec", "transport"):
         raise typer.BadParameter(f"{only!r} is neither codec nor transport", param_hint="--only")
@@ -54,6 +64,7 @@ def bench(
         raise typer.BadParameter(str(error), param_hint="--json") from None
     workload_settings = parse_settings(settings, data_root)
     make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
+    chosen = _transport_settings(workload, workload_settings, widths, seconds, quick)
     console = Console(quiet=_rank() != 0)
     if only != "codec" and under_torchrun() and int(os.environ["WORLD_SIZE"]) < 2:
         raise typer.BadParameter("a job of one rank has no transport: give codec", param_hint="--only")
@@ -69,11 +80,7 @@ def bench(
         print_codec(codec, console)
         _save(report, json_file)  # what follows may fail
     if only != "codec":
-        transport = _measure_transport(workload, workload_settings, num_workers, quick)
-        rates = transport.break_even()
-        report["transport"] = dataclasses.asdict(transport)
-        report["break_even"] = [dataclasses.asdict(rate) for rate in rates]
-        print_transport(transport, rates, console)
+        report |= _measure_transport(chosen, num_workers, console)
     _save(report, json_file)
 
 
@@ -103,13 +110,27 @@ def _measure_codec(quick: bool) -> "CodecReport":
     return measure_codec(find_peers)
 
 
-def _measure_transport(
-    workload: str, settings: dict[str, Any], num_workers: int, quick: bool
-) -> "TransportReport":
-    from ..ranks import under_torchrun
-    from .ranks import TransportSettings, measure_locally, measure_under_torchrun
+def _transport_settings(
+    workload: str, settings: dict[str, Any], widths: str | None, seconds: float | None, quick: bool
+) -> "TransportSettings":
+    from .ranks import TransportSettings
 
-    chosen = TransportSettings(workload=workload, workload_settings=settings)
-    if quick:
-        chosen = dataclasses.replace(chosen, rounds=3, iterations=5)
-    return measure_under_torchrun(chosen) if under_torchrun() else measure_locally(chosen, num_workers)
+    least = {"rounds": 3, "iterations": 5, "seconds": 20.0} if quick else {}
+    given = {"widths": widths_option(widths), "seconds": seconds}
+    given = {name: value for name, value in given.items() if value is not None}
+    return TransportSettings(workload=workload, workload_settings=settings, **(least | given))
+
+
+def _measure_transport(chosen: "TransportSettings", num_workers: int, console: Console) -> dict[str, Any]:
+    """Print the tables, and return what they are made of."""
+    from ..ranks import under_torchrun
+    from .ranks import measure_locally, measure_under_torchrun
+    from .tables import print_transport
+
+    report = measure_under_torchrun(chosen) if under_torchrun() else measure_locally(chosen, num_workers)
+    rates = report.break_even()
+    print_transport(report, rates, console)
+    return {
+        "transport": dataclasses.asdict(report),
+        "break_even": [dataclasses.asdict(rate) for rate in rates],
+    }

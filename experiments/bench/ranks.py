@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from mqgrad.checks import check_count, check_positive
 from mqgrad.trainers.clusters.errors import WorkerError
 from mqgrad.trainers.workloads.workload import make_workload
-from mqgrad.widths import WIDTHS, Width
+from mqgrad.widths import UNCODED, WIDTHS, Width, check_width
 
 from .break_even import BreakEven, break_even_rates
 from .steps import StepFigures, measure_steps
@@ -32,10 +33,19 @@ class TransportSettings:
     mebibytes: float = 16.0
     """Of float32 gradient that the collective averages."""
     rounds: int = 9
-    """Repetitions; each measures every width once, and figures are medians over them."""
+    """Repetitions at most; each measures every width once, and figures are medians over them."""
     iterations: int = 10
-    """Training iterations of one width in one round."""
+    """Training iterations of one width in one round, at most."""
+    seconds: float = 240.0
+    """For the collective, and for the steps, after which they are not repeated again."""
     widths: tuple[Width, ...] = WIDTHS
+    """32, of which the link's rate is taken, is measured in any case."""
+
+    def __post_init__(self) -> None:
+        check_count(rounds=self.rounds, iterations=self.iterations)
+        check_positive(mebibytes=self.mebibytes, seconds=self.seconds)
+        widths = sorted({*(check_width(bits) for bits in self.widths), UNCODED})
+        object.__setattr__(self, "widths", tuple(widths))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,19 +63,13 @@ class TransportReport:
     steps: list[StepFigures]
 
     def break_even(self) -> list[BreakEven]:
-        """Break-even rates of the coded widths.
-
-        Raises:
-            ValueError: width 32 was not measured.
-        """
-        rates = [figures.wire_mbit_per_s for figures in self.collectives if figures.bits == 32]
-        if not rates:
-            raise ValueError(f"width 32 must be measured, got {self.settings.widths}")
+        """Break-even rates of the coded widths."""
+        (rate,) = [figures.wire_mbit_per_s for figures in self.collectives if figures.bits == UNCODED]
         return break_even_rates(
             self.steps,
             world_size=self.world_size,
             gradient_bytes=self.gradient_bytes,
-            link_mbit_per_s=rates[0],
+            link_mbit_per_s=rate,
         )
 
 
@@ -122,9 +126,16 @@ def measure_on_rank(settings: TransportSettings, link: str) -> TransportReport:
         gradient_bytes=sum(each.nbytes for each in learned),
         settings=settings,
         collectives=measure_collectives(
-            mebibytes=settings.mebibytes, widths=settings.widths, rounds=settings.rounds
+            mebibytes=settings.mebibytes,
+            widths=settings.widths,
+            rounds=settings.rounds,
+            seconds=settings.seconds,
         ),
         steps=measure_steps(
-            workload, widths=settings.widths, rounds=settings.rounds, iterations=settings.iterations
+            workload,
+            widths=settings.widths,
+            rounds=settings.rounds,
+            iterations=settings.iterations,
+            seconds=settings.seconds,
         ),
     )

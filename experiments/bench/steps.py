@@ -19,7 +19,8 @@ from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.trainers.workloads.workload import Workload, endless_batches
 from mqgrad.widths import Width
 
-from .transport import Variant, combine_ranks, median, median_parts, scaled
+from .repetitions import Variant, iterations_within, rounds_within
+from .transport import combine_ranks, median, median_parts, scaled
 
 WARM_UP_STEPS = 2
 """Before those that count: after a change of width residuals are allocated, or sent in full."""
@@ -40,28 +41,47 @@ class StepFigures:
     """0 for plain DDP, which does not tell."""
     decode_seconds: float
     wire_bytes: float
+    rounds: int
+    """That the medians are over."""
+    iterations: int
+    """That a round counts."""
 
 
 def measure_steps(
-    workload: Workload, *, widths: Sequence[Width], rounds: int, iterations: int
+    workload: Workload, *, widths: Sequence[Width], rounds: int, iterations: int, seconds: float
 ) -> list[StepFigures]:
     """Train with plain DDP and with the hook at each width in turn, as a controller's interval.
 
     Gradient figures, of the last iteration of an interval, are in the seconds; the exchange of statistics after it,
     once per interval, is not.
+
+    Args:
+        workload: what to train.
+        widths: of the hook.
+        rounds: at most; each has a turn of every width and of plain DDP.
+        iterations: that a turn counts, at most.
+        seconds: after which no more rounds are begun, but for the least number; long iterations are fewer in a turn.
     """
-    turns = _Turns(widths, interval=WARM_UP_STEPS + iterations)
-    replicas = {"plain": Replica(workload, None), "hook": Replica(workload, turns)}
     variants: list[Variant] = [None, *widths]
+    plain = Replica(workload, None)
+    counted = iterations_within(
+        seconds,
+        iteration_seconds=plain.measure(1).step_seconds,
+        turns=len(variants),
+        uncounted=WARM_UP_STEPS,
+        most=iterations,
+    )
+    hook = Replica(workload, _Turns(widths, interval=WARM_UP_STEPS + counted))
     measured: list[dict[Variant, Costs]] = []
-    for _ in range(rounds + 1):  # the first warms up, and DDP regroups its buckets
+    # In the first round, which warms up, DDP regroups its buckets.
+    for turns in rounds_within(seconds, "training steps", variants, most=rounds):
         measured.append({})
-        for bits in variants:
-            replica = replicas["plain" if bits is None else "hook"]
-            measured[-1][bits] = replica.measure(iterations, bits)
-    replicas["hook"].close()
+        for bits in turns:
+            replica = plain if bits is None else hook
+            measured[-1][bits] = replica.measure(counted, bits)
+    hook.close()
     combined = combine_ranks(measured[1:])
-    return [_step_figures(bits, combined[bits], combined[None]) for bits in variants]
+    return [_step_figures(bits, combined[bits], combined[None], counted) for bits in variants]
 
 
 class _Turns:
@@ -141,7 +161,9 @@ class Replica:
             self._state.close()
 
 
-def _step_figures(bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs]) -> StepFigures:
+def _step_figures(
+    bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs], iterations: int
+) -> StepFigures:
     pairs = [(a.step_seconds, b.step_seconds) for a, b in zip(rounds, plain, strict=True)]
     return StepFigures(
         bits=bits,
@@ -149,4 +171,6 @@ def _step_figures(bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs]
         per_plain=statistics.median(ours / plains for ours, plains in pairs),
         extra_seconds=statistics.median(ours - plains for ours, plains in pairs),
         **median_parts(rounds),
+        rounds=len(rounds),
+        iterations=iterations,
     )

@@ -116,7 +116,9 @@ def print_transport(report: TransportReport, rates: list[BreakEven], console: Co
 
 def collective_table(report: TransportReport) -> Table:
     """The mean of one gradient vector at each width."""
-    title = f"mean of {report.settings.mebibytes:g} MiB over {report.world_size} ranks, {report.link}"
+    rounds = report.collectives[0].rounds
+    what = f"mean of {report.settings.mebibytes:g} MiB over {report.world_size} ranks"
+    title = f"{what}, {report.link}, {rounds} rounds"
     columns = ("bits", "ms", "encode ms", "wire ms", "decode ms", "sent MiB", "wire Mbit/s")
     rows = [
         (
@@ -133,7 +135,11 @@ def collective_table(report: TransportReport) -> Table:
 def step_table(report: TransportReport, rates: list[BreakEven]) -> Table:
     """A training step at each width, and the link rate below which it beats plain DDP."""
     by_bits = {rate.bits: rate.mbit_per_s for rate in rates}
-    title = f"step of {report.workload} ({report.parameters:,} parameters), {report.world_size} ranks, {report.link}"
+    first = report.steps[0]
+    title = (
+        f"step of {report.workload} ({report.parameters:,} parameters), {report.world_size} ranks, {report.link}, "
+        f"{first.rounds} rounds of {first.iterations}"
+    )
     columns = ("bits", "step ms", "× plain", "encode ms", "wire ms", "decode ms", "pays below\nMbit/s")
     rows = [
         (

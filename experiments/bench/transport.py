@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch._dynamo  # imported by the first DDP otherwise, when it keeps a process group that is there already
@@ -19,8 +19,7 @@ from mqgrad.costs import Costs
 from mqgrad.layout import Layout
 from mqgrad.widths import Width
 
-Variant: TypeAlias = Width | None
-"""A width in bits through the hook, or None: DDP without a hook."""
+from .repetitions import Variant, rounds_within
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +35,8 @@ class CollectiveFigures:
     decode_seconds: float
     wire_bytes: float
     """Sent by a rank."""
+    rounds: int
+    """That the medians are over."""
 
     @property
     def wire_mbit_per_s(self) -> float:
@@ -43,15 +44,20 @@ class CollectiveFigures:
         return 8 * self.wire_bytes / self.wire_seconds / 1e6
 
 
-def measure_collectives(*, mebibytes: float, widths: Sequence[Width], rounds: int) -> list[CollectiveFigures]:
-    """Average one gradient vector at each width in turn."""
+def measure_collectives(
+    *, mebibytes: float, widths: Sequence[Width], rounds: int, seconds: float
+) -> list[CollectiveFigures]:
+    """Average one gradient vector at each width in turn; for ``rounds`` at most, and for about ``seconds``."""
     transport = ProcessGroupTransport(world())
     coded, plain = Quantized(), Quantized(error_feedback=False)
     work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []
-    for iteration in range(rounds + 1):  # the first warms up
+    name = f"mean of {mebibytes:g} MiB"
+    for iteration, turns in enumerate(
+        rounds_within(seconds, name, widths, most=rounds)
+    ):  # the first warms up
         measured.append({})
-        for bits in widths:
+        for bits in turns:
             compressor = plain if bits == 32 else coded
             measured[-1][bits] = average(compressor, transport, [work], bits, iteration)
     combined = combine_ranks(measured[1:])
@@ -134,4 +140,6 @@ def median_parts(rounds: Sequence[Costs]) -> dict[str, float]:
 
 
 def _collective_figures(bits: Width, rounds: Sequence[Costs]) -> CollectiveFigures:
-    return CollectiveFigures(bits=bits, seconds=median(rounds, "step_seconds"), **median_parts(rounds))
+    return CollectiveFigures(
+        bits=bits, seconds=median(rounds, "step_seconds"), **median_parts(rounds), rounds=len(rounds)
+    )

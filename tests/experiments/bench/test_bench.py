@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,12 @@ from mqgrad.experiments.bench.break_even import break_even_mbit_per_s, break_eve
 from mqgrad.experiments.bench.codec import Operation, measure_codec, time_in_turn
 from mqgrad.experiments.bench.coders import Coder, Skipped
 from mqgrad.experiments.bench.ranks import TransportSettings, measure_locally, measure_on_rank
+from mqgrad.experiments.bench.repetitions import (
+    LEAST_ROUNDS,
+    Variant,
+    iterations_within,
+    rounds_within,
+)
 from mqgrad.experiments.bench.steps import StepFigures
 from mqgrad.experiments.bench.tables import format_rate, ratio_table
 from mqgrad.experiments.bench.transport import average, gradient_work, world
@@ -44,6 +51,8 @@ def step(
         wire_seconds=0.0,
         decode_seconds=codec_seconds / 2,
         wire_bytes=wire_bytes,
+        rounds=1,
+        iterations=1,
     )
 
 
@@ -202,6 +211,40 @@ def test_transport_and_steps_on_two_ranks() -> None:
     assert [rate.bits for rate in report.break_even()] == [4]
 
 
+def test_long_rounds_are_fewer_and_all_ranks_stop_together() -> None:
+    def rank_main(rank: int) -> list[list[Variant]]:
+        done: list[list[Variant]] = []
+        for turns in rounds_within(0.35, "sleep", (None, 4), most=20):
+            done.append(list(turns))
+            time.sleep(0.1 if rank == 0 else 0.0)  # rank 0's clock decides
+        return done
+
+    first, second = run_ranks(rank_main)
+    assert first == second
+    assert all(turns == [None, 4] for turns in first)
+    assert 1 + LEAST_ROUNDS <= len(first) <= 4
+
+
+@pytest.mark.parametrize(
+    ("iteration_seconds", "expected"),
+    [
+        (0.001, 10),  # as many as are asked for
+        (1.0, 3),  # 3 rounds of 4 turns of 5 iterations, of which the first 2 do not count
+        (100.0, 1),
+    ],
+)
+def test_long_iterations_are_fewer(iteration_seconds: float, expected: int) -> None:
+    def rank_main(rank: int) -> int:
+        seconds = iteration_seconds if rank == 0 else 50.0
+        return iterations_within(60.0, iteration_seconds=seconds, turns=4, uncounted=2, most=10)
+
+    assert run_ranks(rank_main) == [expected] * 2
+
+
+def test_32_bits_are_measured_in_any_case_as_the_links_rate_is_theirs() -> None:
+    assert TransportSettings(widths=(4, 1 / 4)).widths == (1 / 4, 4, 32)
+
+
 def test_what_plain_ddp_sends_is_in_the_gradients_own_type() -> None:
     settings = TransportSettings(workload="doubles:Doubles", mebibytes=SMALL, rounds=1, iterations=1)
     (report,) = run_ranks(lambda rank: measure_on_rank(settings, "loopback"), world_size=1)
@@ -215,6 +258,7 @@ def test_what_plain_ddp_sends_is_in_the_gradients_own_type() -> None:
         (["--json", "no-such-folder/bench.json"], "no-such-folder"),
         (["--json", "."], "is a folder"),
         (["--num-workers", "1"], "num-workers"),
+        (["--widths", "4+many"], "many"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_measured(arguments: list[str], expected: str) -> None:
@@ -241,6 +285,13 @@ def test_a_rank_that_fails_is_named_with_what_it_said() -> None:
     assert error_line(failed.value).startswith(
         f"rank {failed.value.rank}: batch_size 1000 on 2 ranks needs 2000"
     )
+
+
+@pytest.mark.parametrize(("option", "value"), [("--widths", "9"), ("--seconds", "0"), ("--seconds", "nan")])
+def test_a_setting_out_of_range_is_named_before_anything_is_measured(option: str, value: str) -> None:
+    result = CliRunner().invoke(app, ["bench", option, value])
+    assert isinstance(result.exception, ValueError)
+    assert value in str(result.exception)
 
 
 def test_an_unknown_workload_is_named_before_anything_is_measured() -> None:
