@@ -34,6 +34,7 @@ from mqgrad.cuda_ext.sparse import (
     sparse_count,
     sparse_decode,
     sparse_decode_add_,
+    sparse_decode_mean_into,
     sparse_encode,
 )
 from mqgrad.cuda_ext.uniform import (
@@ -85,6 +86,7 @@ __all__ = [
     "sparse_count",
     "sparse_decode",
     "sparse_decode_add_",
+    "sparse_decode_mean_into",
     "sparse_encode",
     "whole",
     "write_checksums_",

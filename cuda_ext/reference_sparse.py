@@ -4,6 +4,8 @@ The notes in csrc/sparse_math.h ([Sparse payload], [Sparse levels]) explain the 
 Shape suffixes: N elements, K entries, H bits of the high parts.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,6 +36,19 @@ def sparse_encode(
     if residual is not None:
         keep_error(x, residual, sparse_decode(payload, x.numel(), elements_per_bit), beta)
     return payload
+
+
+def sparse_encode_into(
+    payload: Tensor,
+    x: list[Tensor],
+    offsets: list[int],
+    residual: Tensor | None,
+    numel: int,
+    *settings: Any,
+) -> None:
+    """The same as the op, of a vector in one tensor."""
+    elements_per_bit, alpha, beta = settings
+    payload.copy_(sparse_encode(x[0], elements_per_bit, residual, alpha, beta))
 
 
 def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:

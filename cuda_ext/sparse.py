@@ -3,12 +3,12 @@
 Arguments are checked here; then the C++ kernel or the reference runs.
 """
 
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference_sparse
+from mqgrad.cuda_ext import checks, library, reference, reference_sparse, scattered
+from mqgrad.cuda_ext.scattered import Vector
 
 
 def sparse_bytes(numel: int, elements_per_bit: int) -> int:
@@ -32,12 +32,13 @@ def sparse_count(numel: int, elements_per_bit: int) -> int:
 
 
 def sparse_encode(
-    x: Tensor,
+    x: Vector,
     elements_per_bit: int,
     *,
     residual: Tensor | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Keep the largest magnitudes of the whole vector, at one of eight logarithmic levels and with their sign.
 
@@ -46,25 +47,28 @@ def sparse_encode(
     are kept. A NaN or infinity makes the whole vector decode to NaN.
 
     Args:
-        x: [N], float32, float64, float16 or bfloat16; coded as float32.
+        x: [N], float32, float64, float16 or bfloat16, in one tensor or scattered; coded as float32.
         elements_per_bit: 1..64, one over the width.
         residual, alpha, beta: error feedback, as in `encode`; the residual is left as it was where x + alpha·residual
             is not finite.
+        out: a contiguous tensor like the result, or a slice of one, to be written and returned.
 
     Returns:
         The payload, uint8 [sparse_bytes(N, elements_per_bit)].
 
     Raises:
         TypeError: x is not a tensor of a supported type.
-        ValueError: a wrong shape or value, or the residual shares memory with x.
+        ValueError: a wrong shape or value, or what is written shares memory with another argument.
     """
-    checks.require_input(x, 1)
-    checks.require_sparse(x.numel(), elements_per_bit)
-    x = x.contiguous()
-    checks.require_feedback(residual, alpha, beta, x.numel(), x.device, x=x)
-    library.note_written(residual)
-    kernels = library.kernels(x.device, reference_sparse)
-    return kernels.sparse_encode(x, elements_per_bit, residual, alpha, beta)
+    x, numel = scattered.readable(x), x.numel()
+    out = checks.payload_out(out, sparse_bytes(numel, elements_per_bit), x.device)
+    checks.require_feedback(residual, alpha, beta, numel, x.device, x=scattered.in_one(x))
+    checks.require_apart("out", out, x=scattered.in_one(x), residual=residual)
+    library.note_written(out, residual)
+    library.kernels(x.device, reference_sparse).sparse_encode_into(
+        out, *scattered.pieces(x), residual, numel, elements_per_bit, alpha, beta
+    )
+    return out
 
 
 def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
@@ -106,14 +110,35 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
     )
 
 
-if library.IMPLEMENTATION == "extension":
-    library.fake_writers("sparse_decode_add_")
+def sparse_decode_mean_into(out: Vector, payloads: Tensor, elements_per_bit: int) -> None:
+    """Overwrite a vector with the mean of W payloads.
 
-    @torch.library.register_fake("mqgrad::sparse_encode")
-    def _(x: Tensor, elements_per_bit: int, *_: Any) -> Tensor:
-        return x.new_empty(
-            checks.sparse_layout(int(x.numel()), elements_per_bit).payload_bytes, dtype=torch.uint8
-        )
+    The bits are those of `sparse_decode_add_` for every row in turn to float32 zeros, divided by W. On the CPU a
+    block at a time, whose sum stays in the cache.
+
+    Args:
+        out: float32 [N], contiguous, or scattered, of any floating types.
+        payloads: uint8 [W, sparse_bytes(N, elements_per_bit)], W at least 1. Untrusted, as in `sparse_decode`.
+
+    Raises:
+        TypeError: payloads are not uint8, or out is a tensor and not float32.
+        ValueError: a wrong shape, length or device, or the two share memory.
+    """
+    numel = out.numel()
+    checks.require_payloads(payloads, sparse_bytes(numel, elements_per_bit))
+    payloads = checks.rows_of(payloads)
+    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
+        tensors, offsets = scattered.pieces(out)
+        library.note_written(*tensors)
+        torch.ops.mqgrad.sparse_decode_mean_into(tensors, offsets, payloads, numel, elements_per_bit)
+        return
+    out.copy_(
+        reference.mean_of(payloads, numel, lambda sums, row: sparse_decode_add_(sums, row, elements_per_bit))
+    )
+
+
+if library.IMPLEMENTATION == "extension":
+    library.fake_writers("sparse_encode_into", "sparse_decode_add_", "sparse_decode_mean_into")
 
     @torch.library.register_fake("mqgrad::sparse_decode")
     def _(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:

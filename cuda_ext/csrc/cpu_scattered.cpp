@@ -12,11 +12,11 @@ const Piece* Scattered::piece_of(int64_t element) const {
   return piece != pieces_.end() && piece->begin <= element ? &*piece : nullptr;
 }
 
-void Scattered::gather(int64_t from, int64_t to, std::vector<float>& room) const {
-  room.assign(to - from, 0.0f);
+void Scattered::gather(int64_t from, int64_t to, float* values) const {
+  std::fill(values, values + (to - from), 0.0f);
   for (auto piece = first_behind(from); piece != pieces_.end() && piece->begin < to; ++piece) {
     const int64_t first = std::max(from, piece->begin), last = std::min(to, piece->end);
-    load_floats(piece->data, piece->dtype, first - piece->begin, last - first, room.data() + (first - from));
+    load_floats(piece->data, piece->dtype, first - piece->begin, last - first, values + (first - from));
   }
 }
 

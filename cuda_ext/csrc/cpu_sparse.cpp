@@ -7,6 +7,7 @@
 #include "clones.h"
 #include "feedback.h"
 #include "kernels.h"
+#include "reduce.h"
 
 namespace mqgrad {
 namespace {
@@ -36,9 +37,16 @@ class BitWriter {
   int fill_ = 0;
 };
 
+constexpr int64_t kWordBits = 56;  // that can be read at once, from any bit on
+
 uint64_t read_bits(const uint8_t* base, int64_t bytes, int64_t bit, int count) {
   uint64_t word = 0;
-  std::memcpy(&word, base + bit / 8, std::min<int64_t>(8, bytes - bit / 8));
+  const int64_t left = bytes - bit / 8;
+  if (left >= 8) {
+    std::memcpy(&word, base + bit / 8, 8);  // of a known size: one load
+  } else {
+    std::memcpy(&word, base + bit / 8, left);
+  }
   return word >> (bit % 8) & ((uint64_t{1} << count) - 1);
 }
 
@@ -94,14 +102,14 @@ MQ_CLONES void accumulate(const float* __restrict x, int64_t n, float beta, floa
   }
 }
 
-void keep_error(const SparseArguments& a, const std::vector<Kept>& sent) {
+void keep_error(const Scattered& vector, const SparseArguments& a, const std::vector<Kept>& sent) {
   for_ranges(a.layout.numel, [&](int64_t r, int64_t begin, int64_t end) {
     const std::vector<uint32_t>& offsets = sent[r].offsets;
     float scratch[kSparseBlock], before[kSparseBlock];
     size_t next = 0;
     for (int64_t first = begin; first < end; first += kSparseBlock) {
       const int64_t n = std::min(kSparseBlock, end - first), skipped = first - begin;
-      const float* x = as_floats(a.x, a.dtype, first, n, scratch);
+      const float* x = vector.floats(first, n, scratch);
       accumulate(x, n, a.beta, a.residual + first, before);
       for (; next < offsets.size() && offsets[next] < skipped + n; ++next) {
         const int64_t i = offsets[next] - skipped;
@@ -113,11 +121,11 @@ void keep_error(const SparseArguments& a, const std::vector<Kept>& sent) {
 
 }  // namespace
 
-void encode_sparse(const SparseArguments& arguments, uint8_t* payload) {
+void encode_sparse(const Scattered& x, const SparseArguments& arguments, uint8_t* payload) {
   const SparseLayout& layout = arguments.layout;
   if (layout.numel == 0) return;
   std::memset(payload, 0, layout.payload_bytes());
-  Selection selection = select_largest(arguments);
+  Selection selection = select_largest(x, arguments);
   const uint32_t top = selection.top;
   if (top >= kInfinityBits) return store_sparse_header({top, top}, payload);  // and what is owed stays owed
   if (top > 0) {
@@ -127,34 +135,62 @@ void encode_sparse(const SparseArguments& arguments, uint8_t* payload) {
     write_high_parts(layout, selection.ranges, high);
     write_entries(layout, header, selection.ranges, high + layout.high_bytes());
   }
-  if (arguments.residual) keep_error(arguments, selection.ranges);
+  if (arguments.residual) keep_error(x, arguments, selection.ranges);
+}
+
+SparseReader::SparseReader(const uint8_t* payload, const SparseLayout& layout) : layout_(layout) {
+  if (layout.numel == 0) return;
+  const SparseHeader header = load_sparse_header(payload);
+  is_nan_ = header.top >= kInfinityBits;
+  const CodeValues values = code_values(header);
+  std::copy(values.begin(), values.end(), values_);
+  high_ = payload + kSparseHeaderBytes;
+  entries_ = high_ + layout.high_bytes();
+  entry_bytes_ = payload + layout.payload_bytes() - entries_;
+}
+
+void SparseReader::add_until(int64_t end, float* out) {
+  if (is_nan_) {
+    for (int64_t i = begin_; i < end; ++i) out[i - begin_] += float_from_bits(kNanBits);
+  } else {
+    add_entries(end, out);
+  }
+  begin_ = end;
+}
+
+void SparseReader::add_entries(int64_t end, float* out) {
+  const int entry_bits = layout_.entry_bits();
+  for (; entry_ < layout_.count; ++entry_, ones_ &= ones_ - 1) {
+    for (; ones_ == 0; high_at_ += kWordBits) {
+      const int64_t left = layout_.high_bits() - high_at_;
+      if (left <= 0) return;
+      ones_at_ = high_at_;
+      ones_ = read_bits(high_, layout_.high_bytes(), high_at_, static_cast<int>(std::min(kWordBits, left)));
+    }
+    const int64_t part = ones_at_ + __builtin_ctzll(ones_) - entry_;
+    const uint64_t word = read_bits(entries_, entry_bytes_, entry_ * entry_bits, entry_bits);
+    const int64_t index = part << layout_.low_bits | static_cast<int64_t>(word >> kValueBits);
+    if (index >= end) return;  // it is the next call's, which reads it again
+    if (index > last_) out[index - begin_] += values_[word & ((1 << kValueBits) - 1)];
+    last_ = std::max(last_, index);
+  }
 }
 
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out) {
-  if (layout.numel == 0) return;
-  const SparseHeader header = load_sparse_header(payload);
-  if (header.top >= kInfinityBits) {
-    for (int64_t i = 0; i < layout.numel; ++i) out[i] += float_from_bits(kNanBits);
-    return;
-  }
-  const CodeValues values = code_values(header);
-  const uint8_t* high = payload + kSparseHeaderBytes;
-  const uint8_t* entries = high + layout.high_bytes();
-  const int64_t entry_bytes = payload + layout.payload_bytes() - entries;
-  int64_t entry = 0, last = -1;
-  for (int64_t at = 0; at < layout.high_bits(); at += 56) {
-    const int bits = static_cast<int>(std::min<int64_t>(56, layout.high_bits() - at));
-    uint64_t ones = read_bits(high, layout.high_bytes(), at, bits);
-    for (; ones && entry < layout.count; ones &= ones - 1, ++entry) {
-      const int64_t part = at + __builtin_ctzll(ones) - entry;
-      const uint64_t word = read_bits(entries, entry_bytes, entry * layout.entry_bits(), layout.entry_bits());
-      const int64_t index = part << layout.low_bits | static_cast<int64_t>(word >> kValueBits);
-      if (index > last && index < layout.numel) {
-        out[index] += values[word & ((1 << kValueBits) - 1)];
-      }
-      last = std::max(last, index);
+  SparseReader(payload, layout).add_until(layout.numel, out);
+}
+
+void decode_sparse_mean(const uint8_t* payloads, int64_t count, int64_t stride, const SparseLayout& layout,
+                        const Scattered& out) {
+  std::vector<SparseReader> readers;
+  for (int64_t k = 0; k < count; ++k) readers.emplace_back(payloads + k * stride, layout);
+  out.write(0, layout.numel, 1, [&](float* values, int64_t from, int64_t to) {
+    for (int64_t at = from; at < to; at += kSparseBlock) {
+      const int64_t end = std::min(at + kSparseBlock, to);
+      float* block = values + (at - from);
+      mean_of(count, end - at, block, [&](int64_t k) { readers[k].add_until(end, block); });
     }
-  }
+  });
 }
 
 }  // namespace mqgrad

@@ -20,8 +20,10 @@
 namespace mqgrad {
 namespace {
 
+using torch::headeronly::ScalarType;
+
 constexpr int64_t kLanes = 16;  // what the collecting pass may write beyond the last element
-constexpr int64_t kSamples = 16384;
+constexpr int64_t kSamples = 4096;
 constexpr uint32_t kBins = 4096;
 
 // Writes offset and value of the elements whose key is at least `lowest`; raises `top` to the largest key.
@@ -83,36 +85,49 @@ MQ_CLONES void compensate(const float* x, const float* residual, int64_t n, floa
 // v = x, or x + alpha * residual, computed anew in each pass, which is cheaper than memory for all of it.
 class Vector {
  public:
-  explicit Vector(const SparseArguments& a) : a_(a) {}
+  Vector(const Scattered& x, const SparseArguments& a) : x_(x), a_(a) {}
 
   // v[first .. first + n), in `scratch` where it has to be computed.
   const float* block(int64_t first, int64_t n, float* scratch) const {
-    const float* x = as_floats(a_.x, a_.dtype, first, n, scratch);
+    const float* x = x_.floats(first, n, scratch);
     if (!a_.residual) return x;
     compensate(x, a_.residual + first, n, a_.alpha, scratch);
     return scratch;
   }
 
-  uint32_t key_at(int64_t index) const {
-    float scratch;
-    return abs_bits(*block(index, 1, &scratch));
+  // Of every stride-th element.
+  std::vector<uint32_t> keys(int64_t stride) const {
+    std::vector<float> values, owed;
+    values.reserve(a_.layout.numel / stride + 1);
+    if (a_.residual) owed.reserve(values.capacity());
+    int64_t i = 0;
+    x_.read(0, a_.layout.numel, 1, [&](const void* x, ScalarType dtype, int64_t from, int64_t to) {
+      for (float scratch; i < to; i += stride) {
+        values.push_back(*as_floats(x, dtype, i - from, 1, &scratch));
+        if (a_.residual) owed.push_back(a_.residual[i]);
+      }
+    });
+    if (a_.residual) compensate(values.data(), owed.data(), static_cast<int64_t>(values.size()), a_.alpha, values.data());
+    std::vector<uint32_t> keys(values.size());
+    for (size_t k = 0; k < keys.size(); ++k) keys[k] = abs_bits(values[k]);
+    return keys;
   }
 
  private:
+  const Scattered& x_;
   const SparseArguments& a_;
 };
 
 // Elements whose key is at least `lowest` > 0, and the largest key of all.
-Selection collect(const SparseArguments& arguments, uint32_t lowest) {
-  const Vector vector(arguments);
-  const int64_t numel = arguments.layout.numel;
+Selection collect(const Vector& vector, const SparseLayout& layout, uint32_t lowest) {
+  const int64_t numel = layout.numel;
   const Collect collect_block = best_collect();
   std::vector<Kept> ranges((numel + kSparseRange - 1) / kSparseRange);
   std::vector<uint32_t> tops(ranges.size());
   for_ranges(numel, [&](int64_t r, int64_t begin, int64_t end) {
     float scratch[kSparseBlock], values[kSparseBlock + kLanes];
     uint32_t offsets[kSparseBlock + kLanes];
-    const int64_t expected = 2 * arguments.layout.count / static_cast<int64_t>(ranges.size());
+    const int64_t expected = 2 * layout.count / static_cast<int64_t>(ranges.size());
     ranges[r].offsets.reserve(expected);
     ranges[r].values.reserve(expected);
     for (int64_t first = begin; first < end; first += kSparseBlock) {
@@ -132,13 +147,10 @@ uint32_t nth_largest(std::vector<uint32_t>& keys, int64_t n) {
 }
 
 // A key below which the `count` largest hardly ever reach, from a sample. It saves time and does not show in the result.
-uint32_t sampled_bound(const SparseArguments& arguments) {
-  const SparseLayout& layout = arguments.layout;
+uint32_t sampled_bound(const Vector& vector, const SparseLayout& layout) {
   if (layout.numel < 4 * kSamples) return 1;
-  const Vector vector(arguments);
   const int64_t stride = layout.numel / kSamples | 1;  // odd: not in step with the rows of a matrix
-  std::vector<uint32_t> keys;
-  for (int64_t i = 0; i < layout.numel; i += stride) keys.push_back(vector.key_at(i));
+  std::vector<uint32_t> keys = vector.keys(stride);
   const double expected = static_cast<double>(layout.count) / layout.numel * keys.size();
   const int64_t rank = static_cast<int64_t>(expected + 5 * std::sqrt(expected)) + 8;
   if (rank >= static_cast<int64_t>(keys.size())) return 1;
@@ -200,13 +212,15 @@ uint32_t floor_of(const Selection& found) {
 
 }  // namespace
 
-Selection select_largest(const SparseArguments& arguments) {
-  const int64_t count = arguments.layout.count;
-  uint32_t bound = sampled_bound(arguments);
-  Selection found = collect(arguments, bound);
+Selection select_largest(const Scattered& x, const SparseArguments& arguments) {
+  const Vector vector(x, arguments);
+  const SparseLayout& layout = arguments.layout;
+  const int64_t count = layout.count;
+  uint32_t bound = sampled_bound(vector, layout);
+  Selection found = collect(vector, layout, bound);
   if (found.top >= kInfinityBits || found.top == 0) return found;
   const uint32_t lowest = lowest_key(found.top);
-  if (bound > lowest && size_of(found.ranges) < count) found = collect(arguments, bound = lowest);
+  if (bound > lowest && size_of(found.ranges) < count) found = collect(vector, layout, bound = lowest);
   Threshold threshold{0, 0};
   if (size_of(found.ranges) > count) threshold = threshold_of(found, count, bound);
   if (threshold.key < lowest) threshold = {lowest - 1, 0};

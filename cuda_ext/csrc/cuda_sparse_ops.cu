@@ -13,7 +13,10 @@ Tensor new_workspace(const Tensor& like, int64_t bytes) {
 }
 
 struct Cuda {
-  static void encode(const SparseArguments& arguments, const Tensor& payload) {
+  static void encode(SparseArguments arguments, const Tensors& tensors, const Offsets& offsets, const Tensor& payload) {
+    const Tensor& x = only_piece(tensors, offsets, arguments.layout.numel);
+    arguments.x = x.const_data_ptr();
+    arguments.dtype = x.scalar_type();
     const OnDevice device(payload);
     const Tensor workspace = new_workspace(payload, cuda::sparse_encode_workspace_bytes(arguments.layout));
     check_status(cuda::encode_sparse(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()),
@@ -32,7 +35,7 @@ struct Cuda {
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CUDA, m) {
-  m.impl("sparse_encode", TORCH_BOX(&SparseOps<Cuda>::encode));
+  m.impl("sparse_encode_into", TORCH_BOX(&SparseOps<Cuda>::encode_into));
   m.impl("sparse_decode", TORCH_BOX(&SparseOps<Cuda>::decode));
   m.impl("sparse_decode_add_", TORCH_BOX(&SparseOps<Cuda>::decode_add_));
 }

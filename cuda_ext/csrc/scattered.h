@@ -37,12 +37,21 @@ class Scattered {
         continue;
       }
       to = std::min(end, from + room_for(unit));
-      gather(from, to, room);
+      room.resize(to - from);
+      gather(from, to, room.data());
       f(room.data(), torch::headeronly::ScalarType::Float, from, to);
     }
   }
 
-  // Calls f(out, from, to) in the same way; what f writes to `out` becomes these elements. What is zero is left out.
+  // n elements from `first` on as fp32, without a copy where one piece holds them so: `room` is for the others.
+  const float* floats(int64_t first, int64_t n, float* room) const {
+    const Piece* piece = piece_of(first);
+    if (piece && first + n <= piece->end) return as_floats(piece->at(first), piece->dtype, 0, n, room);
+    gather(first, first + n, room);
+    return room;
+  }
+
+  // Calls f(out, from, to) as `read` does; what f writes to `out` becomes these elements. What is zero is left out.
   template <typename F>
   void write(int64_t begin, int64_t end, int64_t unit, const F& f) const {
     std::vector<float> room;
@@ -71,7 +80,7 @@ class Scattered {
 
   std::vector<Piece>::const_iterator first_behind(int64_t element) const;
   const Piece* piece_of(int64_t element) const;
-  void gather(int64_t from, int64_t to, std::vector<float>& room) const;
+  void gather(int64_t from, int64_t to, float* values) const;
   void scatter(int64_t from, int64_t to, const float* values) const;
 
   std::vector<Piece> pieces_;

@@ -7,8 +7,8 @@ namespace mqgrad {
 namespace {
 
 struct Cpu {
-  static void encode(const SparseArguments& arguments, const Tensor& payload) {
-    encode_sparse(arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()));
+  static void encode(const SparseArguments& arguments, const Tensors& x, const Offsets& offsets, const Tensor& payload) {
+    encode_sparse(read_from(x, offsets), arguments, static_cast<uint8_t*>(payload.mutable_data_ptr()));
   }
 
   static void decode_add(const Tensor& payload, const SparseLayout& layout, const Tensor& out) {
@@ -17,20 +17,34 @@ struct Cpu {
   }
 };
 
+// On the CPU alone: elsewhere payloads are added one after another.
+void decode_mean_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel,
+                      int64_t elements_per_bit) {
+  const SparseLayout layout = checked_sparse_layout(numel, elements_per_bit);
+  const int64_t stride = layout.payload_bytes() + checked_gap(payloads, layout.payload_bytes());
+  check_pieces(out, offsets, payloads);
+  decode_sparse_mean(static_cast<const uint8_t*>(payloads.const_data_ptr()), payloads.size(0), stride, layout,
+                     written_to(out, offsets));
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
   m.def(
-      "sparse_encode(Tensor x, int elements_per_bit, Tensor(a!)? residual=None, float alpha=1, float beta=1) -> "
-      "Tensor");
+      "sparse_encode_into(Tensor(a!) payload, Tensor[] x, int[] offsets, Tensor(b!)? residual, int numel, "
+      "int elements_per_bit, float alpha, float beta) -> ()");
   m.def("sparse_decode(Tensor payload, int numel, int elements_per_bit) -> Tensor");
   m.def("sparse_decode_add_(Tensor(a!) accumulator, Tensor payload, int elements_per_bit) -> ()");
+  m.def(
+      "sparse_decode_mean_into(Tensor(a!)[] out, int[] offsets, Tensor payloads, int numel, int elements_per_bit) -> "
+      "()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
-  m.impl("sparse_encode", TORCH_BOX(&SparseOps<Cpu>::encode));
+  m.impl("sparse_encode_into", TORCH_BOX(&SparseOps<Cpu>::encode_into));
   m.impl("sparse_decode", TORCH_BOX(&SparseOps<Cpu>::decode));
   m.impl("sparse_decode_add_", TORCH_BOX(&SparseOps<Cpu>::decode_add_));
+  m.impl("sparse_decode_mean_into", TORCH_BOX(&decode_mean_into));
 }
 
 }  // namespace mqgrad

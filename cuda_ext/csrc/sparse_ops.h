@@ -3,7 +3,7 @@
 
 #include <torch/csrc/stable/ops.h>
 
-#include "op_checks.h"
+#include "scattered_checks.h"
 #include "sparse.h"
 
 namespace mqgrad {
@@ -15,18 +15,17 @@ inline SparseLayout checked_sparse_layout(int64_t numel, int64_t elements_per_bi
   return sparse_layout(numel, elements_per_bit);
 }
 
-// Device::encode(arguments, payload) and Device::decode_add(payload, layout, out) run the kernels, on tensors of the
-// right sizes.
+// Device::encode(arguments, x, offsets, payload) and Device::decode_add(payload, layout, out) run the kernels, on tensors
+// of the right sizes.
 template <typename Device>
 struct SparseOps {
-  static Tensor encode(const Tensor& x, int64_t elements_per_bit, const std::optional<Tensor>& residual, double alpha,
-                       double beta) {
-    check_input(x, 1);
-    const SparseLayout layout = checked_sparse_layout(x.numel(), elements_per_bit);
-    float* owed = checked_residual(residual, x.numel(), x);
-    const Tensor payload = torch::stable::new_empty(x, {layout.payload_bytes()}, ScalarType::Byte);
-    Device::encode({x.const_data_ptr(), x.scalar_type(), layout, owed, alpha, beta}, payload);
-    return payload;
+  static void encode_into(const Tensor& payload, const Tensors& x, const Offsets& offsets,
+                          const std::optional<Tensor>& residual, int64_t numel, int64_t elements_per_bit, double alpha,
+                          double beta) {
+    const SparseLayout layout = checked_sparse_layout(numel, elements_per_bit);
+    check_payload(payload, layout.payload_bytes());
+    check_pieces(x, offsets, payload);
+    Device::encode({layout, checked_residual(residual, numel, payload, x), alpha, beta}, x, offsets, payload);
   }
 
   static Tensor decode(const Tensor& payload, int64_t numel, int64_t elements_per_bit) {

@@ -21,7 +21,7 @@ struct Selection {
 };
 
 // The largest magnitudes of v = x, or of x + alpha * residual, as many as the levels of the code serve well.
-Selection select_largest(const SparseArguments& arguments);
+Selection select_largest(const Scattered& x, const SparseArguments& arguments);
 
 constexpr int64_t kSparseRange = 65536;  // elements of a unit of parallel work
 constexpr int64_t kSparseBlock = 2048;   // elements handled at a time, in the L1 cache

@@ -5,10 +5,10 @@ import dataclasses
 import torch
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import Vector, whole
+from mqgrad.cuda_ext import Vector
 
 from ..widths import Width
-from .vector_codec import Feedback, VectorCodec, placed, through
+from .vector_codec import Feedback, VectorCodec, through
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SparseCodec(VectorCodec):
         feedback: Feedback | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return placed(cuda_ext.sparse_encode(whole(x), _elements_per_bit(bits), **through(feedback)), out)
+        return cuda_ext.sparse_encode(x, _elements_per_bit(bits), **through(feedback), out=out)
 
     def is_contractive(self, bits: Width) -> bool:
         return True
@@ -38,6 +38,14 @@ class SparseCodec(VectorCodec):
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
+
+    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
+        self.decode_mean_into_(mean, payloads, bits)
+        return mean
+
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+        cuda_ext.sparse_decode_mean_into(out, payloads, _elements_per_bit(bits))
 
 
 def _elements_per_bit(bits: Width) -> int:

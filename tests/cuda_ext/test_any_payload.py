@@ -91,6 +91,10 @@ MANY: dict[str, tuple[Family, Receive]] = {
         ROTATED,
         lambda p, floats, layout: cuda_ext.decode_rotated_mean_into(floats, p, *layout[1:]),
     ),
+    "sparse_decode_mean_into": (
+        SPARSE,
+        lambda p, floats, layout: cuda_ext.sparse_decode_mean_into(floats, p, *layout[1:]),
+    ),
     "decode_bfloat16_mean_into": (
         BFLOAT16,
         lambda p, floats, layout: cuda_ext.decode_bfloat16_mean_into(floats, p),

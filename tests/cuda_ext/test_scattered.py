@@ -17,7 +17,7 @@ from mqgrad.cuda_ext import Scattered, Vector, library
 
 
 class Code(NamedTuple):
-    """One of the codes, in each of its settings, which are (bits, bucket_size) or none."""
+    """One of the codes, in each of its settings: (bits, bucket_size), (elements_per_bit,) or none."""
 
     settings: st.SearchStrategy[tuple[Any, ...]]
     encode: Callable[..., Tensor]
@@ -34,6 +34,10 @@ def encode_uniform(x: Vector, settings: tuple[Any, ...], stochastic: bool = True
 
 def encode_rotated(x: Vector, settings: tuple[Any, ...], **kwargs: Any) -> Tensor:
     return cuda_ext.encode_rotated(x, *settings, True, 7, **kwargs)
+
+
+def encode_sparse(x: Vector, settings: tuple[Any, ...], **kwargs: Any) -> Tensor:
+    return cuda_ext.sparse_encode(x, *settings, **kwargs)
 
 
 def encode_bfloat16(x: Vector, settings: tuple[Any, ...], **kwargs: Any) -> Tensor:
@@ -56,6 +60,14 @@ CODES = {
         lambda payload, numel, settings: cuda_ext.decode_rotated(payload, numel, *settings),
         lambda out, payload, settings: cuda_ext.decode_rotated_into(out, payload, *settings),
         lambda out, payloads, settings: cuda_ext.decode_rotated_mean_into(out, payloads, *settings),
+    ),
+    "sparse": Code(
+        st.tuples(st.sampled_from([2, 16, 64])),
+        encode_sparse,
+        encode_sparse,
+        lambda payload, numel, settings: cuda_ext.sparse_decode(payload, numel, *settings),
+        lambda out, payload, settings: cuda_ext.sparse_decode_mean_into(out, payload[None], *settings),
+        lambda out, payloads, settings: cuda_ext.sparse_decode_mean_into(out, payloads, *settings),
     ),
     "bfloat16": Code(
         st.just(()),
@@ -127,11 +139,11 @@ def test_means_as_of_one_tensor(code: Code, vector: Scattered, count: int, data:
 
 
 @pytest.mark.filterwarnings("ignore:mqgrad runs on its slow torch reference")
-@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
-def test_the_reference_takes_scattered_vectors(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
-    vector, settings = Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600), (2, 512)
-    if code is CODES["bfloat16"]:
-        settings = ()
+@pytest.mark.parametrize("name", CODES)
+def test_the_reference_takes_scattered_vectors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = Scattered([torch.randn(500), torch.randn(30)], [0, 512], 600)
+    settings = {"bfloat16": (), "sparse": (2,)}.get(name, (2, 512))
+    code = CODES[name]
     expected = code.encode_nearest(vector, settings, residual=torch.ones(600), **GAINS)
     monkeypatch.setattr(library, "IMPLEMENTATION", "reference")
     monkeypatch.setattr(library, "COMPILED_DEVICES", ())

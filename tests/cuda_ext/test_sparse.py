@@ -107,6 +107,10 @@ def test_flipped_bytes_harm_nothing(width: int, numel: int) -> None:
         damaged[where] = torch.randint(256, (8,), generator=generator, dtype=torch.uint8)
         decoded = cuda_ext.sparse_decode(damaged, numel, width)
         assert_same(decoded, reference_sparse.sparse_decode(damaged, numel, width))
+        mean = torch.full((numel,), 9.0)
+        cuda_ext.sparse_decode_mean_into(mean, torch.stack([payload, damaged, payload]), width)
+        other = cuda_ext.sparse_decode(payload, numel, width)
+        assert_same(mean, (other + decoded + other) / 3)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -185,6 +189,25 @@ def test_bytes_do_not_depend_on_threads() -> None:
         assert_same(residual, results[0][1])
 
 
+@needs_extension
+def test_a_long_vector_in_pieces_is_coded_as_one() -> None:
+    """Longer than what is sampled and than what a thread takes at a time; blocks lie across pieces and gaps."""
+    whole = heavy_tailed(150_000)
+    ends = [0, 40_001, 40_002, 66_000, 66_000, 150_000]
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.float32, torch.half]
+    tensors = [
+        whole[begin:end].to(dtype) for begin, end, dtype in zip(ends[:-1], ends[1:], dtypes, strict=True)
+    ]
+    offsets = [ends[0], *(begin + 7 for begin in ends[1:-1])]
+    vector = cuda_ext.Scattered(tensors, offsets, 150_100)
+    x = vector.gathered()
+    for width in WIDTHS:
+        ours, expected = x.flip(0).clone(), x.flip(0).clone()
+        payload = cuda_ext.sparse_encode(vector, width, residual=ours, alpha=0.7)
+        assert_same(payload, cuda_ext.sparse_encode(x, width, residual=expected, alpha=0.7))
+        assert_same(ours, expected)
+
+
 def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2**18, generator=generator) * (torch.rand(2**18, generator=generator) < 0.01)
@@ -195,8 +218,10 @@ def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:
 
 X = torch.linspace(-1, 1, 400)
 PAYLOAD = reference_sparse.sparse_encode(X, 4)
+OUT = torch.empty_like(PAYLOAD)
 CALLS: dict[str, tuple[Any, ...]] = {
-    "sparse_encode": (X, 4, torch.zeros(400), 1.0, 0.5),
+    "sparse_encode_into": (PAYLOAD.clone(), [X], [0], torch.zeros(400), 400, 4, 1.0, 0.5),
+    "sparse_decode_mean_into": ([torch.empty(400)], [0], PAYLOAD.repeat(3, 1), 400, 4),
     "sparse_decode": (PAYLOAD, 400, 4),
     "sparse_decode_add_": (torch.ones(400), PAYLOAD, 4),
 }
@@ -212,10 +237,16 @@ def test_opcheck(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("sparse_encode", (X, 0)),
-        ("sparse_encode", (X[::2], 4)),
-        ("sparse_encode", (X.int(), 4)),
-        ("sparse_encode", (X, 4, torch.zeros(399))),
+        ("sparse_encode_into", (OUT, [X], [0], None, 400, 0, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT[1:], [X], [0], None, 400, 4, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT, [X[::2]], [0], None, 400, 4, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT, [X.int()], [0], None, 400, 4, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT, [X], [], None, 400, 4, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT, [X], [0], torch.zeros(399), 400, 4, 1.0, 1.0)),
+        ("sparse_encode_into", (OUT, [X], [0], X, 400, 4, 1.0, 1.0)),
+        ("sparse_decode_mean_into", ([X], [0], PAYLOAD, 400, 4)),
+        ("sparse_decode_mean_into", ([X], [0], PAYLOAD[:-1].repeat(2, 1), 400, 4)),
+        ("sparse_decode_mean_into", ([X], [0], PAYLOAD.new_empty(0, len(PAYLOAD)), 400, 4)),
         ("sparse_decode", (PAYLOAD[:-1], 400, 4)),
         ("sparse_decode", (PAYLOAD, -1, 4)),
         ("sparse_decode_add_", (torch.ones(800), PAYLOAD, 4)),

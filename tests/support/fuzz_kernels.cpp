@@ -163,6 +163,10 @@ void fuzz_sparse_decode(Input& input) {
   const ExactArray<float> out(layout.numel);
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "a sparse payload decodes to numbers, or to NaN throughout");
+  const ExactArray<float> mean(layout.numel);
+  decode_sparse_mean(payload.get(), 1, 0, layout, Scattered({{mean.get(), kTypes[0], 0, layout.numel}}));
+  require(layout.numel == 0 || std::memcmp(out.get(), mean.get(), 4 * layout.numel) == 0,
+          "a sparse payload decodes to the same a block at a time");
 }
 
 void fuzz_sparse_encode(Input& input) {
@@ -173,8 +177,8 @@ void fuzz_sparse_encode(Input& input) {
   const Bytes x = input.take_bytes(layout.numel * kTypeBytes[type], kTypeBytes[type]);
   const auto residual = input.take_array<float>(layout.numel);
   const Bytes payload(layout.payload_bytes());
-  encode_sparse({x.get(), kTypes[type], layout, feedback ? residual.get() : nullptr, coefficient, coefficient},
-                payload.get());
+  const Scattered vector({{x.get(), kTypes[type], 0, layout.numel}});
+  encode_sparse(vector, {layout, feedback ? residual.get() : nullptr, coefficient, coefficient}, payload.get());
   const ExactArray<float> out(layout.numel);
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "what was encoded decodes to numbers, or to NaN throughout");

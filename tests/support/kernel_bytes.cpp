@@ -156,12 +156,15 @@ void rotated(int type, int bits, int64_t bucket_size, bool unbiased, bool feedba
 
 void sparse(int type, int64_t elements_per_bit, bool feedback, bool special) {
   const SparseLayout layout = sparse_layout(100003, elements_per_bit);
-  const Bytes x = input_of(type, layout.numel, special);
-  Floats residual = residual_of(layout.numel), out(layout.numel, 1.0f);
+  Bytes x = input_of(type, layout.numel, special);
+  const Scattered vector({{x.data(), kTypes[type], 0, layout.numel}});
+  Floats residual = residual_of(layout.numel), out(layout.numel, 1.0f), mean(layout.numel);
   Bytes payload(layout.payload_bytes());
-  encode_sparse({x.data(), kTypes[type], layout, feedback ? residual.data() : nullptr, 0.7, 0.9}, payload.data());
+  encode_sparse(vector, {layout, feedback ? residual.data() : nullptr, 0.7, 0.9}, payload.data());
   decode_add_sparse(payload.data(), layout, out.data());
+  decode_sparse_mean(payload.data(), 1, 0, layout, Scattered({{mean.data(), kTypes[0], 0, layout.numel}}));
   Digest digest;
+  digest.add(mean);
   digest.add(payload);
   digest.add(residual);
   digest.add(out);

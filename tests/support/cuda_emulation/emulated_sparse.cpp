@@ -10,8 +10,8 @@ extern "C" {
 
 cudaError_t emulated_sparse_encode(const void* x, int64_t dtype, int64_t numel, int64_t elements_per_bit,
                                    float* residual, double alpha, double beta, uint8_t* payload) {
-  const SparseArguments arguments{x, static_cast<cuda::ScalarType>(dtype), sparse_layout(numel, elements_per_bit),
-                                  residual, alpha, beta};
+  const SparseArguments arguments{sparse_layout(numel, elements_per_bit), residual, alpha, beta, x,
+                                  static_cast<cuda::ScalarType>(dtype)};
   std::vector<uint64_t> workspace = dirty_memory(cuda::sparse_encode_workspace_bytes(arguments.layout));
   return cuda::encode_sparse(arguments, payload, workspace.data(), nullptr);
 }
