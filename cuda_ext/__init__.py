@@ -18,6 +18,8 @@ from mqgrad.cuda_ext.parts import (
     decode_rotated_parts_into,
     encode_parts,
     encode_rotated_parts,
+    sparse_decode_parts_into,
+    sparse_encode_parts,
 )
 from mqgrad.cuda_ext.rotation import (
     decode_rotated,
@@ -87,7 +89,9 @@ __all__ = [
     "sparse_decode",
     "sparse_decode_add_",
     "sparse_decode_mean_into",
+    "sparse_decode_parts_into",
     "sparse_encode",
+    "sparse_encode_parts",
     "whole",
     "write_checksums_",
     "wrong_checksums",

@@ -87,7 +87,42 @@ def decode_rotated_parts_into(
     torch.ops.mqgrad.decode_rotated_parts_into(tensors, offsets, payloads, numel, stride, bits, bucket_size)
 
 
+def sparse_encode_parts(
+    x: Vector,
+    stride: int,
+    elements_per_bit: int,
+    *,
+    residual: Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    out: Tensor,
+) -> None:
+    """The same as :func:`.sparse_encode`, as :func:`encode_parts`; stride is a multiple of nothing."""
+    checks.require_feedback(None, alpha, beta, 0, out.device)
+    library.note_written(out, residual)
+    torch.ops.mqgrad.sparse_encode_parts_into(
+        out,
+        *scattered.pieces(x),
+        residual,
+        _part_numel(x, out, stride),
+        stride,
+        elements_per_bit,
+        alpha,
+        beta,
+    )
+
+
+def sparse_decode_parts_into(out: Vector, payloads: Tensor, stride: int, elements_per_bit: int) -> None:
+    """The same as :func:`.sparse_decode`, as :func:`decode_parts_into`."""
+    tensors, offsets = scattered.pieces(out)
+    library.note_written(*tensors)
+    numel = _part_numel(out, payloads, stride)
+    torch.ops.mqgrad.sparse_decode_parts_into(tensors, offsets, payloads, numel, stride, elements_per_bit)
+
+
 if library.IMPLEMENTATION == "extension":
     library.fake_writers(
-        "encode_parts_into", "decode_parts_into", "encode_rotated_parts_into", "decode_rotated_parts_into"
+        *("encode_parts_into", "decode_parts_into"),
+        *("encode_rotated_parts_into", "decode_rotated_parts_into"),
+        *("sparse_encode_parts_into", "sparse_decode_parts_into"),
     )

@@ -3,7 +3,6 @@
 Arguments are checked here; then the C++ kernel or the reference runs.
 """
 
-
 import torch
 from torch import Tensor
 

@@ -24,6 +24,16 @@ class Scattered {
   // Pieces in the order in which they lie in the vector; between and behind them it is zero.
   explicit Scattered(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
 
+  // What lies from an element on.
+  Scattered from(int64_t element) const {
+    std::vector<Piece> pieces = pieces_;
+    for (Piece& piece : pieces) {
+      piece.begin -= element;
+      piece.end -= element;
+    }
+    return Scattered(std::move(pieces));
+  }
+
   // Calls f(x, dtype, from, to) for ranges that together are [begin, end): x holds their elements. All of them but the last
   // one have a multiple of `unit`.
   template <typename F>

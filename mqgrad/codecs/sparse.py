@@ -30,6 +30,25 @@ class SparseCodec(VectorCodec):
     ) -> torch.Tensor:
         return cuda_ext.sparse_encode(x, _elements_per_bit(bits), **through(feedback), out=out)
 
+    def codes_parts(self, bits: Width, device: torch.device) -> bool:
+        return cuda_ext.runs_on_cpu(device)
+
+    def encode_parts(
+        self,
+        x: Vector,
+        stride: int,
+        bits: Width,
+        seed: int,
+        bucket_ids: torch.Tensor,
+        *,
+        feedback: Feedback | None,
+        out: torch.Tensor,
+    ) -> None:
+        cuda_ext.sparse_encode_parts(x, stride, _elements_per_bit(bits), **through(feedback), out=out)
+
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
+        cuda_ext.sparse_decode_parts_into(out, payloads, stride, _elements_per_bit(bits))
+
     def is_contractive(self, bits: Width) -> bool:
         return True
 
@@ -38,6 +57,9 @@ class SparseCodec(VectorCodec):
 
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
+
+    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+        self.decode_mean_into_(out, payload[None], bits)
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)

@@ -12,7 +12,8 @@ from mqgrad.cuda_ext import Scattered
 
 pytestmark = pytest.mark.skipif(cuda_ext.IMPLEMENTATION != "extension", reason="the extension was not built")
 
-BUCKET = 64  # of rotations; uniform buckets may be of any size
+BUCKET = 64  # of rotations; uniform buckets may be of any size, and the sparse code has none
+CODES = ("uniform", "rotated", "sparse")
 
 
 def vector_of(span: int, seed: int) -> Scattered:
@@ -37,10 +38,23 @@ def shapes(draw: st.DrawFn) -> tuple[int, int, int, int]:
     return draw(st.integers(1, 4)), numel, whole + bucket * draw(st.integers(0, 3)), bucket
 
 
-def codes(rotated: bool, bits: int, stochastic: bool, bucket: int = BUCKET) -> tuple[Any, Any, Any, Any, Any]:
-    """The ops for one vector and for parts, encode and decode; and the length of a payload."""
+def codes(code: str, bits: int, stochastic: bool, bucket: int = BUCKET) -> tuple[Any, Any, Any, Any, Any]:
+    """The ops for one vector and for parts, encode and decode; and the length of a payload.
+
+    Those that decode, and the length, take (bits, bucket) in every code.
+    """
     settings = (bits, bucket, stochastic, 7)
-    if rotated:
+    if code == "sparse":
+        return (
+            lambda x, ids, **more: cuda_ext.sparse_encode(x, 2**bits, **more),
+            lambda x, stride, ids, **more: cuda_ext.sparse_encode_parts(x, stride, 2**bits, **more),
+            lambda out, payload, bits, bucket: cuda_ext.sparse_decode_mean_into(out, payload[None], 2**bits),
+            lambda out, payloads, stride, bits, bucket: cuda_ext.sparse_decode_parts_into(
+                out, payloads, stride, 2**bits
+            ),
+            lambda numel, bits, bucket: cuda_ext.sparse_bytes(numel, 2**bits),
+        )
+    if code == "rotated":
         return (
             lambda x, ids, **more: cuda_ext.encode_rotated(x, *settings, **more),
             lambda x, stride, ids, **more: cuda_ext.encode_rotated_parts(x, stride, *settings, **more),
@@ -57,19 +71,21 @@ def codes(rotated: bool, bits: int, stochastic: bool, bucket: int = BUCKET) -> t
     )
 
 
-@given(shapes(), st.booleans(), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 2**31))
+@given(
+    shapes(), st.sampled_from(CODES), st.integers(1, 4), st.booleans(), st.booleans(), st.integers(0, 2**31)
+)
 def test_each_part_is_coded_as_by_itself(
     shape: tuple[int, int, int, int],
-    rotated: bool,
+    code: str,
     bits: int,
     stochastic: bool,
     has_feedback: bool,
     seed: int,
 ) -> None:
     count, numel, stride, bucket = shape
-    rotated, span = rotated and bucket == BUCKET, (count - 1) * stride + numel
+    code, span = "uniform" if bucket != BUCKET else code, (count - 1) * stride + numel
     encode, encode_parts, decode_into, decode_parts_into, payload_bytes = codes(
-        rotated, bits, stochastic, bucket
+        code, bits, stochastic, bucket
     )
     x, ids = vector_of(span, seed), torch.arange(-(-span // bucket)) * 3 + 5
     owed = torch.randn(span, generator=torch.Generator().manual_seed(seed)) if has_feedback else None
@@ -92,20 +108,19 @@ def test_each_part_is_coded_as_by_itself(
     assert bool((behind == 255).all())
 
 
-@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stride": 3 * BUCKET - 8}, "stride must be a multiple of 64"),
-        ({"stride": BUCKET}, "stride must be a multiple of 64 and at least"),
+        ({"stride": BUCKET}, "stride must be a multiple of"),
         ({"stride": 2**56}, "numel must"),
         ({"residual": torch.zeros(4 * BUCKET)}, "residual must have"),
         ({"out": torch.zeros(2, 5, dtype=torch.uint8)}, "payloads must have rows of"),
         ({"out": torch.zeros(0, 5, dtype=torch.uint8)}, "at least one row"),
     ],
 )
-def test_what_does_not_fit_is_refused(rotated: bool, changes: dict[str, Any], message: str) -> None:
-    encode_parts, payload_bytes = codes(rotated, 2, True)[1::3]
+def test_what_does_not_fit_is_refused(code: str, changes: dict[str, Any], message: str) -> None:
+    encode_parts, payload_bytes = codes(code, 2, True)[1::3]
     x = torch.randn(5 * BUCKET)
 
     def arguments(stride: int = 3 * BUCKET, **others: Any) -> dict[str, Any]:
@@ -122,6 +137,15 @@ def test_what_does_not_fit_is_refused(rotated: bool, changes: dict[str, Any], me
     encode_parts(x, **arguments())
     with pytest.raises(RuntimeError, match=message):
         encode_parts(x, **arguments(**changes))
+
+
+@pytest.mark.parametrize("code", ["uniform", "rotated"])
+def test_parts_begin_where_buckets_do(code: str) -> None:
+    encode_parts, payload_bytes = codes(code, 2, True)[1::3]
+    x, stride = torch.randn(5 * BUCKET), 3 * BUCKET - 8
+    out = torch.zeros(2, payload_bytes(len(x) - stride, 2, BUCKET), dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="stride must be a multiple of 64"):
+        encode_parts(x, stride, torch.arange(5), out=out)
 
 
 def test_payloads_must_not_share_memory_with_what_is_read() -> None:

@@ -219,9 +219,12 @@ def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:
 X = torch.linspace(-1, 1, 400)
 PAYLOAD = reference_sparse.sparse_encode(X, 4)
 OUT = torch.empty_like(PAYLOAD)
+PARTS = torch.empty(2, cuda_ext.sparse_bytes(100, 4), dtype=torch.uint8)
 CALLS: dict[str, tuple[Any, ...]] = {
     "sparse_encode_into": (PAYLOAD.clone(), [X], [0], torch.zeros(400), 400, 4, 1.0, 0.5),
     "sparse_decode_mean_into": ([torch.empty(400)], [0], PAYLOAD.repeat(3, 1), 400, 4),
+    "sparse_encode_parts_into": (PARTS, [X], [0], torch.zeros(400), 100, 300, 4, 1.0, 0.5),
+    "sparse_decode_parts_into": ([torch.empty(400)], [0], torch.zeros_like(PARTS), 100, 300, 4),
     "sparse_decode": (PAYLOAD, 400, 4),
     "sparse_decode_add_": (torch.ones(400), PAYLOAD, 4),
 }
@@ -244,6 +247,11 @@ def test_opcheck(name: str) -> None:
         ("sparse_encode_into", (OUT, [X], [], None, 400, 4, 1.0, 1.0)),
         ("sparse_encode_into", (OUT, [X], [0], torch.zeros(399), 400, 4, 1.0, 1.0)),
         ("sparse_encode_into", (OUT, [X], [0], X, 400, 4, 1.0, 1.0)),
+        ("sparse_encode_parts_into", (PARTS, [X], [0], None, 100, 99, 4, 1.0, 1.0)),
+        ("sparse_encode_parts_into", (PARTS, [X], [0], torch.zeros(401), 100, 300, 4, 1.0, 1.0)),
+        ("sparse_encode_parts_into", (PARTS[:, 1:], [X], [0], None, 100, 300, 4, 1.0, 1.0)),
+        ("sparse_decode_parts_into", ([X], [0], PARTS, 100, 2**62, 4)),
+        ("sparse_decode_parts_into", ([X], [0], PARTS, 200, 300, 4)),
         ("sparse_decode_mean_into", ([X], [0], PAYLOAD, 400, 4)),
         ("sparse_decode_mean_into", ([X], [0], PAYLOAD[:-1].repeat(2, 1), 400, 4)),
         ("sparse_decode_mean_into", ([X], [0], PAYLOAD.new_empty(0, len(PAYLOAD)), 400, 4)),

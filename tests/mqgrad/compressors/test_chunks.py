@@ -10,12 +10,14 @@ import torch.distributed as dist
 from ranks import run_ranks
 
 from mqgrad.codecs.rotation import RotationCodec
+from mqgrad.codecs.sparse import SparseCodec
 from mqgrad.codecs.uniform import UniformCodec
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.compressors import plans, segments
 from mqgrad.compressors.segments import Segment, chunked
 from mqgrad.cuda_ext import IMPLEMENTATION
 from mqgrad.trainers.link import LinkEmulation
+from mqgrad.widths import Width
 
 
 @pytest.mark.parametrize("bucket_size", [512, 4096])
@@ -77,16 +79,17 @@ def test_chunks_give_the_same_means_as_one_piece(spec: str, bits: int) -> None:
 
 @pytest.mark.skipif(IMPLEMENTATION != "extension", reason="one op for several parts is the extension's")
 @pytest.mark.parametrize(
-    ("spec", "bits"), [("quantized", 1), ("quantized", 4), ("qsgd", 3), ("ecq-sgd", 4), ("rotation", 2)]
+    ("spec", "bits"),
+    [("quantized", 1 / 4), ("quantized", 1), ("quantized", 4), ("qsgd", 3), ("ecq-sgd", 4), ("rotation", 2)],
 )
-def test_shards_that_are_coded_by_one_op_give_the_same_means(spec: str, bits: int) -> None:
+def test_shards_that_are_coded_by_one_op_give_the_same_means(spec: str, bits: Width) -> None:
     def rank_main(rank: int) -> tuple[list[bytes], list[bytes], set[str]]:
         used = set()
-        for codec in (UniformCodec, RotationCodec):
+        for codec in (UniformCodec, RotationCodec, SparseCodec):
             for name in ("encode_parts", "decode_parts_into_"):
                 setattr(codec, name, noted(getattr(codec, name), name, used))
         together = [got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=3)[0]]
-        for codec in (UniformCodec, RotationCodec):
+        for codec in (UniformCodec, RotationCodec, SparseCodec):
             codec.codes_parts = lambda *_: False
         alone = [got.tobytes() for got, _ in averages.means(spec, bits, rank, iterations=3)[0]]
         return together, alone, used
