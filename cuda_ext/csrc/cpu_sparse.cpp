@@ -183,6 +183,7 @@ void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float
 void decode_sparse_mean(const uint8_t* payloads, int64_t count, int64_t stride, const SparseLayout& layout,
                         const Scattered& out) {
   std::vector<SparseReader> readers;
+  readers.reserve(count);
   for (int64_t k = 0; k < count; ++k) readers.emplace_back(payloads + k * stride, layout);
   out.write(0, layout.numel, 1, [&](float* values, int64_t from, int64_t to) {
     for (int64_t at = from; at < to; at += kSparseBlock) {

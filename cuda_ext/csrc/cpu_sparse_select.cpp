@@ -102,7 +102,8 @@ class Vector {
     if (a_.residual) owed.reserve(values.capacity());
     int64_t i = 0;
     x_.read(0, a_.layout.numel, 1, [&](const void* x, ScalarType dtype, int64_t from, int64_t to) {
-      for (float scratch; i < to; i += stride) {
+      float scratch;
+      for (; i < to; i += stride) {
         values.push_back(*as_floats(x, dtype, i - from, 1, &scratch));
         if (a_.residual) owed.push_back(a_.residual[i]);
       }

@@ -115,10 +115,14 @@ def _transport_settings(
 ) -> "TransportSettings":
     from .ranks import TransportSettings
 
-    least = {"rounds": 3, "iterations": 5, "seconds": 20.0} if quick else {}
-    given = {"widths": widths_option(widths), "seconds": seconds}
-    given = {name: value for name, value in given.items() if value is not None}
-    return TransportSettings(workload=workload, workload_settings=settings, **(least | given))
+    chosen = TransportSettings(workload=workload, workload_settings=settings)
+    if quick:
+        chosen = dataclasses.replace(chosen, rounds=3, iterations=5, seconds=20.0)
+    if seconds is not None:
+        chosen = dataclasses.replace(chosen, seconds=seconds)
+    if given := widths_option(widths):
+        chosen = dataclasses.replace(chosen, widths=given)
+    return chosen
 
 
 def _measure_transport(chosen: "TransportSettings", num_workers: int, console: Console) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch.distributed as dist
 from rich.console import Console
@@ -13,13 +13,13 @@ from mqgrad.widths import Width, format_width
 Variant: TypeAlias = Width | None
 """A width in bits through the hook, or None: DDP without a hook."""
 
+_V = TypeVar("_V", bound=Variant)
+
 LEAST_ROUNDS = 2
 """That count, however long they take: of one nobody knows by how much it would differ from another."""
 
 
-def rounds_within(
-    seconds: float, name: str, variants: Sequence[Variant], *, most: int
-) -> Iterator[Iterator[Variant]]:
+def rounds_within(seconds: float, name: str, variants: Sequence[_V], *, most: int) -> Iterator[Iterator[_V]]:
     """The rounds of a measurement, each an iterator over the variants, whose turn it is; every rank iterates.
 
     The first round warms up. At least ``LEAST_ROUNDS`` and at most ``most`` follow, as many as end within the seconds
@@ -60,9 +60,7 @@ def from_rank_0(value: Any) -> Any:
     return values[0]
 
 
-def _turns(
-    variants: Sequence[Variant], description: str, progress: Progress, bar: TaskID
-) -> Iterator[Variant]:
+def _turns(variants: Sequence[_V], description: str, progress: Progress, bar: TaskID) -> Iterator[_V]:
     for bits in variants:
         variant = "plain DDP" if bits is None else f"{format_width(bits)} bits"
         progress.update(bar, description=f"{description}, {variant}", refresh=True)
