@@ -97,7 +97,7 @@ def sparse_encode_parts(
     beta: float = 1.0,
     out: Tensor,
 ) -> None:
-    """The same as :func:`.sparse_encode`, as :func:`encode_parts`; stride is a multiple of nothing."""
+    """The same as :func:`.sparse_encode`, as :func:`encode_parts`; any stride of at least N."""
     checks.require_feedback(None, alpha, beta, 0, out.device)
     library.note_written(out, residual)
     torch.ops.mqgrad.sparse_encode_parts_into(

@@ -4,8 +4,6 @@ The notes in csrc/sparse_math.h ([Sparse payload], [Sparse levels]) explain the 
 Shape suffixes: N elements, K entries, H bits of the high parts.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -44,10 +42,11 @@ def sparse_encode_into(
     offsets: list[int],
     residual: Tensor | None,
     numel: int,
-    *settings: Any,
+    elements_per_bit: int,
+    alpha: float,
+    beta: float,
 ) -> None:
     """The same as the op, of a vector in one tensor."""
-    elements_per_bit, alpha, beta = settings
     payload.copy_(sparse_encode(x[0], elements_per_bit, residual, alpha, beta))
 
 

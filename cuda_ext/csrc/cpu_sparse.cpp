@@ -182,6 +182,7 @@ void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float
 
 void decode_sparse_mean(const uint8_t* payloads, int64_t count, int64_t stride, const SparseLayout& layout,
                         const Scattered& out) {
+  if (layout.numel == 0) return;
   std::vector<SparseReader> readers;
   readers.reserve(count);
   for (int64_t k = 0; k < count; ++k) readers.emplace_back(payloads + k * stride, layout);

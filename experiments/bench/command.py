@@ -35,7 +35,8 @@ def bench(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="How long, about, the mean and the steps are each repeated for at most.  [default: 240]"
+            help="How long, about, the mean and the steps are each repeated for at most; 240 where it is not "
+            "given, 20 with --quick."
         ),
     ] = None,
     quick: Annotated[

@@ -59,9 +59,14 @@ class SparseCodec(VectorCodec):
         cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
-        self.decode_mean_into_(out, payload[None], bits)
+        if cuda_ext.runs_on_cpu(payload.device):
+            self.decode_mean_into_(out, payload[None], bits)
+        else:
+            VectorCodec.decode_into_(self, out, payload, bits)
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+        if not cuda_ext.runs_on_cpu(payloads.device):
+            return VectorCodec.decode_mean(self, payloads, numel, bits)
         mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
         self.decode_mean_into_(mean, payloads, bits)
         return mean

@@ -206,6 +206,11 @@ def test_a_long_vector_in_pieces_is_coded_as_one() -> None:
         payload = cuda_ext.sparse_encode(vector, width, residual=ours, alpha=0.7)
         assert_same(payload, cuda_ext.sparse_encode(x, width, residual=expected, alpha=0.7))
         assert_same(ours, expected)
+        payloads = torch.stack([payload, cuda_ext.sparse_encode(x.flip(0), width)])
+        copies = [cuda_ext.Scattered([t.clone() for t in tensors], offsets, len(x)) for _ in range(2)]
+        cuda_ext.sparse_decode_mean_into(copies[0], payloads, width)
+        copies[1].copy_(sum(cuda_ext.sparse_decode(row, len(x), width) for row in payloads) / 2)
+        assert_same(copies[0].gathered(), copies[1].gathered())
 
 
 def test_more_bits_than_there_are_elements_to_send_do_no_harm() -> None:

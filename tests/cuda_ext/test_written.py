@@ -16,6 +16,7 @@ PARTS, ROTATED_PARTS = (
     ROTATED.new_zeros(2, cuda_ext.rotated_bytes(512, 2, 512)),
 )
 HALF, SPARSE = cuda_ext.encode_bfloat16(X), cuda_ext.sparse_encode(X, 4)
+SPARSE_PARTS = SPARSE.new_zeros(2, cuda_ext.sparse_bytes(512, 4))
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,13 @@ HALF, SPARSE = cuda_ext.encode_bfloat16(X), cuda_ext.sparse_encode(X, 4)
         lambda x: cuda_ext.encode_rotated(X, 2, 512, True, 0, residual=x),
         lambda x: cuda_ext.reduce_encode_rotated(ROTATED[None], 1024, 2, 512, True, 0, residual=x),
         lambda x: cuda_ext.sparse_decode_mean_into(x, SPARSE[None], 4),
+        pytest.param(
+            lambda x: cuda_ext.sparse_decode_parts_into(x, SPARSE_PARTS, 512, 4), marks=needs_extension
+        ),
+        pytest.param(
+            lambda x: cuda_ext.sparse_encode_parts(X, 512, 4, residual=x, out=SPARSE_PARTS),
+            marks=needs_extension,
+        ),
         pytest.param(lambda x: cuda_ext.decode_parts_into(x, PARTS, 512, 4, 512), marks=needs_extension),
         pytest.param(
             lambda x: cuda_ext.encode_parts(X, 512, 4, 512, False, 0, residual=x, out=PARTS),

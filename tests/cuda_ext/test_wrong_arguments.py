@@ -103,6 +103,8 @@ ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2
         ("decode_rotated_into", (FIRST, BYTES[:ROTATED], 2, 16), {}, "out .* with payload"),
         ("decode_rotated_add_", (FIRST, BYTES[:ROTATED], 2, 16), {}, "accumulator .* with payload"),
         ("sparse_encode", (SHIFTED, 2), {"residual": FIRST}, "residual .* with x"),
+        ("sparse_encode", (FIRST, 2), {"out": BYTES[:SPARSE]}, "out .* with x"),
+        ("sparse_encode", (NEXT, 2), {"residual": FIRST, "out": BYTES[:SPARSE]}, "out .* with residual"),
         ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), {}, "accumulator .* with payload"),
         ("encode_bfloat16", (FIRST,), {"residual": FIRST}, "residual .* with x"),
         ("decode_bfloat16_into", (FIRST, BYTES[:80]), {}, "out .* with payload"),
@@ -132,6 +134,7 @@ def test_a_mean_shares_no_memory_with_payloads() -> None:
         (cuda_ext.decode_mean_into, 27, (3, 16)),
         (cuda_ext.decode_rotated_mean_into, ROTATED, (2, 16)),
         (cuda_ext.decode_bfloat16_mean_into, 80, ()),
+        (cuda_ext.sparse_decode_mean_into, SPARSE, (2,)),
     ):
         payloads = BYTES[1 : 1 + 2 * size].view(2, size)
         with pytest.raises(ValueError, match=r"out .* with payload$"):

@@ -163,8 +163,12 @@ void fuzz_sparse_decode(Input& input) {
   const ExactArray<float> out(layout.numel);
   decode_add_sparse(payload.get(), layout, out.get());
   require(is_finite_or_nan(out.get(), layout.numel), "a sparse payload decodes to numbers, or to NaN throughout");
-  const ExactArray<float> mean(layout.numel);
+  const ExactArray<float> mean(layout.numel), gappy(layout.numel);
   decode_sparse_mean(payload.get(), 1, 0, layout, Scattered({{mean.get(), kTypes[0], 0, layout.numel}}));
+  const int64_t cut = input.take_in(0, layout.numel);  // both pieces lie in `gappy`, with a gap between them
+  const Piece first{gappy.get(), kTypes[0], 0, cut};
+  const Piece second{gappy.get() + cut, kTypes[0], cut + 3, std::max(cut + 3, layout.numel)};
+  decode_sparse_mean(payload.get(), 2, 0, layout, Scattered({first, second}));
   require(layout.numel == 0 || std::memcmp(out.get(), mean.get(), 4 * layout.numel) == 0,
           "a sparse payload decodes to the same a block at a time");
 }
