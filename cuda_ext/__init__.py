@@ -36,6 +36,7 @@ from mqgrad.cuda_ext.sparse import (
     sparse_count,
     sparse_decode,
     sparse_decode_add_,
+    sparse_decode_into,
     sparse_decode_mean_into,
     sparse_encode,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "sparse_count",
     "sparse_decode",
     "sparse_decode_add_",
+    "sparse_decode_into",
     "sparse_decode_mean_into",
     "sparse_decode_parts_into",
     "sparse_encode",

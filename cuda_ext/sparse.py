@@ -89,6 +89,22 @@ def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
     )
 
 
+def sparse_decode_into(out: Vector, payload: Tensor, elements_per_bit: int) -> None:
+    """Overwrite a vector with what `sparse_decode` returns.
+
+    Args:
+        out: float32 [N], contiguous, or scattered, of any floating types.
+
+    Raises:
+        TypeError, ValueError: as `sparse_decode`, and as `sparse_decode_mean_into` for ``out``.
+    """
+    checks.require_payload(payload, sparse_bytes(out.numel(), elements_per_bit))
+    if library.runs_on_cpu(payload.device):
+        sparse_decode_mean_into(out, payload[None], elements_per_bit)
+    else:
+        out.copy_(sparse_decode(payload, out.numel(), elements_per_bit))
+
+
 def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:
     """accumulator += sparse_decode(payload), touching only the elements that were kept.
 

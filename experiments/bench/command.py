@@ -106,6 +106,7 @@ def _measure_codec(quick: bool) -> "CodecReport":
     from .codec import measure_codec
     from .peers import find_peers
 
+    Console(stderr=True).print("codec and peers: a minute or two", highlight=False)
     if quick:
         return measure_codec(find_peers, mebibytes=16, rounds=3)
     return measure_codec(find_peers)

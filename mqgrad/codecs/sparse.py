@@ -59,10 +59,7 @@ class SparseCodec(VectorCodec):
         cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
 
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
-        if cuda_ext.runs_on_cpu(payload.device):
-            self.decode_mean_into_(out, payload[None], bits)
-        else:
-            VectorCodec.decode_into_(self, out, payload, bits)
+        cuda_ext.sparse_decode_into(out, payload, _elements_per_bit(bits))
 
     def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
         if not cuda_ext.runs_on_cpu(payloads.device):

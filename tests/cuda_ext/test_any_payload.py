@@ -59,6 +59,10 @@ ONE: dict[str, tuple[Family, Receive]] = {
         lambda p, floats, layout: cuda_ext.decode_rotated_add_(floats, p, *layout[1:]),
     ),
     "sparse_decode": (SPARSE, lambda p, floats, layout: cuda_ext.sparse_decode(p, *layout)),
+    "sparse_decode_into": (
+        SPARSE,
+        lambda p, floats, layout: cuda_ext.sparse_decode_into(floats, p, *layout[1:]),
+    ),
     "sparse_decode_add_": (
         SPARSE,
         lambda p, floats, layout: cuda_ext.sparse_decode_add_(floats, p, *layout[1:]),

@@ -48,7 +48,7 @@ def codes(code: str, bits: int, stochastic: bool, bucket: int = BUCKET) -> tuple
         return (
             lambda x, ids, **more: cuda_ext.sparse_encode(x, 2**bits, **more),
             lambda x, stride, ids, **more: cuda_ext.sparse_encode_parts(x, stride, 2**bits, **more),
-            lambda out, payload, bits, bucket: cuda_ext.sparse_decode_mean_into(out, payload[None], 2**bits),
+            lambda out, payload, bits, bucket: cuda_ext.sparse_decode_into(out, payload, 2**bits),
             lambda out, payloads, stride, bits, bucket: cuda_ext.sparse_decode_parts_into(
                 out, payloads, stride, 2**bits
             ),

@@ -66,7 +66,7 @@ CODES = {
         encode_sparse,
         encode_sparse,
         lambda payload, numel, settings: cuda_ext.sparse_decode(payload, numel, *settings),
-        lambda out, payload, settings: cuda_ext.sparse_decode_mean_into(out, payload[None], *settings),
+        lambda out, payload, settings: cuda_ext.sparse_decode_into(out, payload, *settings),
         lambda out, payloads, settings: cuda_ext.sparse_decode_mean_into(out, payloads, *settings),
     ),
     "bfloat16": Code(

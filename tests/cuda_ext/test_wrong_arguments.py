@@ -105,6 +105,7 @@ ROTATED, SPARSE = cuda_ext.rotated_bytes(40, 2, 16), cuda_ext.sparse_bytes(40, 2
         ("sparse_encode", (SHIFTED, 2), {"residual": FIRST}, "residual .* with x"),
         ("sparse_encode", (FIRST, 2), {"out": BYTES[:SPARSE]}, "out .* with x"),
         ("sparse_encode", (NEXT, 2), {"residual": FIRST, "out": BYTES[:SPARSE]}, "out .* with residual"),
+        ("sparse_decode_into", (FIRST, BYTES[:SPARSE], 2), {}, "out .* with payload"),
         ("sparse_decode_add_", (FIRST, BYTES[:SPARSE], 2), {}, "accumulator .* with payload"),
         ("encode_bfloat16", (FIRST,), {"residual": FIRST}, "residual .* with x"),
         ("decode_bfloat16_into", (FIRST, BYTES[:80]), {}, "out .* with payload"),
