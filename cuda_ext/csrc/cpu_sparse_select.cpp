@@ -23,7 +23,8 @@ namespace {
 using torch::headeronly::ScalarType;
 
 constexpr int64_t kLanes = 16;  // what the collecting pass may write beyond the last element
-constexpr int64_t kSamples = 4096;
+constexpr int64_t kFewestSamples = 4096;  // one of 64 elements, from this many to the most: what they cost, and what is
+constexpr int64_t kMostSamples = 32768;   // collected in vain with fewer, are about as long
 constexpr uint32_t kBins = 4096;
 
 // Writes offset and value of the elements whose key is at least `lowest`; raises `top` to the largest key.
@@ -149,8 +150,9 @@ uint32_t nth_largest(std::vector<uint32_t>& keys, int64_t n) {
 
 // A key below which the `count` largest hardly ever reach, from a sample. It saves time and does not show in the result.
 uint32_t sampled_bound(const Vector& vector, const SparseLayout& layout) {
-  if (layout.numel < 4 * kSamples) return 1;
-  const int64_t stride = layout.numel / kSamples | 1;  // odd: not in step with the rows of a matrix
+  if (layout.numel < 4 * kFewestSamples) return 1;
+  const int64_t samples = std::clamp(layout.numel / 64, kFewestSamples, kMostSamples);
+  const int64_t stride = layout.numel / samples | 1;  // odd: not in step with the rows of a matrix
   std::vector<uint32_t> keys = vector.keys(stride);
   const double expected = static_cast<double>(layout.count) / layout.numel * keys.size();
   const int64_t rank = static_cast<int64_t>(expected + 5 * std::sqrt(expected)) + 8;
