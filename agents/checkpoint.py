@@ -129,7 +129,12 @@ def save_settings(run: Path, settings: BitWidthSettings) -> None:
 
 
 def _as_json(settings: BitWidthSettings) -> str:
-    return json.dumps(plain(settings), default=repr, indent=2)
+    return json.dumps(plain(settings), default=_described, indent=2)
+
+
+def _described(value: object) -> str:
+    """What JSON cannot hold, such as an activation function, without its address, by which runs would differ."""
+    return getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def load_settings(run: Path) -> BitWidthSettings | None:

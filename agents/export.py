@@ -26,6 +26,8 @@ _OF_THE_POLICY = (
     "opening",
     "initial_bits",
     "budget_seconds",
+    "period",
+    "compressor",
 )
 
 
@@ -90,7 +92,8 @@ def _settings_of(model: BaseAlgorithm, config: TrainConfig | None) -> BitWidthSe
 
 
 def _common(settings: list[BitWidthSettings]) -> BitWidthSettings:
-    """Those of the first of several environments, which differ in nothing that a policy holds: in links, say."""
+    """Those of the first of several environments, which differ in nothing that a policy holds or tells of itself: in
+    links, say."""
     for name in _OF_THE_POLICY:
         values = list(dict.fromkeys(getattr(each, name) for each in settings))
         if len(values) > 1:

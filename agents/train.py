@@ -1,6 +1,7 @@
 """Train a bit-selection policy: one run folder from the first decision to the final model."""
 
 import contextlib
+import warnings
 from pathlib import Path
 from types import FrameType
 
@@ -70,7 +71,7 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
     Args:
         config: the settings; ``total_steps`` and ``total_seconds`` count from the start of the first run.
         resume: continue from the last checkpoint of ``config.output``: steps, replay buffer, schedules,
-            random states and TensorBoard curves go on. The episode that was cut off starts anew.
+            random states and TensorBoard curves go on. In place of the episode that was cut off the next one begins.
         make_env: builds the environment in place of ``gymnasium.make("mqgrad/BitWidth-v0", **config.env)``,
             e.g. around a cluster of one's own.
 
@@ -162,6 +163,8 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
     steps_left = (config.total_steps or ENDLESS) - model.num_timesteps
     if interruption() or steps_left <= 0 or limits.part_done(model.num_timesteps) >= 1.0:
         model.logger.close()
+        if model.num_timesteps > 0 and not interruption():
+            _say_that_it_is_done(config, model.num_timesteps, seconds)
         return
     save_origin(config.output)
 
@@ -195,6 +198,17 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
             model.num_timesteps
         )  # figures of the last update, which come after that of its rollout
         model.logger.close()
+
+
+def _say_that_it_is_done(config: TrainConfig, steps: int, seconds: float) -> None:
+    limits = {"total_steps": config.total_steps, "total_seconds": config.total_seconds}
+    given = " and ".join(f"{name}={value:g}" for name, value in limits.items() if value is not None)
+    warnings.warn(
+        f"nothing is left to learn: {config.output} has {steps} decisions in {seconds:.0f} s, and {given} counts "
+        "from the start of the run. Raise it to go on",
+        RuntimeWarning,
+        stacklevel=5,  # whoever has called train
+    )
 
 
 def repricing(model: BaseAlgorithm) -> list[RepriceCallback]:

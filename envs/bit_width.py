@@ -18,7 +18,7 @@ from mqgrad.trainers.workloads.workload import make_workload
 from .episode_warnings import EpisodeWarnings
 from .info import describe, interval_info
 from .recovering_cluster import RecoveringCluster, settings_of_cluster
-from .rewards import has_diverged, make_reward
+from .rewards import has_no_baseline, make_reward
 from .settings import BitWidthSettings, check_rate, make_settings
 
 Observation = npt.NDArray[np.float32]
@@ -205,7 +205,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = True
         limit = DIVERGENCE_FACTOR * abs(opening.loss) + DIVERGENCE_MARGIN
         # Where the opening has diverged, whatever follows has nothing to fall from.
-        self._loss_limit = -math.inf if has_diverged(opening.loss) else limit
+        self._loss_limit = -math.inf if has_no_baseline(opening.loss) else limit
         observation = self._observer.observe(opening)
         self._warnings.check_opening(opening, self._observer.elapsed_seconds)
         return observation, self._info(opening)
@@ -220,7 +220,8 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
 
         Warns:
-            RuntimeWarning: the loss has left what the reward knows; said once.
+            RuntimeWarning: the loss has left what the reward knows, or two widths send equally many bytes; each is
+                said once.
         """
         if not self._running:
             raise gymnasium.error.ResetNeeded("no episode is running: call reset() before step()")
@@ -231,6 +232,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = False  # in case training fails or is interrupted
         statistics = self._cluster.run(settings.interval, self._bits)
         self._steps += 1
+        self._warnings.check_bytes(statistics)
         observation = self._observer.observe(statistics)
         reward = self._reward(statistics, self._observer.elapsed_seconds)
         diverged = not (math.isfinite(statistics.loss) and statistics.loss <= self._loss_limit)

@@ -4,8 +4,9 @@ import math
 import warnings
 
 from mqgrad.statistics.interval import IntervalStatistics
+from mqgrad.widths import Width, format_width
 
-from .rewards import Reward, has_diverged
+from .rewards import Reward, has_no_baseline
 from .settings import BitWidthSettings
 
 
@@ -16,6 +17,7 @@ class EpisodeWarnings:
         self._settings = settings
         self._limits = reward.limits
         self._said: set[str] = set()
+        self._width_of: dict[float, Width] = {}  # by the bytes of an iteration at that width
 
     def check_settings(self) -> None:
         """When the environment is made."""
@@ -46,11 +48,25 @@ class EpisodeWarnings:
                 f"of the opening took {spent:.3g} s. Nothing is left to gain in such an episode: give a budget of "
                 "many times that, or a smaller opening",
             )
-        if has_diverged(opening.loss):
+        if has_no_baseline(opening.loss):
             self._say(
                 "opening",
                 f"the loss of the opening is {opening.loss:g}: such an episode ends with its first step, and nothing "
                 "can be learned from it. If that is no chance, look at the workload's loss, learning rate and data",
+            )
+
+    def check_bytes(self, statistics: IntervalStatistics) -> None:
+        """After an interval, all at one width."""
+        if statistics.wire_bytes <= 0:
+            return
+        other = self._width_of.setdefault(statistics.wire_bytes, statistics.bits)
+        if other != statistics.bits:
+            self._say(
+                "bytes",
+                f"iterations at {format_width(other)} and at {format_width(statistics.bits)} bits send equally many "
+                f"bytes, {statistics.wire_bytes:.0f}: there is nothing to choose between. Some compressors send "
+                "small parameters as they are (minmax those of fewer than min_numel elements): take a larger "
+                f"model, or another compressor than {self._settings.compressor!r}",
             )
 
     def check_loss(self, loss: float) -> None:

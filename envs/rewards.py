@@ -10,7 +10,7 @@ from mqgrad.statistics.losses import LOSS_RANGE, SMOOTHED_LIMIT, SmoothedLosses,
 from .settings import BitWidthSettings
 
 
-def has_diverged(opening_loss: float) -> bool:
+def has_no_baseline(opening_loss: float) -> bool:
     """Whether an episode that begins with this loss has no way to go but down, from nowhere."""
     return not math.isfinite(opening_loss) or opening_loss >= LOSS_RANGE[1]
 

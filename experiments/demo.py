@@ -93,18 +93,37 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
 
 
 def load_or_compare(policy: Path, results: Path, console: Console) -> dict[str, list[RunRecord]]:
-    """The runs of an earlier demo with the same policy and setting, or new ones."""
-    if results.exists() and results.stat().st_mtime > policy.stat().st_mtime:
-        saved = json.loads(results.read_text())
-        if saved.get("setting") == setting():
-            console.print(f"{results} is there already: delete it to run again", soft_wrap=True)
-            return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in saved["runs"].items()}
+    """The runs of an earlier demo with the same policy and setting, and those that it did not come to."""
+    records = earlier_runs(policy, results, console)
+    left = sum(len(TEST_SEEDS) - len(runs) for runs in records.values())
+    if left == 0:
+        console.print(f"{results} is there already: delete it to run again", soft_wrap=True)
+        return records
+    if any(records.values()):
+        console.print(
+            f"{results} is there already: {left} of its runs are missing, and follow", soft_wrap=True
+        )
+    compare(records, policy, results)
+    return records
+
+
+def earlier_runs(policy: Path, results: Path, console: Console) -> dict[str, list[RunRecord]]:
+    """By system; none of a system where there are none, or not of this policy and setting."""
+    none: dict[str, list[RunRecord]] = {name: [] for name in systems(policy)}
+    if not results.exists() or results.stat().st_mtime <= policy.stat().st_mtime:
+        return none
+    saved = json.loads(results.read_text())
+    if saved.get("setting") != setting():
         console.print(f"{results} is of another setting of the demo: all runs anew", soft_wrap=True)
-    records = compare(policy)
+        return none
+    return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in saved["runs"].items()}
+
+
+def save_runs(records: dict[str, list[RunRecord]], results: Path) -> None:
+    """For a second demo to read."""
     rows = {name: [record.to_dict() for record in runs] for name, runs in records.items()}
     saved = {"setting": setting(), "origin": script_origin("mqgrad"), "runs": rows}
-    replace_file(results, json.dumps(saved) + "\n")  # a second demo reads it
-    return records
+    replace_file(results, json.dumps(saved) + "\n")
 
 
 def setting() -> dict[str, Any]:
@@ -120,19 +139,25 @@ def setting() -> dict[str, Any]:
     }
 
 
-def compare(policy: Path) -> dict[str, list[RunRecord]]:
-    """One run per system and seed, one after another on the same workers."""
+def systems(policy: Path) -> dict[str, System]:
+    """What is compared, by the names that the table and the plot have for it."""
     others = {name: System.parse(system) for name, system in OTHERS.items()}
-    systems = {"policy": System(str(policy), DEFAULT_COMPRESSOR), **others}
-    records: dict[str, list[RunRecord]] = {name: [] for name in systems}
+    return {"policy": System(str(policy), DEFAULT_COMPRESSOR), **others}
+
+
+def compare(records: dict[str, list[RunRecord]], policy: Path, results: Path) -> None:
+    """Add the runs that are missing of each system, one after another on the same workers; each is kept at once."""
+    compared = systems(policy)
+    missing = [
+        (seed, name) for i, seed in enumerate(TEST_SEEDS) for name in compared if i >= len(records[name])
+    ]
     with Distributed(WORKLOAD, TESTED_ON) as cluster, progress_with_status() as progress:
-        bar = progress.add_task("runs", total=len(TEST_SEEDS) * len(systems), status="")
-        for seed in TEST_SEEDS:
-            for name, system in systems.items():
-                progress.update(bar, status=f"{name}, seed {seed}")
-                records[name].append(_run(cluster, system, seed))
-                progress.advance(bar)
-    return records
+        bar = progress.add_task("runs", total=len(missing), status="")
+        for seed, name in missing:
+            progress.update(bar, status=f"{name}, seed {seed}")
+            records[name].append(_run(cluster, compared[name], seed))
+            save_runs(records, results)
+            progress.advance(bar)
 
 
 def _run(cluster: Distributed, system: System, seed: int) -> RunRecord:

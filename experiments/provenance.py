@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mqgrad import cuda_ext
-from mqgrad.trainers.versions import git_revision, package_versions
+from mqgrad.trainers.versions import checkout_revision, git_revision, package_versions
 
 _PACKAGES = ("mqgrad", "torch", "numpy", "scikit-learn")
 
@@ -40,10 +40,12 @@ def provenance(*, of_labs: bool = False) -> dict[str, Any]:
 
 
 def script_origin(launcher: str = "python") -> dict[str, Any]:
-    """As :func:`provenance`, with the command that started this script and the date."""
+    """As :func:`provenance`, with the command that started this script, the date, and the revision of the script: it
+    runs from a checkout, which need not be what the package was installed from."""
     script = [] if launcher == "mqgrad" else sys.argv[:1]
     command = f"{launcher} {shlex.join([*script, *sys.argv[1:]])}".rstrip()
-    return {"command": command, "date": datetime.date.today().isoformat(), **provenance()}
+    own = {} if launcher == "mqgrad" else {"script_revision": checkout_revision(Path(sys.argv[0]))}
+    return {"command": command, "date": datetime.date.today().isoformat(), **own, **provenance()}
 
 
 def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:

@@ -67,8 +67,8 @@ class RunRecord:
     """Of the oracle, which is known in hindsight: the runs of all fixed widths, of which this one is the best."""
 
     def write(self, path: Path) -> None:
-        """Write it as JSON."""
-        replace_file(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        """Write it as JSON, in which what is not finite is null."""
+        replace_file(path, json.dumps(_with_nulls(self.to_dict()), indent=1, allow_nan=False) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain types, for JSON."""
@@ -105,6 +105,15 @@ class RunRecord:
             [loss if math.isfinite(loss) else None for loss in losses],
             self.outcome == "finished",
         )
+
+
+def _with_nulls(value: Any) -> Any:
+    """A value of JSON, whose numbers are all finite."""
+    if isinstance(value, dict):
+        return {name: _with_nulls(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def default_controller(compressor: str) -> str:

@@ -29,11 +29,19 @@ def git_revision() -> str | None:
     runs together with the ``mqgrad`` folder of a checkout, as ``python -m mqgrad`` does there.
     """
     here = Path(__file__).resolve()
+    return checkout_revision(here) or _built_from(here.parents[1])
+
+
+def checkout_revision(file: Path) -> str | None:
+    """Commit of the checkout that a file belongs to, with changes as :func:`git_revision` tells them; None for a file
+    that is not in git."""
+    here = file.resolve()
     commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
+    root = _git(here.parent, "rev-parse", "--show-toplevel")
     # An installed copy may lie inside a stranger's checkout (a virtual environment in a project's folder).
-    if not commit or not _git(here.parent, "ls-files", "--", here.name):
-        return _built_from(here.parents[1])
-    changes = _changes(here.parents[1])
+    if not commit or not root or not _git(here.parent, "ls-files", "--", here.name):
+        return None
+    changes = _changes(Path(root))
     return f"{commit}+changes.{changes}" if changes else commit
 
 

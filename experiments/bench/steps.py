@@ -34,6 +34,8 @@ class StepFigures:
     step_seconds: float
     per_plain: float
     """Seconds over those of plain DDP in the same round; below 1 is faster."""
+    per_plain_range: tuple[float, float]
+    """The least and the most of any round."""
     extra_seconds: float
     """Seconds beyond those of plain DDP in the same round; below 0 is faster."""
     encode_seconds: float
@@ -52,8 +54,8 @@ def measure_steps(
 ) -> list[StepFigures]:
     """Train with plain DDP and with the hook at each width in turn, as a controller's interval.
 
-    Gradient figures, of the last iteration of an interval, are in the seconds; the exchange of statistics after it,
-    once per interval, is not.
+    The last iteration of an interval is not counted, nor what follows it: there gradient figures are taken and
+    exchanged. A run does so in one of 5 to 100 iterations, and few may be counted here.
 
     Args:
         workload: what to train.
@@ -68,10 +70,10 @@ def measure_steps(
         seconds,
         iteration_seconds=plain.measure(1).step_seconds,
         turns=len(variants),
-        uncounted=WARM_UP_STEPS,
+        uncounted=WARM_UP_STEPS + 1,
         most=iterations,
     )
-    hook = Replica(workload, _Turns(widths, interval=WARM_UP_STEPS + counted))
+    hook = Replica(workload, _Turns(widths, interval=WARM_UP_STEPS + counted + 1))
     measured: list[dict[Variant, Costs]] = []
     # In the first round, which warms up, DDP regroups its buckets.
     for turns in rounds_within(seconds, "training steps", variants, most=rounds):
@@ -79,6 +81,8 @@ def measure_steps(
         for bits in turns:
             replica = plain if bits is None else hook
             measured[-1][bits] = replica.measure(counted, bits)
+            if replica is hook:
+                hook.step()  # ends the interval
     hook.close()
     combined = combine_ranks(measured[1:])
     return [_step_figures(bits, combined[bits], combined[None], counted) for bits in variants]
@@ -130,12 +134,12 @@ class Replica:
         if self._state is not None:
             self._state.mark()  # other replicas' turns are no part of this one's iterations
         for _ in range(WARM_UP_STEPS):
-            self._step()
+            self.step()
         dist.barrier()
         before = dataclasses.replace(self._state.totals) if self._state is not None else None
         start = time.perf_counter()
         for _ in range(iterations):
-            self._step()
+            self.step()
         seconds = time.perf_counter() - start
         costs = (
             self._state.totals.since(before) if self._state is not None and before is not None else Costs()
@@ -146,7 +150,8 @@ class Replica:
         costs.step_seconds = seconds
         return scaled(costs, 1 / iterations)
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One iteration that is not measured."""
         self._optimizer.zero_grad()
         loss = self._workload.loss(self._ddp, next(self._batches))
         loss.backward()
@@ -165,10 +170,12 @@ def _step_figures(
     bits: Variant, rounds: Sequence[Costs], plain: Sequence[Costs], iterations: int
 ) -> StepFigures:
     pairs = [(a.step_seconds, b.step_seconds) for a, b in zip(rounds, plain, strict=True)]
+    ratios = [ours / plains for ours, plains in pairs]
     return StepFigures(
         bits=bits,
         step_seconds=median(rounds, "step_seconds"),
-        per_plain=statistics.median(ours / plains for ours, plains in pairs),
+        per_plain=statistics.median(ratios),
+        per_plain_range=(min(ratios), max(ratios)),
         extra_seconds=statistics.median(ours - plains for ours, plains in pairs),
         **median_parts(rounds),
         rounds=len(rounds),

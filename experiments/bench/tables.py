@@ -140,12 +140,22 @@ def step_table(report: TransportReport, rates: list[BreakEven]) -> Table:
         f"step of {report.workload} ({report.parameters:,} parameters), {report.world_size} ranks, {report.link}, "
         f"{first.rounds} rounds of {first.iterations}"
     )
-    columns = ("bits", "step ms", "× plain", "encode ms", "wire ms", "decode ms", "pays below\nMbit/s")
+    columns = (
+        "bits",
+        "step ms",
+        "× plain",
+        "least–most",
+        "encode ms",
+        "wire ms",
+        "decode ms",
+        "pays below\nMbit/s",
+    )
     rows = [
         (
             "DDP" if s.bits is None else format_width(s.bits),
             f"{s.step_seconds * 1e3:.2f}",
             f"{s.per_plain:.3f}",
+            "" if s.bits is None else "{:.2f}–{:.2f}".format(*s.per_plain_range),
             *(
                 "" if s.bits is None else f"{t * 1e3:.2f}"  # plain DDP does not tell
                 for t in (s.encode_seconds, s.wire_seconds, s.decode_seconds)

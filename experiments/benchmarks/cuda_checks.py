@@ -17,6 +17,10 @@ from output_file import output_file
 from mqgrad import cuda_ext
 
 
+class NotDone(Exception):
+    """This card cannot run a check, which says nothing about the kernels."""
+
+
 def check_uniform(sizes: Sizes, device: str) -> None:
     dtypes = itertools.cycle(DTYPES)
     for (numel, bucket_size), bits, stochastic in itertools.product(
@@ -169,7 +173,7 @@ def check_many_elements(sizes: Sizes, device: str) -> None:
     """The last bucket of 2^31 + 1000 elements, against the same elements alone; 2^31 is a multiple of its size."""
     numel = 2**31 + 1000
     if torch.cuda.mem_get_info()[0] < 20 * 2**30:
-        raise AssertionError("not done: needs 20 GiB of free GPU memory")
+        raise NotDone("needs 20 GiB of free GPU memory")
     x = torch.zeros(numel, dtype=torch.bfloat16, device=device)
     values = gradient(1000).to(torch.bfloat16)
     x[-1000:] = values.to(device)
@@ -213,13 +217,16 @@ def main() -> None:
         try:
             check(sizes, arguments.device)
             outcomes[name] = "same"
+        except NotDone as reason:
+            outcomes[name] = f"not done: {reason}"
         except Exception as error:  # a broken kernel must not hide what the others do
             outcomes[name] = f"{type(error).__name__}: {error}"
         print(f"{arguments.sizes} {name}: {outcomes[name]}", flush=True)
         if arguments.output is not None:
             checks = cuda_report.read(arguments.output).get("checks", {})
             cuda_report.update(arguments.output, checks={**checks, arguments.sizes: outcomes})
-    raise SystemExit(int(any(outcome != "same" for outcome in outcomes.values())))
+    passed = all(outcome == "same" or outcome.startswith("not done") for outcome in outcomes.values())
+    raise SystemExit(int(not passed))
 
 
 if __name__ == "__main__":

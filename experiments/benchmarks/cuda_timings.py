@@ -6,7 +6,6 @@ take for that is not in its time. ``--device cpu`` times few elements on the CPU
 """
 
 import argparse
-import datetime
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from output_file import output_file
 from torch import Tensor
 
 from mqgrad import cuda_ext
+from mqgrad.experiments.provenance import script_origin
 
 NUMEL = {"cuda": 2**28, "cpu": 2**16}
 BUCKET_SIZE, RANKS = 512, 4
@@ -188,8 +188,8 @@ def main() -> None:
     device = arguments.device
     cuda_report.update(
         arguments.output,
+        **script_origin(),
         card=torch.cuda.get_device_name() if device == "cuda" else "CPU, to try the script",
-        date=datetime.date.today().isoformat(),
         torch=torch.__version__,
         cuda=torch.version.cuda,
         elements=NUMEL[device],

@@ -12,7 +12,6 @@ ratio is to plain DDP in the same turn. It needs torch, numpy and the package.
 
 import argparse
 import dataclasses
-import datetime
 import hashlib
 import itertools
 import json
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
+from mqgrad.experiments.provenance import script_origin
 
 VOCABULARY, DIMENSION, LAYERS, LENGTH = 256, 512, 8, 128
 WARM_UPS = 10
@@ -189,14 +189,15 @@ def main() -> None:
         figures, model = train(setting, device, arguments)
         rows.append({"turn": turn, **figures, "same": are_same(model, control)})
     if dist.get_rank() == 0:
+        origin = script_origin(f"torchrun --nproc-per-node {dist.get_world_size()}")
         about = {
             "card": torch.cuda.get_device_name(device),
-            "date": datetime.date.today().isoformat(),
+            "date": origin["date"],
             "torch": torch.__version__,
             "world_size": dist.get_world_size(),
             **{name: getattr(arguments, name) for name in ("backend", "batch", "iterations")},
         }
-        arguments.output.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        arguments.output.write_text(json.dumps({**origin, **about, "rows": rows}, indent=1) + "\n")
         print(", ".join(f"{key} {value}" for key, value in about.items()))
         print_table(rows)
     dist.destroy_process_group()

@@ -3,10 +3,10 @@
     python experiments/benchmarks/paired_times.py experiments/results/2026-11-27-main --reference fixed:1 default
 
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
-of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds.
-Without systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said:
-as where a run did not finish. With ``--from-iteration 60`` it is not times to the target but the seconds of an
-iteration, mean over those from the first evaluation at or after the 60th to the last one.
+of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds. Without
+systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said: as
+where a run did not finish, or made too few iterations. With ``--from-iteration 60`` it is not times to the target but
+the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one.
 """
 
 import argparse
@@ -49,16 +49,17 @@ def _timing(runs: Sequence[RunResult], target: float | None, from_iteration: int
         return None
     if from_iteration is None:
         return timing_of(runs, target)
-    return Timing({run.seed: _iteration_seconds(run, from_iteration) for run in runs})
+    seconds = {run.seed: _iteration_seconds(run, from_iteration) for run in runs}
+    known = {seed: each for seed, each in seconds.items() if each is not None}
+    return Timing(known) if len(known) == len(runs) else None
 
 
-def _iteration_seconds(run: RunResult, from_iteration: int) -> float:
-    """Mean over the iterations from the first evaluation at or after a number on."""
+def _iteration_seconds(run: RunResult, from_iteration: int) -> float | None:
+    """Mean over the iterations from the first evaluation at or after a number on; None where fewer than two
+    evaluations follow."""
     points = [point for point in zip(run.iterations, run.seconds, strict=True) if point[0] >= from_iteration]
     if len(points) < 2:
-        raise ValueError(
-            f"{run.system!r}, seed {run.seed}: fewer than two evaluations from {from_iteration} on"
-        )
+        return None
     (first, begun), (last, ended) = points[0], points[-1]
     return (ended - begun) / (last - first)
 

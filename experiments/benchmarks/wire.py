@@ -36,7 +36,7 @@ from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
 from mqgrad.experiments.bench.transport import average, combine_ranks, gradient_work, median, world
-from mqgrad.experiments.netlab.job import log_tail
+from mqgrad.experiments.netlab.job import TIMEOUT_STATUS, log_tail
 from mqgrad.experiments.netlab.lab import NetLab
 from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab.run import run_on_new_lab
@@ -48,7 +48,6 @@ from mqgrad.widths import Width, format_width, parse_width
 
 RATES = "100mbit,1gbit,10gbit"
 WIDTHS = "1/16,1/4,1,2,4,8,16,32"
-SECONDS_AT_MOST = 78.0  # per rate
 GOAL = 1 / 0.95
 
 
@@ -68,8 +67,16 @@ def main() -> None:
     parser.add_argument(
         "--tcp", default=DEFAULT_CONGESTION_CONTROL, help="congestion control of the labs' hosts: %(default)s"
     )
+    parser.add_argument(
+        "--time-limit", type=float, default=78.0, metavar="SECONDS", help="of one rate: %(default)g"
+    )
     options = parser.parse_args()
+    for rate in options.rates.split(","):
+        if parse_link_rate(rate) is None:
+            parser.error(f"--rates {options.rates}: a wire without a rate cannot be full")
     if "RANK" in os.environ:
+        if "," in options.rates:
+            parser.error(f"--rates {options.rates}: on the hosts of a lab give the lab's one rate")
         measure_on_host(options)
     else:
         sys.exit(measure_on_labs(options))
@@ -97,9 +104,14 @@ def measure_on_labs(options: argparse.Namespace) -> int:
             command = [sys.executable, __file__, str(part), f"--rates={rate}", *chosen]
             link = LinkShape(rate_mbit_per_s=parse_link_rate(rate))
             lab = NetLab(options.hosts, link, congestion_control=options.tcp)
-            result = run_on_new_lab(lab, command, Path(folder) / "logs", time_limit_seconds=SECONDS_AT_MOST)
+            result = run_on_new_lab(
+                lab, command, Path(folder) / "logs", time_limit_seconds=options.time_limit
+            )
             if result.status != 0:
-                print(f"{rate}: {result.outcome}\n{log_tail(Path(folder) / 'logs', 0)}", file=sys.stderr)
+                failed = [host.rank for host in result.hosts if host.ending == "failed"]
+                log = log_tail(Path(folder) / "logs", failed[0] if failed else 0)
+                remedy = "; --time-limit gives it more" if result.status == TIMEOUT_STATUS else ""
+                print(f"{rate}: {result.outcome}{remedy}\n{log}", file=sys.stderr)
                 return result.status
             report["figures"] += json.loads(part.read_text())
         options.json.write_text(

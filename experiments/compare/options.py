@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,14 +202,18 @@ def available_links(names: list[str], console: Console) -> list[str]:
     """
     from ..netlab.iproute import NetLabError
     from ..netlab.lab import NetLab
+    from ..signals import caught_signals
     from ..sweep.axes import Link
 
     links = [Link.parse(name) for name in names]
     if all(link.emulated for link in links):
         return names
     try:
-        with NetLab(1):
-            return names
+        with caught_signals() as caught, NetLab(1):
+            pass
+        if caught:  # now that the lab is gone
+            signal.raise_signal(caught[0])
+        return names
     except NetLabError as error:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))

@@ -15,7 +15,7 @@ from typing import IO
 from .lab import INTERFACE, Counters, NetLab
 
 _GRACE_SECONDS = 5.0  # between asking the processes to end and killing them
-_TIMEOUT_STATUS = 124  # as timeout(1)
+TIMEOUT_STATUS = 124  # as timeout(1)
 _MASTER_PORT = 29500  # a lab has its own network, so nothing else can use the port
 
 
@@ -89,7 +89,7 @@ class Job:
             return Stop(f"interrupted by {signal.Signals(caught[0]).name}", 128 + caught[0])
         if time_limit_seconds is not None and time.monotonic() - self._started > time_limit_seconds:
             running = [r for r in range(len(self._processes)) if r not in self._ended_by_itself]
-            return Stop(f"time limit of {time_limit_seconds:g} s: ranks {running} still ran", _TIMEOUT_STATUS)
+            return Stop(f"time limit of {time_limit_seconds:g} s: ranks {running} still ran", TIMEOUT_STATUS)
         return None
 
     @property

@@ -80,6 +80,7 @@ def run_lab(
         NetLabError: the kernel refused a change of rate.
     """
     logs.mkdir(parents=True, exist_ok=True)
+    (logs / "netlab.json").unlink(missing_ok=True)  # of another command, whose logs are overwritten
     with contextlib.ExitStack() as stack:
         before = lab.counters()
         started = time.monotonic()

@@ -167,6 +167,11 @@ class CompressorDefaults(abc.ABC):
         return 0
 
     @property
+    def has_momentum(self) -> bool:
+        """Whether it takes a momentum of the gradients by itself, so that the optimizer is to have none."""
+        return False
+
+    @property
     def chosen(self) -> str:
         return ""
 

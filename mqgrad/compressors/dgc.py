@@ -47,6 +47,10 @@ class DGC(Sparsified):
         check_count(0, warmup_iterations=self.warmup_iterations)
 
     @property
+    def has_momentum(self) -> bool:
+        return self.momentum > 0
+
+    @property
     def num_residuals(self) -> int:
         return len(self.accumulated)
 

@@ -21,7 +21,7 @@ class ECQSGD(QSGD):
 
     Stable iff λ = α²γ + (β − α)² < 1, γ being ‖Q(v) − v‖²/‖v‖². γ is measured at an interval's end, and every ten
     iterations of a longer one, on the vectors of all ranks; λ ≥ 1 is warned of once a run. The same vectors give the
-    size under an ideal entropy code.
+    size under an ideal entropy code. What is measured is not saved: after loading a state it is measured anew.
 
     Raises:
         ValueError: for a coefficient that is negative or not finite.

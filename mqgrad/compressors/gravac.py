@@ -49,6 +49,10 @@ class GraVAC(FactorSearch, CompressorDefaults):
         self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)
 
     @property
+    def has_momentum(self) -> bool:
+        return self.base == "dgc" and self.momentum > 0
+
+    @property
     def num_residuals(self) -> int:
         return self.sparsifier.num_residuals
 

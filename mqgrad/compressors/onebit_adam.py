@@ -63,8 +63,13 @@ class OneBitAdam(CompressorDefaults):
         return self.coder.bucket_size
 
     @property
+    def has_momentum(self) -> bool:
+        return True
+
+    @property
     def num_residuals(self) -> int:
-        return self.coder.num_residuals
+        # Not of what is owed: moments are there before, and must not take in a gradient twice either.
+        return len(self.momentum)
 
     def average_(self, work: BucketWork, step: Step) -> None:
         """To the end; see :meth:`start_average_`."""

@@ -1,6 +1,7 @@
 """Sketched SGD: count sketches are summed by all-reduce, and the heavy hitters fetched in a second round."""
 
 import dataclasses
+from collections.abc import Set
 from typing import ClassVar
 
 import torch
@@ -60,8 +61,17 @@ class SketchedSGD(CompressorDefaults):
         check_keep(momentum=self.momentum)
 
     @property
+    def has_momentum(self) -> bool:
+        return self.momentum > 0
+
+    @property
     def num_residuals(self) -> int:
         return len(self.accumulated)
+
+    def forget(self, keys: Set[int]) -> None:
+        super().forget(keys)
+        for key in keys:
+            self.hashes.pop(key, None)
 
     def average_(self, work: BucketWork, step: Step) -> None:
         """Average through sketches.

@@ -92,6 +92,10 @@ class Smoothness(CompressorDefaults):
             )
         return work.gradients[0]
 
+    @property
+    def num_residuals(self) -> int:
+        return int(self.shifts.any())  # which remember what they have averaged
+
     def state_dict(self) -> dict[str, Any]:
         return {"shifts": self.shifts.clone()}
 

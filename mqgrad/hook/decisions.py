@@ -80,6 +80,13 @@ def _made(decider: object, decide: Callable[[], _T], rank: int) -> _T:
         raise RuntimeError(f"rank {rank}: {_named(decider)} could not decide: {described(error)}") from error
 
 
+def _number(value: int, what: str) -> int:
+    """What can be sent to the other ranks, who check it: :meth:`Decisions.adopt`."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{what} of {value!r} is no number")
+    return value
+
+
 class Decisions:
     """Widths, and how many iterations intervals and rounds have, on one rank.
 
@@ -115,6 +122,7 @@ class Decisions:
         interval = self._whole_interval()
         self.interval = self._opening(interval)
         """Iterations of the current interval."""
+        self._is_chosen = controller is not None or len(compressor.widths) == 1
         self.period = period
         """Iterations of the round that is open, or of the next one."""
         self.terms = self._terms(interval)
@@ -149,7 +157,12 @@ class Decisions:
         Raises:
             ValueError: for an unknown width, or a wrong number of widths.
         """
-        self.bits = self._checked(bits, num_parameters)
+        self.bits, self._is_chosen = self._checked(bits, num_parameters), True
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether there is a choice of widths, nobody has made it, and 32 bits are in force."""
+        return not self._is_chosen and self.bits == UNCODED
 
     def _checked(self, bits: Width | Sequence[Width], num_parameters: int) -> Widths:
         compressor = self._compressor
@@ -168,14 +181,17 @@ class Decisions:
             return self._checked(controller.decide(statistics), num_parameters)
 
         bits = _made(controller, decide, rank)
-        period = self.period if rule is None else _made(rule, lambda: rule.decide(statistics), rank)
-        return Decision(bits, self._next_interval(controller, statistics, bits), period)
+        period = self.period
+        if rule is not None:
+            period = _made(rule, lambda: _number(rule.decide(statistics), "a period"), rank)
+        interval = _made(controller, lambda: self._next_interval(controller, statistics, bits), rank)
+        return Decision(bits, interval, period)
 
     def _next_interval(self, controller: Controller, statistics: IntervalStatistics, bits: Widths) -> int:
         """As long as the controller says, or longer where iterations are short: to measure and decide takes some
         milliseconds, however short they are. Up to four times as long where 32 bits stay in force: little else
         is done there."""
-        interval, step = self._interval_of(controller), statistics.step_seconds
+        interval, step = _number(self._interval_of(controller), "an interval"), statistics.step_seconds
         if self.period_rule is not None or not 0 < step < math.inf:
             return interval
         least = math.ceil(self.traits.least_seconds / step)

@@ -6,10 +6,12 @@ from .local_rounds import UNREGISTERED
 
 BACKWARDS = 20
 STEPS = 3
+UNDECIDED = 20
 
 
 class ForgottenCalls:
-    """Warns, once for each, of a loop without ``step``, of one without the hook, and of one with two steps.
+    """Warns, once for each, of a loop without ``step``, of one without the hook, of one with two steps, and of one in
+    which nobody chooses a width.
 
     Without ``step`` no interval ends, so that no width is ever decided, and no round does, so that replicas part;
     without the hook DDP averages in fp32; a second step is counted as an iteration, whose loss the ranks may take for
@@ -25,6 +27,7 @@ class ForgottenCalls:
         self.backwards = 0
         """Since the last step."""
         self._steps = 0  # since the last backward
+        self._undecided = 0
         self._has_hook = False
         self._told: set[str] = set()
 
@@ -38,8 +41,19 @@ class ForgottenCalls:
                 "and accumulate gradients under ddp.no_sync()"
             )
 
-    def on_step(self) -> None:
-        """An iteration has been reported."""
+    def on_step(self, *, is_undecided: bool) -> None:
+        """An iteration has been reported.
+
+        Args:
+            is_undecided: its gradient had 32 bits because nobody has chosen a width.
+        """
+        self._undecided += is_undecided
+        if self._undecided == UNDECIDED and self._has_hook:
+            self._warn(
+                f"{UNDECIDED} iterations at 32 bits, which compress nothing, as there is no controller, and nobody "
+                "has asked for another width: give CompressionState a controller, such as mqgrad.FixedBits(4), "
+                "or call set_width or begin_interval"
+            )
         self.backwards = 0
         self._steps += 1
         if self._steps == STEPS and not self._has_hook:

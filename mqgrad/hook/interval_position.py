@@ -13,6 +13,8 @@ class IntervalPosition:
 
     An iteration is complete when all its buckets have their means, which is alike on all ranks, and reported when
     the script calls ``step``, which it may forget on one of them. So when the ranks check goes by the former.
+    Losses are counted by the training thread, which goes on while another one decides: what is decided goes by the
+    number that the ranks have compared, and what is reported meanwhile counts in the interval that follows.
 
     Args:
         decisions: how long the interval is, and whether a controller decides.
@@ -22,8 +24,8 @@ class IntervalPosition:
         self._decisions = decisions
         self.closed = 0
         """Complete iterations."""
-        self.reported = 0
-        """Losses reported."""
+        self._reported_in_all = 0  # the training thread's alone
+        self._reported_before = 0  # in intervals that are over: of whoever ends them
         self.announced = 0
         """Iterations that are left of those that :meth:`announce` was told of."""
         self._checks_left = _CHECKED_AT_FIRST
@@ -38,7 +40,12 @@ class IntervalPosition:
 
     def report(self) -> None:
         """A loss has been reported."""
-        self.reported += 1
+        self._reported_in_all += 1
+
+    @property
+    def reported(self) -> int:
+        """Losses reported, by now."""
+        return self._reported_in_all - self._reported_before
 
     def close(self) -> None:
         """An iteration is complete."""
@@ -46,9 +53,10 @@ class IntervalPosition:
         self.announced = max(self.announced - 1, 0)
         self._checks_left = max(self._checks_left - 1, 0)
 
-    def restart(self) -> None:
-        """Another interval begins."""
-        self.closed = self.reported = self._checked_until = 0
+    def restart(self, reported: int) -> None:
+        """Another interval begins; so many losses were of the one before."""
+        self.closed = self._checked_until = 0
+        self._reported_before += reported
 
     def put_off_check(self, reported: int) -> None:
         """The ranks have agreed, on this number of losses: too few to decide if each iteration has more than one
@@ -63,12 +71,13 @@ class IntervalPosition:
     @property
     def is_last(self) -> bool:
         """Whether the iteration under way is the last of its interval, whose gradient is looked at."""
-        return self._complete + 1 == self._decisions.interval
+        return min(self.closed, self.reported) + 1 == self._decisions.interval
 
-    @property
-    def is_decision_due(self) -> bool:
-        """Whether an interval has ended, and with it what its controller waits for."""
-        return self._decisions.controller is not None and self._complete >= self._decisions.interval
+    def is_decision_due(self, reported: int) -> bool:
+        """Whether an interval has ended, with so many losses, and with it what its controller waits for."""
+        return (
+            self._decisions.controller is not None and min(self.closed, reported) >= self._decisions.interval
+        )
 
     @property
     def is_settled(self) -> bool:
@@ -89,16 +98,11 @@ class IntervalPosition:
         ends = max(self._decisions.interval, self._checked_until)
         return self._decisions.controller is not None and self.closed >= ends
 
-    @property
-    def _complete(self) -> int:
-        """Iterations that are both complete and reported."""
-        return min(self.closed, self.reported)
-
     def state_dict(self) -> dict[str, Any]:
         """State as plain types: where ranks load it, they check anew, and nothing is announced."""
         return {"iterations_closed": self.closed, "reported": self.reported}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
-        self.closed, self.reported = state["iterations_closed"], state["reported"]
-        self._checked_until = 0
+        self.closed, self._reported_in_all = state["iterations_closed"], state["reported"]
+        self._checked_until = self._reported_before = 0

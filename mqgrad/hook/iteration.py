@@ -149,8 +149,8 @@ class Iteration:
         if self._position.is_check_due:
             reported = self._position.reported if reported is None else reported
             self._check_agreement(reported, self._first_parameters or first_parameters)
-            if self._position.is_decision_due:
-                self._decide()
+            if self._position.is_decision_due(reported):
+                self._decide(reported)
             else:
                 self._position.put_off_check(reported)
         self.bits = self._in_force
@@ -208,10 +208,10 @@ class Iteration:
         is_plain = self._first_parameters != 0 and self._compressor.is_plain(self._in_force)
         return is_plain and not self._position.is_settled and self._transport.world_size > 1
 
-    def _decide(self) -> None:
+    def _decide(self, reported: int) -> None:
         stopwatch.settle()
         started, wire_seconds = time.perf_counter(), self._transport.wire_seconds
-        self.last_statistics = self._gather_statistics()
+        self.last_statistics = self._gather_statistics(reported)
         # Every rank decides, so that all hold the same controller state; rank 0's answer counts.
         num_parameters = len(self._layouts.parameters)
         decision = self._decisions.make(self.last_statistics, num_parameters, self._transport.global_rank)
@@ -222,10 +222,10 @@ class Iteration:
         self._measured.open_costs.decide_seconds += time.perf_counter() - started - on_wire
         self._transport.move_costs(self._measured.open_costs)  # for a checkpoint: this is not decided again
 
-    def _gather_statistics(self) -> IntervalStatistics:
+    def _gather_statistics(self, reported: int) -> IntervalStatistics:
         least_bits = self._least_bits
         return self._agreement.gather(
-            self.take_statistics(),
+            self.take_statistics(reported),
             interval=self._decisions.interval,
             iteration=self._measured.totals.iterations,
             bits=least_bits,
@@ -239,13 +239,18 @@ class Iteration:
         if self._probe is not None:
             self._probe.note_step(self._layouts.parameters)
 
-    def take_statistics(self) -> RankStatistics:
-        """Return this rank's statistics of the interval, and begin another; after the optimizer's step."""
+    def take_statistics(self, reported: int | None = None) -> RankStatistics:
+        """Return this rank's statistics of the interval, and begin another; after the optimizer's step.
+
+        Args:
+            reported: losses of the interval, if they are not all that there are now, as for :meth:`open`.
+        """
+        reported = self._position.reported if reported is None else reported
         if self._probe is not None:
             self._measured.statistics.update_exponent = self._probe.end()
-        self._position.restart()
+        self._position.restart(reported)
         self._least_bits = math.inf
-        return self._measured.take()
+        return self._measured.take(reported)
 
     def close(self, period: int = 1) -> None:
         """End the iteration, or the round of ``period``, that is open: all its buckets have their means."""

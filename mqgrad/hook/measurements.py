@@ -77,11 +77,12 @@ class Measurements:
         self.totals.iterations += period
         self.totals.bit_iterations += period * bits
 
-    def take(self) -> RankStatistics:
-        """Return the statistics of the interval, and begin another."""
+    def take(self, reported: int) -> RankStatistics:
+        """Return the statistics of the interval, of which so many losses were reported, and begin another."""
         taken, self.statistics = self.statistics, RankStatistics()
-        taken.losses = [float(loss) for loss in self.losses]
-        self.losses = []
+        losses = self.losses[:reported]
+        del self.losses[:reported]  # not a new list: the training thread may be adding to this one
+        taken.losses = [float(loss) for loss in losses]
         return taken
 
     def state_dict(self) -> dict[str, Any]:

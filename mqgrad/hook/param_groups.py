@@ -39,6 +39,12 @@ def check_optimizer(optimizer: object, *, in_rounds: bool) -> None:
         )
 
 
+def has_momentum(optimizer: HasParamGroups | None) -> bool:
+    """Whether a script's optimizer steps by a mean of past gradients, as SGD with momentum does, and Adam."""
+    groups = [] if optimizer is None else optimizer.param_groups
+    return any(group.get("momentum") or "betas" in group for group in groups)
+
+
 def _is_group(group: object) -> bool:
     if not isinstance(group, Mapping) or "params" not in group:
         return False

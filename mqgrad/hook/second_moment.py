@@ -42,6 +42,9 @@ _OWNED: "weakref.WeakSet[torch.optim.Optimizer]" = weakref.WeakSet()
 class FrozenSecondMoment:
     """When Adam's second moment follows the gradient; for :class:`mqgrad.CompressionState`.
 
+    For a controller that stays at few bits: where one goes to 16 or 32, as a fallback does, the first gradient there
+    brings along all that is owed, and the second moment takes it for larger than it is.
+
     Raises:
         ValueError: no whole number of iterations, a width other than 2 to 8, a negative floor.
     """

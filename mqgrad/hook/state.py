@@ -27,7 +27,7 @@ from .checkpoint import Checkpoint
 from .decisions import Decisions
 from .own_widths import OwnWidths
 from .ownership import check_free, claim
-from .param_groups import HasParamGroups, check_optimizer
+from .param_groups import HasParamGroups, check_optimizer, has_momentum
 from .round_settings import RoundSettings
 from .run import assemble_run
 from .second_moment import FrozenSecondMoment, SecondMoments, check_second_moment
@@ -36,6 +36,10 @@ from .training_loop import TrainingLoop
 _NOT_AVERAGED = (
     "compressor 'none' sends nothing, not even as it is, so that replicas part: to average gradients without "
     "compressing them, leave it out, and give FixedBits(32) as the controller"
+)
+_MOMENTUM_TWICE = (
+    "compressor {!r} takes a momentum of the gradients by itself, and the optimizer, {}, takes another one of that: "
+    "give it SGD with momentum=0"
 )
 
 
@@ -52,7 +56,8 @@ class CompressionState:
     Args:
         controller: decides the width every ``controller.interval`` iterations, the first time earlier if it says so
             (see :class:`mqgrad.controllers.Controller`); None leaves it to :meth:`set_width` and
-            :meth:`begin_interval`. It remembers the run: give another state another object, as with compressors.
+            :meth:`begin_interval`, until whose first call it is the compressor's largest, 32 bits mostly. It
+            remembers the run: give another state another object, as with compressors.
         process_group: ranks to average over; the default group if None. The same as DDP's, which a hook cannot see.
         transport: collectives of its own between the ranks, which :meth:`close` closes; then process group, link and
             timeout are not used.
@@ -122,6 +127,10 @@ class CompressionState:
         seed, period = check_seed(seed), int(period)
         self.compressor = _as_compressor(compressor)
         check_optimizer(optimizer, in_rounds=rounds.are_wanted)
+        if has_momentum(optimizer) and getattr(self.compressor, "has_momentum", False):
+            warnings.warn(
+                _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__), RuntimeWarning, stacklevel=2
+            )
         adam = check_second_moment(
             second_moment,
             optimizer,

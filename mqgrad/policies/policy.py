@@ -44,6 +44,8 @@ _PLAIN_FIELDS = (
     "provenance",
 )
 """Fields that the document of a policy file has under their own name."""
+_FIXED = {"schema", "layers", "normalization", *_PLAIN_FIELDS} - {"provenance"}
+"""Fields that what a policy remembers goes by, and that cannot be assigned once it is made."""
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -104,6 +106,15 @@ class FrozenPolicy:
         self._observer = Observer(self.schema, self.budget_seconds, self.interval)
         self._bits = self.initial_bits
         self._fallback = Fallback()
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and getattr(self, "_is_made", False):
+            raise AttributeError(
+                f"{name} of a policy is fixed, for what it remembers goes by it: give load_policy the "
+                f"budget_seconds, or make another policy with dataclasses.replace(policy, {name}={value!r})"
+            )
+        super().__setattr__(name, value)
 
     @property
     def widths(self) -> tuple[Width, ...]:

@@ -398,3 +398,11 @@ def test_actions_are_repeated_on_policy_only_and_checkpoints_keep_their_distance
         train(config_for(tmp_path / "dqn", action_repeat=2), make_env=lambda: pytest.fail("workers started"))
     with pytest.raises(ValueError, match="action_repeat must be a whole number of at least 1, not 0"):
         config_for(tmp_path, action_repeat=0)
+
+
+def test_a_run_that_is_done_says_so_where_it_is_resumed(tmp_path: Path) -> None:
+    train(config_for(tmp_path, total_steps=40), make_env=toy_env)
+    with pytest.warns(
+        RuntimeWarning, match="nothing is left to learn: .* has 40 decisions .*total_steps=40 counts"
+    ):
+        train(config_for(tmp_path, total_steps=40), resume=True, make_env=toy_env)

@@ -288,3 +288,16 @@ def test_wrong_action_is_named(toy: ToyCluster) -> None:
     env.reset()
     with pytest.raises(ValueError, match=r"99.*0 to 7"):
         env.step(np.int64(99))
+
+
+def test_widths_that_send_the_same_bytes_are_warned_of_once(toy: ToyCluster) -> None:
+    """As minmax does of a model with small parameters only."""
+    env = BitWidthEnv(cluster=toy, widths=(4, 8), initial_bits=8)
+    env.reset(seed=0)
+    toy.bytes_per_bit = 0.0
+    env.step(np.int64(0))
+    with pytest.warns(RuntimeWarning, match="at 4 and at 8 bits send equally many bytes, 500: .*min_numel"):
+        env.step(np.int64(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env.step(np.int64(0))

@@ -1,13 +1,17 @@
 """The arguments of the environment."""
 
+import ast
+import dataclasses
+import inspect
 import math
+import re
 import warnings
 from typing import Any
 
 import pytest
 from toy_cluster import CLOCK, ToyCluster
 
-from mqgrad.envs import BitWidthEnv
+from mqgrad.envs import BitWidthEnv, BitWidthSettings
 
 NUMBERS = (
     "num_workers",
@@ -91,3 +95,15 @@ def test_that_one_worker_sends_nothing_is_said(toy: ToyCluster) -> None:
 def test_arguments_win_over_the_preset(toy: ToyCluster) -> None:
     settings = BitWidthEnv(preset="authors", cluster=toy, max_steps=7).settings
     assert (settings.max_steps, settings.reward) == (7, "authors")
+
+
+def test_the_table_of_arguments_has_every_setting_with_its_default() -> None:
+    """It is the only signature that ``BitWidthEnv(**arguments)`` has."""
+    rows = re.findall(
+        r"^ *\| `(\w+)` *\|[^|]*\| *`(.*?)` *\|", inspect.getdoc(BitWidthEnv) or "", re.MULTILINE
+    )
+    told = {name: ast.literal_eval(default) for name, default in rows}
+    fields = {field.name: field.default for field in dataclasses.fields(BitWidthSettings)}
+    beside = {"preset", "cluster", "render_mode"}
+    assert set(told) == {*fields, *beside}
+    assert {name: told[name] for name in fields} == fields

@@ -2,6 +2,7 @@
 
 import datetime
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,3 +40,24 @@ def test_a_script_tells_its_command_and_the_day(monkeypatch: pytest.MonkeyPatch)
     assert origin["command"] == "torchrun --nproc-per-node 2 measure.py --json figures.json"
     assert origin["date"] == datetime.date.today().isoformat()
     assert set(provenance()) < set(origin)
+    assert origin["script_revision"] is None  # there is no such file
+
+
+def test_a_script_tells_its_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    script = tmp_path / "benchmarks" / "measure.py"
+    script.parent.mkdir()
+    script.touch()
+    (tmp_path / "setup.py").touch()
+    git("init")
+    git("add", ".")
+    git("commit", "--message", "first")
+    monkeypatch.setattr(sys, "argv", [str(script)])
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert script_origin()["script_revision"] == commit
+    (tmp_path / "setup.py").write_text("changed")
+    assert script_origin()["script_revision"].startswith(f"{commit}+changes.")

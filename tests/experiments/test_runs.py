@@ -260,3 +260,10 @@ def test_records_survive_json_and_missed_targets_enter_no_mean(tmp_path: Path) -
     assert reached.curve.seconds_to(1.0) is None
     plot_runs(records, 1.0, tmp_path / "runs.png", title="test")
     assert (tmp_path / "runs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_record_that_is_written_is_json_also_where_a_run_has_diverged(tmp_path: Path) -> None:
+    record = RunRecord(controller="fixed:1", seed=1, points=[point(1, math.nan), point(2, math.inf)])
+    record.write(tmp_path / "record.json")
+    saved = json.loads((tmp_path / "record.json").read_text(), parse_constant=pytest.fail)
+    assert [each["heldout"]["loss"] for each in saved["points"]] == [None, None]

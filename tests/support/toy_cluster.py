@@ -23,7 +23,7 @@ class ToyCluster:
     def __init__(self) -> None:
         self.resets: list[tuple[int, LinkEmulation | None]] = []
         self.restarts = self.closes = 0
-        self.scale = 0.99
+        self.scale, self.bytes_per_bit = 0.99, 1000.0
         self.error: BaseException | None = None
 
     def reset(self, seed: int, *, link: LinkEmulation | None = None, **_: Any) -> None:
@@ -51,7 +51,7 @@ class ToyCluster:
             encode_seconds=0.0,
             wire_seconds=0.001 * bits,
             decode_seconds=0.0,
-            wire_bytes=1000.0 * bits,
+            wire_bytes=self.bytes_per_bit * bits or 500.0,
             gradient_signal=1.0,
             gradient_noise=2.0,
             peak_energy=30.0,

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import datetime
 import os
+import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -136,6 +137,7 @@ class TorchrunRanks:
         try:
             with self._as_a_rank():
                 answer = Reply(getattr(self._session, command.method)(**command.arguments))
+            pickle.dumps(answer)  # a workload's own evaluation may return what cannot be
         except Exception:
             answer = self._failure(traceback.format_exc())
         except BaseException as interruption:

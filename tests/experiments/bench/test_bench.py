@@ -46,6 +46,7 @@ def step(
         bits=bits,
         step_seconds=0.1 + extra_seconds,
         per_plain=1 + extra_seconds / 0.1,
+        per_plain_range=(1 + extra_seconds / 0.1, 1 + extra_seconds / 0.1),
         extra_seconds=extra_seconds,
         encode_seconds=codec_seconds / 2,
         wire_seconds=0.0,
@@ -207,6 +208,7 @@ def test_transport_and_steps_on_two_ranks() -> None:
     assert four.decode_seconds > 0
     assert [s.bits for s in report.steps] == [None, 4, 32]
     assert (report.steps[0].per_plain, report.steps[0].extra_seconds) == (1.0, 0.0)
+    assert all(s.per_plain_range[0] <= s.per_plain <= s.per_plain_range[1] for s in report.steps)
     assert report.steps[2].wire_bytes >= report.gradient_bytes == 4 * report.parameters
     assert [rate.bits for rate in report.break_even()] == [4]
 

@@ -88,5 +88,8 @@ def test_iterations_from_a_number_on_are_compared_without_their_start(tmp_path: 
     assert ratio is not None
     assert overall is not None
     assert (ratio.value, overall.value) == (pytest.approx(0.5), pytest.approx(0.5))
-    with pytest.raises(ValueError, match="seed 1: fewer than two evaluations from 5 on"):
-        paired_times.timings(tmp_path, 5)
+    runs[-1] = dataclasses.replace(runs[-1], iterations=[1, 2, 3])
+    write_results(tmp_path, config, runs)
+    by_system = paired_times.timings(tmp_path, 4)["digits-mlp @ emulated:100mbit"]
+    assert by_system["fixed:4"] is None
+    assert by_system["fixed:32"] is not None

@@ -225,3 +225,20 @@ def test_wrong_settings_are_refused(argument: str) -> None:
 
 def test_its_width_is_one_bit() -> None:
     assert OneBitAdam().widths == (1,)
+
+
+def test_a_state_is_not_saved_between_a_backward_and_its_step_in_the_warm_up_either() -> None:
+    """Nothing is owed there, but the moments have the gradient already."""
+
+    def rank_main(rank: int) -> None:
+        model = torch.nn.Linear(WIDTH, 1, bias=False)
+        state = mqgrad.CompressionState(mqgrad.FixedBits(1), compressor=SPEC)
+        ddp = models.compressed_ddp(model, state)
+        ddp(gradients(0)[rank][None]).sum().backward()
+        with pytest.raises(RuntimeError, match=r"state_dict\(\) between a backward"):
+            state.state_dict()
+        state.step(0.0)
+        state.state_dict()
+        state.close()
+
+    run_ranks(rank_main)

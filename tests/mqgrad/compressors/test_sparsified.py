@@ -240,3 +240,11 @@ def test_training_makes_progress(spec: str) -> None:
 
     first, last = run_ranks(rank_main)[0]
     assert last < 0.9 * first
+
+
+def test_a_parameter_that_is_averaged_no_more_leaves_no_sketch() -> None:
+    sketched = SketchedSGD(0.01)
+    for key in (0, 1):
+        sketched._sketch_of(key, torch.zeros(1000), seed=3)
+    sketched.forget({0})
+    assert list(sketched.hashes) == [1]

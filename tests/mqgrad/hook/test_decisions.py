@@ -52,3 +52,21 @@ def test_policies_and_the_goodput_rule_ask_for_it() -> None:
     assert policy.least_seconds == mqgrad.Goodput().least_seconds == 0.25
     with pytest.raises(ValueError, match=r"least_seconds must be from 0\.0 to 3600\.0, not -1"):
         mqgrad.Goodput(least_seconds=-1)
+
+
+def test_a_rule_or_controller_that_decides_on_no_number_is_named() -> None:
+    """As one whose decide() lacks its return: the message to the other ranks could not be made, nor told why."""
+    controller = Scripted([4, 4, 4], interval=10)
+    rule = make_period_rule("delay-ratio")
+    rule.decide = lambda statistics: None  # type: ignore[method-assign,assignment,return-value]
+    own = Decisions(controller, rule, make_compressor("quantized"), period=1)
+    with pytest.raises(
+        RuntimeError, match=r"rank 1: .* could not decide: TypeError: a period of None is no number"
+    ):
+        own.make(statistics(), 1, rank=1)
+    own = Decisions(controller, None, make_compressor("quantized"), period=1)
+    controller.interval = "ten"  # type: ignore[assignment]
+    with pytest.raises(
+        RuntimeError, match="Scripted could not decide: TypeError: an interval of 'ten' is no number"
+    ):
+        own.make(statistics(), 1, rank=1)

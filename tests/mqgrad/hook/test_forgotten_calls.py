@@ -1,15 +1,18 @@
 """A loop that leaves out what the state needs is told so, once."""
 
 import gc
+import time
 import warnings
 import weakref
+from typing import Any
 
 import models
 import pytest
+import torch
 from ranks import run_ranks
 
 import mqgrad
-from mqgrad.hook.forgotten_calls import BACKWARDS, STEPS
+from mqgrad.hook.forgotten_calls import BACKWARDS, STEPS, UNDECIDED
 
 
 @pytest.mark.parametrize("period", [1, 4])
@@ -61,6 +64,67 @@ def test_two_steps_in_an_iteration_are_told_once() -> None:
     (told,) = run_ranks(rank_main, world_size=1)
     (message,) = told
     assert message.startswith("rank 0: a second step() since the last backward: call it once per iteration")
+
+
+def told_of(rank: int, iterations: int, **state_args: Any) -> list[str]:
+    model, optimizer, state = models.new_run(None, **state_args)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        models.train(model, optimizer, state, rank, range(iterations))
+        state.close()
+    return [str(warning.message) for warning in told]
+
+
+def test_a_run_in_which_nobody_chooses_a_width_is_told_so_once() -> None:
+    for told in run_ranks(lambda rank: told_of(rank, 2 * UNDECIDED)):
+        (message,) = told
+        assert f"{UNDECIDED} iterations at 32 bits, which compress nothing" in message
+
+
+def test_a_compressor_that_sends_32_bits_whoever_chooses_is_told_nothing() -> None:
+    assert run_ranks(lambda rank: told_of(rank, 2 * UNDECIDED, compressor="terngrad")) == [[], []]
+
+
+@pytest.mark.parametrize("compressor", ["onebit-adam", "dgc:0.05", "sketched-sgd:0.02", "gravac:base=dgc"])
+def test_a_momentum_of_the_optimizer_beside_one_of_the_compressor_is_told(compressor: str) -> None:
+    model = models.small_model()
+
+    def rank_main(rank: int) -> list[str]:
+        told = []
+        for optimizer in (
+            torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+            torch.optim.Adam(model.parameters()),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+        ):
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                mqgrad.CompressionState(compressor=compressor, optimizer=optimizer).close()
+            told.append([str(warning.message) for warning in warned])
+        return told
+
+    (told,) = run_ranks(rank_main, world_size=1)
+    assert [len(each) for each in told] == [1, 1, 0]
+    assert "takes a momentum of the gradients by itself, and the optimizer, Adam, takes another" in told[1][0]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 3])
+def test_ranks_agree_however_far_apart_they_call_step_for_the_second_time(interval: int) -> None:
+    """The communication thread decides meanwhile: on one rank before the second call, on the other after it."""
+
+    def rank_main(rank: int) -> list[torch.Tensor]:
+        model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=interval), timeout_seconds=20.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            for iteration in range(10):
+                models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
+                time.sleep(0.03 * ((rank + iteration // 2) % 2))
+                state.step(1.0)
+        parameters = [parameter.detach().clone() for parameter in model.parameters()]
+        state.close()
+        return parameters
+
+    first, second = run_ranks(rank_main)
+    assert all(map(torch.equal, first, second))
 
 
 @pytest.mark.parametrize("period", [1, 2])

@@ -18,7 +18,7 @@ def position(controller: FixedBits | None, interval: int = 3) -> IntervalPositio
     for _ in range(3):
         assert begun.is_check_due
         begun.close()
-    begun.restart()
+    begun.restart(begun.reported)
     return begun
 
 
@@ -32,13 +32,24 @@ def iterate(at: IntervalPosition, times: int, *, reported: bool = True) -> None:
 def test_with_a_controller_the_ranks_check_where_an_interval_ends() -> None:
     at = position(FixedBits(4, interval=3))
     for number in range(3):
-        assert (at.is_check_due, at.is_decision_due, at.is_last) == (False, False, number == 2)
+        assert (at.is_check_due, at.is_decision_due(at.reported), at.is_last) == (False, False, number == 2)
         iterate(at, 1)
     assert at.is_check_due
-    assert at.is_decision_due
-    at.restart()
+    assert at.is_decision_due(at.reported)
+    at.restart(at.reported)
     assert not (at.is_check_due)
-    assert not (at.is_decision_due)
+    assert not (at.is_decision_due(at.reported))
+
+
+def test_what_is_reported_while_another_thread_decides_counts_in_the_next_interval() -> None:
+    at = position(FixedBits(4, interval=3))
+    iterate(at, 3)
+    compared = at.reported
+    at.report()
+    assert at.is_decision_due(compared)
+    at.restart(compared)
+    assert at.reported == 1
+    assert not at.is_decision_due(at.reported)
 
 
 def test_a_rank_that_forgets_to_report_checks_with_the_others_and_does_not_decide() -> None:
@@ -46,7 +57,7 @@ def test_a_rank_that_forgets_to_report_checks_with_the_others_and_does_not_decid
     at = position(FixedBits(4, interval=3))
     iterate(at, 3, reported=False)
     assert at.is_check_due
-    assert not at.is_decision_due
+    assert not at.is_decision_due(at.reported)
 
 
 def test_without_a_controller_only_what_is_announced_goes_unchecked() -> None:
@@ -62,7 +73,7 @@ def test_without_a_controller_only_what_is_announced_goes_unchecked() -> None:
     assert at.is_check_due
     assert not at.is_settled
     iterate(at, 3)
-    assert not at.is_decision_due  # nobody decides
+    assert not at.is_decision_due(at.reported)  # nobody decides
 
 
 def test_a_loaded_position_goes_on_and_checks_anew() -> None:
@@ -88,7 +99,7 @@ def test_with_several_backwards_a_step_few_of_them_check_and_none_decides_late(b
             return False
         checks += 1
         at.put_off_check(at.reported)
-        return at.is_decision_due
+        return at.is_decision_due(at.reported)
 
     for step in range(interval):
         for _ in range(backwards):

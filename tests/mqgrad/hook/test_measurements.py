@@ -14,7 +14,7 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
         measured.report(buffer.fill_(loss), Costs())
         buffer.zero_()
     measured.end_round(2)
-    assert measured.take().losses == [3.0]
+    assert measured.take(1).losses == [3.0]
 
 
 def test_losses_of_a_round_are_not_added_up_in_16_bits() -> None:
@@ -22,7 +22,7 @@ def test_losses_of_a_round_are_not_added_up_in_16_bits() -> None:
     for _ in range(9):
         measured.report(loss, Costs())
     measured.end_round(2)
-    assert measured.take().losses == [2.3125]
+    assert measured.take(1).losses == [2.3125]
 
 
 def test_a_loss_is_one_number() -> None:
@@ -43,8 +43,17 @@ def test_losses_that_nobody_takes_are_not_kept_forever(interval: int) -> None:
         measured.report(float(number), Costs())
         measured.end_round(interval)
     assert measured.losses == [float(number) for number in range(7, kept + 7)]
-    assert len(measured.take().losses) == kept
+    assert len(measured.take(kept + 7).losses) == kept
     assert measured.losses == []
+
+
+def test_losses_reported_while_another_thread_decides_are_of_the_next_interval() -> None:
+    measured = Measurements()
+    for loss in (1.0, 2.0, 3.0):
+        measured.report(loss, Costs())
+        measured.end_round(2)
+    assert measured.take(2).losses == [1.0, 2.0]
+    assert measured.take(1).losses == [3.0]
 
 
 def test_an_iteration_of_unknown_seconds_counts_unless_it_is_a_whole_interval() -> None:

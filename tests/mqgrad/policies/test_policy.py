@@ -134,3 +134,13 @@ def test_policy_pickles_between_processes() -> None:
     policy = make_policy()
     assert decisions(pickle.loads(pickle.dumps(policy))) == decisions(make_policy())
     assert dataclasses.is_dataclass(policy)
+
+
+def test_what_a_policy_remembers_by_cannot_be_changed_later() -> None:
+    """It was ignored: progress went by the budget that the policy was made with."""
+    policy = make_policy(budget_seconds=6.0)
+    for name, value in (("budget_seconds", 3600.0), ("initial_bits", 4), ("interval", 20)):
+        with pytest.raises(AttributeError, match=f"{name} of a policy is fixed"):
+            setattr(policy, name, value)
+    policy.falls_back = False
+    assert dataclasses.replace(policy, budget_seconds=3600.0).budget_seconds == 3600.0
