@@ -6,10 +6,11 @@ For each system its settings, the fastest first, with time to target ÷ plain DD
 seeds, then that of each link. Settings with a run that missed a target come last, with a bound (≥).
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+import script
 
 from mqgrad.experiments.compare import tuning
 from mqgrad.experiments.estimates import Ratio, standing
@@ -44,19 +45,17 @@ def rows(by_system: dict[str, list[Ratio | None]]) -> Iterator[tuple[str, str, l
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script.parser(__doc__)
     parser.add_argument("folder", type=Path, help="of a comparison")
     options = parser.parse_args(arguments)
     try:
         cells, by_system = ratios(options.folder)
     except (OSError, ValueError) as error:
         sys.exit(f"best_settings.py: {error}")
-    print(f"| | setting | all links | {' | '.join(cells)} |")
-    print("|---" * (len(cells) + 3) + "|")
-    for system, setting, values in rows(by_system):
-        print(f"| {system} | {setting} | {' | '.join(map(ratio_with_interval, values))} |")
+    lines = (
+        (system, setting, *map(ratio_with_interval, values)) for system, setting, values in rows(by_system)
+    )
+    script.print_markdown(("", "setting", "all links", *cells), lines)
 
 
 if __name__ == "__main__":

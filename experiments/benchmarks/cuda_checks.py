@@ -4,15 +4,14 @@ A group of checks ends at its first difference or error; the others go on. ``--d
 itself, to try this script where there is no GPU.
 """
 
-import argparse
 import itertools
 from collections.abc import Callable
 
 import cuda_report
+import script
 import torch
 from cuda_execution import check_graphs, check_no_waiting
 from cuda_inputs import DTYPES, SIZES, Sizes, gradient, same, shifted, unaligned
-from output_file import output_file
 
 from mqgrad import cuda_ext
 
@@ -204,9 +203,9 @@ def groups(sizes: Sizes, device: str) -> dict[str, Callable[[Sizes, str], None]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = script.parser(__doc__)
     parser.add_argument(
-        "--output", type=output_file, help="of cuda_report.py; printed alone if it is left out"
+        "--output", type=script.output_file, help="of cuda_report.py; printed alone if it is left out"
     )
     parser.add_argument("--sizes", choices=list(SIZES), default="small")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

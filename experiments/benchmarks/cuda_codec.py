@@ -16,7 +16,6 @@ next begins:
 The exit status is not zero if bytes differ, a sanitizer finds something, or a stage of the first three does not end.
 """
 
-import argparse
 import os
 import shutil
 import signal
@@ -28,8 +27,8 @@ from pathlib import Path
 from typing import IO
 
 import cuda_report
+import script
 import torch
-from output_file import output_file
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -149,10 +148,8 @@ def succeeded(stages: dict[str, dict[str, str]], required: tuple[str, ...]) -> b
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=output_file, default="cuda-codec.json")
+    parser = script.parser(__doc__)
+    parser.add_argument("--output", type=script.output_file, default="cuda-codec.json")
     parser.add_argument(
         "--time-limit", type=float, default=540, metavar="SECONDS", help="of all stages together"
     )

@@ -5,15 +5,14 @@ device-to-device copy moved a moment before. The GPU is kept busy while an op is
 take for that is not in its time. ``--device cpu`` times few elements on the CPU, to try this script.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import cuda_report
+import script
 import torch
-from output_file import output_file
 from torch import Tensor
 
 from mqgrad import cuda_ext
@@ -181,8 +180,8 @@ def by_width(x: Tensor) -> Iterator[tuple[float, list[Timed]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=output_file, required=True, help="of cuda_report.py")
+    parser = script.parser(__doc__)
+    parser.add_argument("--output", type=script.output_file, required=True, help="of cuda_report.py")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     arguments = parser.parse_args()
     device = arguments.device

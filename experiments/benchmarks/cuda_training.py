@@ -12,22 +12,21 @@ ratio is to plain DDP in the same turn. It needs torch, numpy and the package.
 
 import argparse
 import dataclasses
+import datetime
 import hashlib
 import itertools
-import json
 import os
 import statistics
 import time
 from typing import Any
 
+import script
 import torch
 import torch.distributed as dist
-from output_file import output_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import mqgrad
-from mqgrad.experiments.provenance import script_origin
 
 VOCABULARY, DIMENSION, LAYERS, LENGTH = 256, 512, 8, 128
 WARM_UPS = 10
@@ -160,10 +159,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def arguments_of(description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--output", type=output_file, default="cuda-training.json")
+    parser = script.parser(description)
+    parser.add_argument("--output", type=script.output_file, default="cuda-training.json")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     parser.add_argument("--batch", type=int, default=16, help="sequences of a rank")
     parser.add_argument("--repetitions", type=int, default=5)
@@ -189,15 +186,15 @@ def main() -> None:
         figures, model = train(setting, device, arguments)
         rows.append({"turn": turn, **figures, "same": are_same(model, control)})
     if dist.get_rank() == 0:
-        origin = script_origin(f"torchrun --nproc-per-node {dist.get_world_size()}")
         about = {
             "card": torch.cuda.get_device_name(device),
-            "date": origin["date"],
+            "date": datetime.date.today().isoformat(),
             "torch": torch.__version__,
             "world_size": dist.get_world_size(),
             **{name: getattr(arguments, name) for name in ("backend", "batch", "iterations")},
         }
-        arguments.output.write_text(json.dumps({**origin, **about, "rows": rows}, indent=1) + "\n")
+        launcher = f"torchrun --nproc-per-node {dist.get_world_size()}"
+        script.write_report(arguments.output, {**about, "rows": rows}, launcher=launcher)
         print(", ".join(f"{key} {value}" for key, value in about.items()))
         print_table(rows)
     dist.destroy_process_group()

@@ -10,8 +10,6 @@ their median comes with a 95 % interval from the order statistics (a sign test t
 Beside it, with far less noise, the time that steps spend outside of the cluster, as a share of their whole.
 """
 
-import argparse
-import json
 import math
 import statistics
 import time
@@ -20,11 +18,10 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from output_file import output_file
+import script
 
 import mqgrad.envs
 from mqgrad.experiments.machine_load import OthersLoad
-from mqgrad.experiments.provenance import script_origin
 from mqgrad.trainers import Distributed
 
 WORKLOAD, NUM_WORKERS = "digits-cnn", 2
@@ -130,17 +127,16 @@ def print_report(report: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = script.parser(__doc__)
+    parser.add_argument(
+        "--json", type=script.output_file, help="write the figures and every pair to this file"
     )
-    parser.add_argument("--json", type=output_file, help="write the figures and every pair to this file")
     options = parser.parse_args()
     others = OthersLoad()
     with Distributed(WORKLOAD, num_workers=NUM_WORKERS) as cluster:
         pairs = measure(cluster)
         own = own_share(cluster)
     report = {
-        **script_origin(),
         "others_cores": others.cores(),
         "workload": WORKLOAD,
         "num_workers": NUM_WORKERS,
@@ -153,7 +149,7 @@ def main() -> None:
     }
     print_report(report)
     if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        script.write_report(options.json, report)
 
 
 if __name__ == "__main__":

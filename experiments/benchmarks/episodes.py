@@ -11,8 +11,6 @@ never changes: chosen on the other half of the episodes, so that it does not pro
 that networks begin as an imitation of, told what they are told.
 """
 
-import argparse
-import json
 import math
 import random
 import statistics
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from output_file import output_file
+import script
 from rich.console import Console
 from rich.progress import track
 
@@ -32,7 +30,6 @@ from mqgrad.agents.config import with_clock
 from mqgrad.agents.warm_start import rule_action
 from mqgrad.envs import BitWidthSettings
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
-from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.signals import exit_on_sigterm
 from mqgrad.policies.policy import load_policy
 from mqgrad.widths import parse_width
@@ -140,44 +137,40 @@ def print_table(played: Sequence[Episode]) -> None:
         for name in sorted(map(decade, played), key=lambda name: (len(name), name))
     }
     counts = [f"{name} ({len({e.seed for e in own})})" for name, own in by_decade.items()]
-    print("| player | return | bits | minus the rule's |" + "".join(f" {count} |" for count in counts))
-    print("|---" * (4 + len(counts)) + "|")
-    names = dict.fromkeys(episode.player for episode in played)
+    names, rows = dict.fromkeys(episode.player for episode in played), []
     for name in sorted(names, key=lambda name: -_mean_return(played, name)):
         bits = statistics.fmean(episode.mean_bits for episode in played if episode.player == name)
         cells = [beside_rule(part, name) for part in (played, *by_decade.values())]
-        print(f"| {name} | {_mean_return(played, name):.3f} | {bits:.1f} |" + "".join(map(_cell, cells)))
+        rows.append((name, f"{_mean_return(played, name):.3f}", f"{bits:.1f}", *map(_cell, cells)))
+    script.print_markdown(("player", "return", "bits", "minus the rule's", *counts), rows)
 
 
 def _cell(difference: Estimate | None) -> str:
     if difference is None:
-        return " – |"
+        return "–"
     if difference.low is None or difference.high is None:
-        return f" {difference.value:+.3f} |"
-    return f" {difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}] |"
+        return f"{difference.value:+.3f}"
+    return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"
 
 
 def report(played: Sequence[Episode], environment: Mapping[str, Any], file: Path | None) -> None:
     """Print the table and write all episodes."""
     print_table(played)
     if file is not None:
-        origin = {**script_origin(), "environment": environment}
         episodes = [episode._asdict() for episode in played]
-        file.write_text(json.dumps({**origin, "episodes": episodes}, indent=1) + "\n")
+        script.write_report(file, {"environment": environment, "episodes": episodes})
 
 
 def main() -> None:
     exit_on_sigterm()  # with the episodes that are done
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script.parser(__doc__)
     parser.add_argument("--policies", default="default", help="joined by spaces; the first one's episodes")
     parser.add_argument("--widths", default="1/2,1,2,4,8,32")
     parser.add_argument("--episodes", type=int, default=40, help="how many")
     parser.add_argument(
         "--first-seed", type=int, default=FIRST_SEED, help="of as many (default: %(default)s)"
     )
-    parser.add_argument("--json", type=output_file, help="write every episode to this file")
+    parser.add_argument("--json", type=script.output_file, help="write every episode to this file")
     options = parser.parse_args()
     policies = options.policies.split()
     arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]

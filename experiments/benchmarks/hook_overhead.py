@@ -13,22 +13,22 @@ goal is 1.02 for ``fixed:32``. What ``--controllers "fixed:1 fixed:1@4 plain@4"`
 """
 
 import argparse
-import json
+import os
 import pathlib
 import random
 import statistics
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+import script
 import torch
 import torch.distributed as dist
-from output_file import output_file
 
 from mqgrad.controllers import make_controller
 from mqgrad.experiments.bench.steps import WARM_UP_STEPS, Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
-from mqgrad.experiments.provenance import script_origin
 from mqgrad.trainers.workloads.workload import Workload, make_workload
 
 PLAIN = "plain"
@@ -50,16 +50,16 @@ def main() -> None:
             "plain_milliseconds": 1e3 * sorted(seconds[PLAIN])[options.rounds // 2],
             "ratio_to_plain": figures,
             "processor_milliseconds": {name: medians(rounds) for name, rounds in processor.items()},
-            **script_origin(f"torchrun --nproc-per-node {dist.get_world_size()}"),
         }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        launcher = f"torchrun --nproc-per-node {dist.get_world_size()}"
+        script.write_report(options.json, report, launcher=launcher)
         print_report(report)
     dist.destroy_process_group()
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("json", type=output_file, help="file to write")
+    parser = script.parser(__doc__)
+    parser.add_argument("json", type=script.output_file, help="file to write")
     parser.add_argument("--workload", default="digits-cnn")
     parser.add_argument(
         "--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name, perhaps with @MIB"
@@ -67,6 +67,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, default=100, help="of one block (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
+    sys.path.append(os.getcwd())  # where a workload of one's own may lie
     if options.rounds < 2:
         parser.error(f"--rounds {options.rounds}: an interval takes two")
     return options

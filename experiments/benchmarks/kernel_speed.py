@@ -10,7 +10,6 @@ machine with other work the fastest round of each is what counts; the file also 
 Printed is what the fastest rounds did, from the lowest call to the highest.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -21,13 +20,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from output_file import output_file
+import script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 import instruction_sets
 
 from mqgrad.experiments.machine_load import OthersLoad
-from mqgrad.experiments.provenance import script_origin
 
 HARNESS = Path(__file__).with_suffix(".cpp")
 
@@ -106,10 +104,8 @@ def compiler_version() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=output_file, help="write every call's figures to this file")
+    parser = script.parser(__doc__)
+    parser.add_argument("--json", type=script.output_file, help="write every call's figures to this file")
     parser.add_argument("--calls", type=int, default=9)
     parser.add_argument("--rounds", type=int, default=40)
     options = parser.parse_args()
@@ -124,13 +120,12 @@ def main() -> None:
     print_table(figures)
     if options.json is not None:
         report = {
-            **script_origin(),
             "compiler": compiler_version(),
             "others_cores": others_cores,
             "rounds": options.rounds,
             "figures": [each._asdict() for each in figures],
         }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        script.write_report(options.json, report)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ log-loss within the budget, loss noise taken off, beside the one that the rule r
 rule): mean and worst over seeds, of the network as it starts and as it ends.
 """
 
-import argparse
 import concurrent.futures
 import json
 import statistics
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import script
 import torch
 from toy_link import ToyLink
 
@@ -142,8 +142,6 @@ def main(variants: list[dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script.parser(__doc__)
     parser.add_argument("variants", nargs="*", type=json.loads, help="of TrainConfig, as JSON")
     main(parser.parse_args().variants or [{"algo": "ppo"}, {"algo": "dqn"}])

@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import script
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from output_file import output_file
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -136,10 +136,8 @@ def report(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("trace", type=output_file, help="file to write, .json or .json.gz")
+    parser = script.parser(__doc__)
+    parser.add_argument("trace", type=script.output_file, help="file to write, .json or .json.gz")
     parser.add_argument("--bits", type=parse_width, default=4)
     parser.add_argument("--mbit-per-s", type=float, help="emulate a link of this rate; loopback by default")
     options = parser.parse_args()

@@ -9,11 +9,12 @@ where a run did not finish, or made too few iterations. With ``--from-iteration 
 the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import script
 
 from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_interval, paired_ratio
 from mqgrad.experiments.reports.cells import summarize
@@ -88,9 +89,7 @@ def row(cells: dict[str, dict[str, Timing | None]], system: str, reference: str)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script.parser(__doc__)
     parser.add_argument("folder", type=Path, help="of a comparison")
     parser.add_argument("systems", nargs="*", help="as the comparison names them; all by default")
     parser.add_argument("--reference", default="plain-ddp", help="what their times are divided by")
@@ -111,10 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(
                 f"paired_times.py: {name!r} is not in {options.folder}, which has {', '.join(known) or 'no runs'}"
             )
-    print(f"| ÷ {options.reference} | {' | '.join(cells)} | all cells |")
-    print("|---" * (len(cells) + 2) + "|")
-    for system in systems:
-        print(f"| {system} | {' | '.join(map(ratio_with_interval, row(cells, system, options.reference)))} |")
+    rows = ((name, *map(ratio_with_interval, row(cells, name, options.reference))) for name in systems)
+    script.print_markdown((f"÷ {options.reference}", *cells, "all cells"), rows)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ pi-quant's stochastic rounding, which takes no seed, repeats exactly. It takes t
 the size of a scale bucket: ``scale_choices.py``.
 """
 
-import argparse
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import script
 import torch
 from gradient_sources import WORLD_SIZE, Source, recorded, synthetic
 from rate_plot import plot
@@ -28,7 +27,6 @@ from mqgrad.codecs.uniform import UniformCodec
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench.peers import find_peers
-from mqgrad.experiments.provenance import script_origin
 from mqgrad.widths import CODED_WIDTHS, SPARSE_WIDTHS, Width, format_width
 
 SEED = 1
@@ -174,14 +172,13 @@ def main(folder: Path) -> None:
     codes, skipped = all_codes()
     points = [measure(source, code) for source in sources for code in codes]
     report = {
-        **script_origin(),
         "bucket_size": BUCKET_SIZE,
         "world_size": WORLD_SIZE,
         "elements": {source.name: source.numel for source in sources},
         "skipped": skipped,
         "points": [point._asdict() for point in points],
     }
-    (folder / "rate_distortion.json").write_text(json.dumps(report, indent=1) + "\n")
+    script.write_report(folder / "rate_distortion.json", report)
     plot(report["points"], folder / "rate_distortion.png")
     for point in points:
         figures = f"{point.wire_bits:7.3f} bits  NMSE {point.nmse:.3e}  {point.excess_bits:+.3f} beyond"
@@ -189,8 +186,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script.parser(__doc__)
     parser.add_argument("folder", type=Path, help="to write to")
     main(parser.parse_args().folder)

@@ -12,18 +12,15 @@ timed; it repeats exactly and takes a minute.
   of 100 clips for each bucket, which is what a search could gain at most.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 
+import script
 import torch
 from gradient_sources import Source, recorded, synthetic
-from output_file import output_file
 from rate_distortion import Code, measure, send_coded, sent_as
 
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import FEW_BITS, FewBitsRotated, RotationCodec
-from mqgrad.experiments.provenance import script_origin
 
 BUCKET_SIZE = 512  # the default
 BUCKET_SIZES = (128, 256, 512, 1024, 2048, 4096)
@@ -110,8 +107,7 @@ def nmse(source: Source, rounded_BN: torch.Tensor) -> float:
 
 def print_sizes(rows: Sequence[Row], precision: str) -> None:
     """Bits beyond the limit for a Gaussian of that error, mean over the recorded gradients; less is better."""
-    print(f"\n| {precision} | " + " | ".join(map(str, BUCKET_SIZES)) + " |")
-    print("|---" * (1 + len(BUCKET_SIZES)) + "|")
+    lines = []
     for bits in WIDTHS:
         cells = []
         for size in BUCKET_SIZES:
@@ -119,34 +115,31 @@ def print_sizes(rows: Sequence[Row], precision: str) -> None:
             chosen = [r for r in rows if (r["bits"], r["bucket_size"], r["scales"]) == key]
             excess = [float(r["excess_bits"]) for r in chosen if r["source"] != GAUSSIAN]
             cells.append(f"{sum(excess) / len(excess):.3f}")
-        print(f"| {bits} | " + " | ".join(cells) + " |")
+        lines.append((bits, *cells))
+    print()
+    script.print_markdown((precision, *BUCKET_SIZES), lines)
 
 
 def print_places(rows: Sequence[Row]) -> None:
     sources = list(dict.fromkeys(row["source"] for row in rows))
-    print("\n| bits | scale | " + " | ".join(map(str, sources)) + " |\n" + "|---" * (2 + len(sources)) + "|")
+    lines = []
     for bits, place in dict.fromkeys((row["bits"], row["place"]) for row in rows):
         cells = (f"{r['nmse']:.3g}" for r in rows if (r["bits"], r["place"]) == (bits, place))
-        print(f"| {bits} | {place} | " + " | ".join(cells) + " |")
+        lines.append((bits, place, *cells))
+    print()
+    script.print_markdown(("bits", "scale", *sources), lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("json", type=output_file, help="file to write")
+    parser = script.parser(__doc__)
+    parser.add_argument("json", type=script.output_file, help="file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)  # the same sums everywhere
     sources = [source for name in WORKLOADS for source in recorded(name)]
     sources += [source for source in synthetic() if source.name == GAUSSIAN]
     sizes = [row for source in sources for row in measure_sizes(source)]
     places = [row for source in sources for row in measure_places(source)]
-    report = {
-        **script_origin(),
-        "sizes": sizes,
-        "places": places,
-    }
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    script.write_report(options.json, {"sizes": sizes, "places": places})
     for precision in PRECISIONS:
         print_sizes(sizes, precision)
     print_places(places)

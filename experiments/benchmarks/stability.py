@@ -13,22 +13,21 @@ and how many runs diverged: some loss is not finite, or the last are no better t
 coded. The file has the losses on the way, too.
 """
 
-import argparse
 import concurrent.futures
 import itertools
-import json
 import math
 import multiprocessing
+import os
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from output_file import output_file
+import script
 from rich.console import Console
 from rich.progress import track
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
-from mqgrad.experiments.provenance import script_origin
 from mqgrad.experiments.settings import parse_settings
 from mqgrad.trainers import ModelClock, Simulated
 from mqgrad.trainers.methods import DEFAULT_METHOD
@@ -103,16 +102,14 @@ def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
 def print_table(runs: Sequence[Run]) -> None:
     """One row a width, compressor, method and learning rate, one column an optimizer, in Markdown."""
     optimizers = dict.fromkeys(run.optimizer for run in runs)
-    print(
-        "| bits | compressor | method | learning rate |"
-        + "".join(f" {OPTIMIZERS[key]} |" for key in optimizers)
-    )
-    print("|---" * (4 + len(optimizers)) + "|")
+    rows = []
     for way in dict.fromkeys(map(_way, runs)):
         own = [run for run in runs if _way(run) == way]
         cells = (_cell([run for run in own if run.optimizer == key]) for key in optimizers)
         rate = "own" if way[3] is None else f"{way[3]:g}"
-        print("| " + " | ".join((format_width(way[0]), *way[1:3], rate, *cells)) + " |")
+        rows.append((format_width(way[0]), *way[1:3], rate, *cells))
+    header = ("bits", "compressor", "method", "learning rate", *(OPTIMIZERS[key] for key in optimizers))
+    script.print_markdown(header, rows)
 
 
 def _way(run: Run) -> tuple[Width, str, str, float | None]:
@@ -130,10 +127,8 @@ def _finite(number: float) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=output_file, help="write every run to this file")
+    parser = script.parser(__doc__)
+    parser.add_argument("--json", type=script.output_file, help="write every run to this file")
     parser.add_argument("--compressors", default=DEFAULT_COMPRESSOR, help="one or more, joined by spaces")
     parser.add_argument("--methods", default=DEFAULT_METHOD, help="one or more, joined by spaces")
     parser.add_argument("--optimizers", nargs="+", choices=tuple(OPTIMIZERS), default=list(OPTIMIZERS))
@@ -145,6 +140,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of the workload")
     parser.add_argument("--processes", type=int, default=2, help="runs at a time, one core each")
     options = parser.parse_args()
+    sys.path.append(os.getcwd())  # where a workload of one's own may lie
     settings = parse_settings(options.set)
     widths = [parse_width(text) for text in options.widths.split(",")]
     jobs = [
@@ -159,15 +155,14 @@ def main() -> None:
     runs = train_all(jobs, options.processes)
     print_table(runs)
     if options.json is not None:
-        report = {
-            **script_origin(),
+        figures = {
             "workload": options.workload,
             "settings": settings,
             "world_size": WORLD_SIZE,
             "iterations": options.iterations,
             "runs": [run.to_dict() for run in runs],
         }
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        script.write_report(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import script
 import torch
 import torch.distributed as dist
-from output_file import output_file
 from torch.nn.parallel import DistributedDataParallel
 from wire_figures import WireFigures, count_bytes
 
@@ -41,7 +41,7 @@ from mqgrad.experiments.netlab.lab import NetLab
 from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab.run import run_on_new_lab
 from mqgrad.experiments.netlab.tcp import DEFAULT_CONGESTION_CONTROL
-from mqgrad.experiments.provenance import describe_run, script_origin
+from mqgrad.experiments.provenance import describe_run
 from mqgrad.layout_table import LayoutTable
 from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import Width, format_width, parse_width
@@ -52,10 +52,8 @@ GOAL = 1 / 0.95
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("json", type=output_file, help="file to write")
+    parser = script.parser(__doc__)
+    parser.add_argument("json", type=script.output_file, help="file to write")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument(
         "--topology", default="auto", help="who takes the mean, as quantized has it: %(default)s"
@@ -85,7 +83,6 @@ def main() -> None:
 def measure_on_labs(options: argparse.Namespace) -> int:
     """One lab after another; returns the exit status."""
     report = {
-        **script_origin(),
         **describe_run(quick=False, of_labs=True),
         "hosts": options.hosts,
         "topology": options.topology,
@@ -113,10 +110,8 @@ def measure_on_labs(options: argparse.Namespace) -> int:
                 remedy = "; --time-limit gives it more" if result.status == TIMEOUT_STATUS else ""
                 print(f"{rate}: {result.outcome}{remedy}\n{log}", file=sys.stderr)
                 return result.status
-            report["figures"] += json.loads(part.read_text())
-        options.json.write_text(
-            json.dumps(report, indent=1) + "\n"
-        )  # what is measured stays if the next rate fails
+            report["figures"] += json.loads(part.read_text())["figures"]
+        script.write_report(options.json, report)  # what is measured stays if the next rate fails
     return 0
 
 
@@ -140,7 +135,8 @@ def measure_on_host(options: argparse.Namespace) -> None:
     ]
     if dist.get_rank() == 0:
         print_figures(figures)
-        options.json.write_text(json.dumps([each.to_dict() for each in figures], indent=1) + "\n")
+        report = {"hosts": dist.get_world_size(), "topology": options.topology, **describe_run(quick=False)}
+        script.write_report(options.json, {**report, "figures": [each.to_dict() for each in figures]})
     dist.barrier()
     transport.close()
 

@@ -89,7 +89,7 @@ def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
 
     def run_on_lab(lab: NetLab, command: list[str], logs: Path, **_: object) -> types.SimpleNamespace:
         labs.append(lab)
-        Path(command[2]).write_text(json.dumps([{"bits": 4}]))
+        Path(command[2]).write_text(json.dumps({"figures": [{"bits": 4}]}))
         return types.SimpleNamespace(status=0)
 
     file = tmp_path / "wire.json"
@@ -106,3 +106,48 @@ def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
     assert report["tcp"] == tcp
     assert set(report["machine"]) == {"cpu", "cpu_family", "cpu_model", "cores", "kernel"}
     assert report["figures"] == [{"bits": 4}] * 2
+
+
+@pytest.mark.parametrize(
+    ("rates", "rank", "told"),
+    [
+        ("none", None, "--rates none: a wire without a rate cannot be full"),
+        ("100mbit,1gbit", "0", "--rates 100mbit,1gbit: on the hosts of a lab give the lab's one rate"),
+    ],
+)
+def test_a_wire_of_no_or_of_several_rates_is_refused_before_it_is_measured(
+    rates: str,
+    rank: str | None,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["wire.py", str(tmp_path / "wire.json"), "--rates", rates])
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    with pytest.raises(SystemExit, match="2"):
+        wire.main()
+    assert told in capsys.readouterr().err
+
+
+def test_a_wire_that_fails_shows_the_log_of_the_rank_that_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_on_lab(lab: NetLab, command: list[str], logs: Path, **_: object) -> types.SimpleNamespace:
+        logs.mkdir()
+        for rank in range(3):
+            (logs / f"rank{rank}.stderr.log").write_text(f"told by rank {rank}\n")
+        hosts = [
+            types.SimpleNamespace(rank=rank, ending=e)
+            for rank, e in enumerate(("stopped", "stopped", "failed"))
+        ]
+        return types.SimpleNamespace(status=1, outcome="rank 2 failed", hosts=hosts)
+
+    monkeypatch.setattr(wire, "run_on_new_lab", run_on_lab)
+    monkeypatch.setattr(sys, "argv", ["wire.py", str(tmp_path / "wire.json"), "--rates=1gbit"])
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(SystemExit, match="1"):
+        wire.main()
+    assert "1gbit: rank 2 failed\ntold by rank 2" in capsys.readouterr().err

@@ -1,13 +1,15 @@
-"""Files that benchmarks write in the end: what cannot be written is told at the start."""
+"""What benchmarks have in common: files that cannot be written are told at the start, and others say where they come
+from."""
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from output_file import output_file
+from script import output_file, print_markdown, write_report
 
 OPTIONS = {
     "cuda_checks": "--output",
@@ -45,3 +47,20 @@ def test_a_file_that_is_there_is_replaced_and_a_folder_is_none(tmp_path: Path) -
     for text in ("", str(tmp_path)):
         with pytest.raises(argparse.ArgumentTypeError, match="is a folder; give a file"):
             output_file(text)
+
+
+def test_a_report_says_where_it_comes_from_and_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    write_report(file, {"seconds": [1.0]}, launcher="torchrun --nproc-per-node 2")
+    report = json.loads(file.read_text())
+    assert report["seconds"] == [1.0]
+    assert report["command"].startswith("torchrun --nproc-per-node 2 ")
+    assert {"script_revision", "revision", "versions", "machine", "date"} <= set(report)
+    with pytest.raises(TypeError):
+        write_report(file, {"seconds": object()})
+    assert json.loads(file.read_text()) == report
+
+
+def test_a_table_is_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_markdown(("bits", "seconds"), [(1, "0.5"), (2, "0.7")])
+    assert capsys.readouterr().out == "| bits | seconds |\n|---|---|\n| 1 | 0.5 |\n| 2 | 0.7 |\n"
