@@ -22,6 +22,7 @@ import script
 
 import mqgrad.envs
 from mqgrad.experiments.machine_load import OthersLoad
+from mqgrad.experiments.provenance import processor
 from mqgrad.trainers import Distributed
 
 WORKLOAD, NUM_WORKERS = "digits-cnn", 2
@@ -116,7 +117,7 @@ def verdict(low: float, high: float) -> str:
 
 def print_report(report: dict[str, Any]) -> None:
     figures = Figures(**report["figures"])
-    print(f"{report['machine']['cpu']}, {WORKLOAD}, {NUM_WORKERS} workers, no link emulation")
+    print(f"{processor()['cpu']}, {WORKLOAD}, {NUM_WORKERS} workers, no link emulation")
     print(f"{len(report['pairs'])} pairs of blocks of {INTERVALS} intervals of {ITERATIONS} iterations")
     bare, env = 1e3 * figures.bare_seconds, 1e3 * figures.env_seconds
     print(f"bare {bare:.1f} ms, through the environment {env:.1f} ms per interval (medians)")

@@ -8,8 +8,9 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.compressors import make_compressor
-from mqgrad.controllers.period_rules import make_period_rule
+from mqgrad.controllers.period_rules import DelayRatio, make_period_rule
 from mqgrad.hook.decisions import Decisions
+from mqgrad.statistics.interval import IntervalStatistics
 
 
 @pytest.mark.parametrize(
@@ -54,12 +55,15 @@ def test_policies_and_the_goodput_rule_ask_for_it() -> None:
         mqgrad.Goodput(least_seconds=-1)
 
 
+class Undecided(DelayRatio):
+    def decide(self, statistics: IntervalStatistics) -> int:
+        return None  # type: ignore[return-value]
+
+
 def test_a_rule_or_controller_that_decides_on_no_number_is_named() -> None:
     """As one whose decide() lacks its return: the message to the other ranks could not be made, nor told why."""
     controller = Scripted([4, 4, 4], interval=10)
-    rule = make_period_rule("delay-ratio")
-    rule.decide = lambda statistics: None  # type: ignore[method-assign,assignment,return-value]
-    own = Decisions(controller, rule, make_compressor("quantized"), period=1)
+    own = Decisions(controller, Undecided(), make_compressor("quantized"), period=1)
     with pytest.raises(
         RuntimeError, match=r"rank 1: .* could not decide: TypeError: a period of None is no number"
     ):
