@@ -50,9 +50,11 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# From inside the environment's folder, so that `mqgrad` is the installed package and not ./mqgrad.
+# From inside other folders, so that `mqgrad` is the installed package and not ./mqgrad. Benchmarks are not installed.
 types: setup
 	cd $(VENV) && bin/mypy --config-file ../pyproject.toml --package mqgrad
+	cd experiments/benchmarks && MYPYPATH=../../tests/support ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+		--explicit-package-bases *.py
 
 sanitize fuzz: setup
 	$(BIN)/python tests/support/fuzz_kernels.py $@

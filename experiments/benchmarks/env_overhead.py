@@ -63,7 +63,8 @@ def measure(cluster: Distributed) -> list[Pair]:
     env.reset(seed=0)
     action = np.int64(env.get_wrapper_attr("settings").widths.index(BITS))
     drivers = [lambda: cluster.run(ITERATIONS, bits=BITS), lambda: env.step(action)]
-    pairs, deadline = [], time.monotonic() + SECONDS_AT_MOST
+    pairs: list[Pair] = []
+    deadline = time.monotonic() + SECONDS_AT_MOST
     for driver in drivers:
         seconds_per_interval(driver)
     while len(pairs) < FEWEST_PAIRS or (len(pairs) < PAIRS and time.monotonic() < deadline):

@@ -15,6 +15,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ def players_of(
                 f"{text} bits is none of the environment's widths, {schema.widths}: choose --widths"
             )
         action = schema.widths.index(parse_width(text))
-        players[f"{text} bits"] = lambda _, action=action: action
+        players[f"{text} bits"] = partial(_always, action)
     players[RULE] = lambda observation: rule_action(observation, schema, settings.relative_bytes)
     for path in policies:
         policy, name = load_policy(path), f"policy {Path(path).stem}"
@@ -80,6 +81,10 @@ def players_of(
             raise ValueError(f"two policies are called {Path(path).stem!r}: rename one of the files")
         players[name] = policy.act
     return players
+
+
+def _always(action: int, observation: npt.NDArray[np.float32]) -> int:
+    return action
 
 
 def play(env: gymnasium.Env, seed: int, name: str, player: Player) -> Episode:

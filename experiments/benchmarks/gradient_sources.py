@@ -1,5 +1,6 @@
 """What the codes of rate_distortion.py are tried on: made-up gradients, and gradients recorded in training."""
 
+import dataclasses
 from typing import NamedTuple
 
 import torch
@@ -29,7 +30,8 @@ class Source(NamedTuple):
         return layout
 
 
-class _Bucket(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Bucket:
     """What a layout asks of ``dist.GradBucket``, which only DDP can make."""
 
     tensors: list[torch.Tensor]

@@ -12,6 +12,7 @@ import concurrent.futures
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,8 +74,9 @@ class NoisyToy(ToyLink):
 
 
 def environment(case: Case, interval: int) -> BitWidthEnv:
+    cluster: Any = NoisyToy(case)
     return BitWidthEnv(
-        cluster=NoisyToy(case),
+        cluster=cluster,
         budget_seconds=case.budget_seconds,
         interval=interval,
         link_mbit_per_s=case.mbit_per_s,
@@ -101,8 +103,12 @@ def references(name: str, interval: int) -> tuple[float, float]:
     """What the rule achieves, and the best fixed width."""
     case = CASES[name]
     schema = environment(case, interval).settings.schema
-    fixed = [achieved(case, interval, lambda _, i=i: i) for i in range(len(schema.widths))]
+    fixed = [achieved(case, interval, partial(_always, i)) for i in range(len(schema.widths))]
     return achieved(case, interval, lambda observation: rule_action(observation, schema)), max(fixed)
+
+
+def _always(action: int, observation: Any) -> int:
+    return action
 
 
 def learned(variant: dict[str, Any], name: str, interval: int, seed: int) -> tuple[float, float]:
@@ -118,7 +124,7 @@ def learned(variant: dict[str, Any], name: str, interval: int, seed: int) -> tup
         return model.predict(observation, deterministic=True)[0]
 
     before = achieved(case, interval, greedy)
-    model.learn(config.total_steps or 0, callback=repricing(model))
+    model.learn(config.total_steps or 0, callback=[*repricing(model)])
     return before, achieved(case, interval, greedy)
 
 

@@ -12,6 +12,7 @@ the size of a scale bucket: ``scale_choices.py``.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,7 +97,7 @@ def send_minmax(source: Source, bits: Width) -> Sent:
     matrices = [gradient.t().contiguous() for gradient in source.gradients if gradient.ndim == 2]
     payloads = [cuda_ext.encode_minmax(matrix, int(bits)) for matrix in matrices]
     decoded = [
-        cuda_ext.decode_minmax(payload, *matrix.shape, int(bits))
+        cuda_ext.decode_minmax(payload, matrix.shape[0], matrix.shape[1], int(bits))
         for payload, matrix in zip(payloads, matrices, strict=True)
     ]
     return sent_as(matrices, decoded, sum(payload.numel() for payload in payloads))
@@ -144,11 +145,11 @@ def all_codes() -> tuple[list[Code], list[str]]:
         *_coded("rotation, contractive", rotated, ROTATED_WIDTHS),
         *_coded("rotation, unbiased", unbiased, ROTATED_WIDTHS),
         *_coded("bfloat16", nearest, (16,)),
-        *[Code("MQGrad min-max (matrices)", b, lambda s, b=b: send_minmax(s, b)) for b in CODED_WIDTHS],
+        *[Code("MQGrad min-max (matrices)", b, partial(send_minmax, bits=b)) for b in CODED_WIDTHS],
     ]
     peers, skipped = find_peers(8, 1)
     codes += [
-        Code(peer.name, peer.bits, lambda s, i=i: send_by_peer(s, i))
+        Code(peer.name, peer.bits, partial(send_by_peer, index=i))
         for i, peer in enumerate(peers)
         if peer.name != "torch bfloat16"  # ours is torch's own
     ]
@@ -156,7 +157,7 @@ def all_codes() -> tuple[list[Code], list[str]]:
 
 
 def _coded(family: str, codec: Codec | RotationCodec, widths: Sequence[Width]) -> list[Code]:
-    return [Code(family, b, lambda s, b=b: send_coded(s, codec, b)) for b in widths]
+    return [Code(family, b, partial(send_coded, codec=codec, bits=b)) for b in widths]
 
 
 def measure(source: Source, code: Code) -> Point:
@@ -171,15 +172,16 @@ def main(folder: Path) -> None:
     sources = [*synthetic(), *(source for name in WORKLOADS for source in recorded(name))]
     codes, skipped = all_codes()
     points = [measure(source, code) for source in sources for code in codes]
+    rows = [point._asdict() for point in points]
     report = {
         "bucket_size": BUCKET_SIZE,
         "world_size": WORLD_SIZE,
         "elements": {source.name: source.numel for source in sources},
         "skipped": skipped,
-        "points": [point._asdict() for point in points],
+        "points": rows,
     }
     script.write_report(folder / "rate_distortion.json", report)
-    plot(report["points"], folder / "rate_distortion.png")
+    plot(rows, folder / "rate_distortion.png")
     for point in points:
         figures = f"{point.wire_bits:7.3f} bits  NMSE {point.nmse:.3e}  {point.excess_bits:+.3f} beyond"
         print(f"{point.source:28s} {point.family:26s} {format_width(point.bits):>4s} {figures}")

@@ -13,6 +13,7 @@ timed; it repeats exactly and takes a minute.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import script
 import torch
@@ -21,6 +22,7 @@ from rate_distortion import Code, measure, send_coded, sent_as
 
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import FEW_BITS, FewBitsRotated, RotationCodec
+from mqgrad.codecs.uniform import UniformCodec
 
 BUCKET_SIZE = 512  # the default
 BUCKET_SIZES = (128, 256, 512, 1024, 2048, 4096)
@@ -39,13 +41,14 @@ def measure_sizes(source: Source) -> list[Row]:
     for bits in WIDTHS:
         for size in BUCKET_SIZES:
             codec = FewBitsRotated(others=Codec(bucket_size=size)).at(bits)
+            assert isinstance(codec, UniformCodec | RotationCodec)
             for name, dtype in PRECISIONS.items():
                 point = measure(
-                    source, Code("", bits, lambda s, c=codec, b=bits, d=dtype: send_coded(s, c, b, d))
+                    source, Code("", bits, partial(send_coded, codec=codec, bits=bits, scales=dtype))
                 )
                 figures = {"wire_bits": point.wire_bits, "nmse": point.nmse, "excess_bits": point.excess_bits}
                 rows.append(
-                    {"source": source.name, "bits": bits, "bucket_size": size, "scales": name} | figures
+                    {"source": source.name, "bits": bits, "bucket_size": size, "scales": name, **figures}
                 )
     return rows
 
@@ -67,7 +70,7 @@ def rotated_errors(source: Source, bits: int) -> dict[str, float]:
         for place, unbiased in (("unbiased (in use)", True), ("least error", False))
     }
     return {
-        place: measure(source, Code("", bits, lambda s, c=codec: send_coded(s, c, bits))).nmse
+        place: measure(source, Code("", bits, partial(send_coded, codec=codec, bits=bits))).nmse
         for place, codec in codecs.items()
     }
 
