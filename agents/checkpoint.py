@@ -134,7 +134,7 @@ def _as_json(settings: BitWidthSettings) -> str:
 
 def _described(value: object) -> str:
     """What JSON cannot hold, such as an activation function, without its address, by which runs would differ."""
-    return getattr(value, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def load_settings(run: Path) -> BitWidthSettings | None:

@@ -21,7 +21,7 @@ from mqgrad.widths import Width
 
 from .compare.grids import WIDE_GOODPUT
 from .demo_plot import plot_runs
-from .provenance import script_origin
+from .provenance import git_revision, script_origin
 from .recorded_run import progress_with_status
 from .runs import RunRecord, run_training
 from .sweep.axes import FP32, System
@@ -116,7 +116,12 @@ def earlier_runs(policy: Path, results: Path, console: Console) -> dict[str, lis
     if saved.get("setting") != setting():
         console.print(f"{results} is of another setting of the demo: all runs anew", soft_wrap=True)
         return none
-    return {name: [RunRecord.from_dict(run) for run in runs] for name, runs in saved["runs"].items()}
+    records = {name: [RunRecord.from_dict(run) for run in runs] for name, runs in saved["runs"].items()}
+    is_cut_off = any(len(runs) < len(TEST_SEEDS) for runs in records.values())
+    if is_cut_off and saved["origin"]["revision"] != git_revision():
+        console.print(f"{results} is of another revision: all runs anew", soft_wrap=True)
+        return none
+    return records
 
 
 def save_runs(records: dict[str, list[RunRecord]], results: Path) -> None:

@@ -44,8 +44,13 @@ def script_origin(launcher: str = "python") -> dict[str, Any]:
     runs from a checkout, which need not be what the package was installed from."""
     script = [] if launcher == "mqgrad" else sys.argv[:1]
     command = f"{launcher} {shlex.join([*script, *sys.argv[1:]])}".rstrip()
-    own = {} if launcher == "mqgrad" else {"script_revision": checkout_revision(Path(sys.argv[0]))}
+    own = {} if launcher == "mqgrad" else {"script_revision": _script_revision(Path(sys.argv[0]).resolve())}
     return {"command": command, "date": datetime.date.today().isoformat(), **own, **provenance()}
+
+
+def _script_revision(script: Path) -> str | None:
+    """Of one in ``experiments/benchmarks`` of a checkout, with changes of any source there."""
+    return checkout_revision(script, script.parents[2]) if len(script.parents) > 2 else None
 
 
 def describe_run(quick: bool, *, of_labs: bool = False) -> dict[str, Any]:

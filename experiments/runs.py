@@ -76,8 +76,8 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> "RunRecord":
-        """The record that :meth:`to_dict` was called on."""
-        points = [RunPoint(**point) for point in fields["points"]]
+        """The record that :meth:`to_dict` was called on; what is not finite is NaN where it was written as null."""
+        points = [RunPoint(**_without_nulls(point)) for point in fields["points"]]
         trials = [cls.from_dict(trial) for trial in fields.get("trials", [])]
         return cls(**{**fields, "points": points, "trials": trials})
 
@@ -114,6 +114,12 @@ def _with_nulls(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_nulls(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(each) for name, each in value.items()}
+    return math.nan if value is None else value
 
 
 def default_controller(compressor: str) -> str:

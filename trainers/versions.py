@@ -29,19 +29,17 @@ def git_revision() -> str | None:
     runs together with the ``mqgrad`` folder of a checkout, as ``python -m mqgrad`` does there.
     """
     here = Path(__file__).resolve()
-    return checkout_revision(here) or _built_from(here.parents[1])
+    return checkout_revision(here, here.parents[1]) or _built_from(here.parents[1])
 
 
-def checkout_revision(file: Path) -> str | None:
-    """Commit of the checkout that a file belongs to, with changes as :func:`git_revision` tells them; None for a file
-    that is not in git."""
-    here = file.resolve()
-    commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
-    root = _git(here.parent, "rev-parse", "--show-toplevel")
+def checkout_revision(file: Path, root: Path) -> str | None:
+    """Commit of the checkout that a file belongs to, with changes below ``root`` as :func:`git_revision` tells them;
+    None for a file that is not in git."""
+    commit = _git(file.parent, "rev-parse", "--short=12", "HEAD")
     # An installed copy may lie inside a stranger's checkout (a virtual environment in a project's folder).
-    if not commit or not root or not _git(here.parent, "ls-files", "--", here.name):
+    if not commit or not _git(file.parent, "ls-files", "--", file.name):
         return None
-    changes = _changes(Path(root))
+    changes = _changes(root)
     return f"{commit}+changes.{changes}" if changes else commit
 
 

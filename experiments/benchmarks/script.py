@@ -23,7 +23,8 @@ def output_file(text: str) -> Path:
     path = Path(text)
     if not text or path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; give a file")
-    place = path if path.exists() else path.absolute().parent
+    # A file that is there is replaced, by a new one in its folder.
+    place = path if path.exists() and not path.is_file() else path.resolve().parent
     if not os.access(place, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written: there is no writable {place}")
     return path

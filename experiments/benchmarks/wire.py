@@ -70,8 +70,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     for rate in options.rates.split(","):
-        if parse_link_rate(rate) is None:
-            parser.error(f"--rates {options.rates}: a wire without a rate cannot be full")
+        try:
+            if parse_link_rate(rate) is None:
+                parser.error(f"--rates {options.rates}: a wire without a rate cannot be full")
+        except ValueError as error:
+            parser.error(f"--rates {options.rates}: {error}")
     if "RANK" in os.environ:
         if "," in options.rates:
             parser.error(f"--rates {options.rates}: on the hosts of a lab give the lab's one rate")

@@ -1,9 +1,10 @@
 """Reading what ``mqgrad compare`` is told."""
 
+import contextlib
 import dataclasses
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,20 @@ def parse_workload_settings(items: list[str], workloads: Sequence[str]) -> dict[
     return settings
 
 
+@contextlib.contextmanager
+def _raised_later() -> Iterator[None]:
+    """Signals that ask to end wait until what is being built has been removed."""
+    from ..signals import caught_signals
+
+    caught: list[int] = []
+    try:
+        with caught_signals() as caught:
+            yield
+    finally:
+        if caught:
+            signal.raise_signal(caught[0])
+
+
 def available_links(names: list[str], console: Console) -> list[str]:
     """The links, emulated where a lab cannot be built here, and a notice of that.
 
@@ -202,18 +217,14 @@ def available_links(names: list[str], console: Console) -> list[str]:
     """
     from ..netlab.iproute import NetLabError
     from ..netlab.lab import NetLab
-    from ..signals import caught_signals
     from ..sweep.axes import Link
 
     links = [Link.parse(name) for name in names]
     if all(link.emulated for link in links):
         return names
     try:
-        with caught_signals() as caught, NetLab(1):
-            pass
-        if caught:  # now that the lab is gone
-            signal.raise_signal(caught[0])
-        return names
+        with _raised_later(), NetLab(1):
+            return names
     except NetLabError as error:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")
         return list(dict.fromkeys(link.emulation().name for link in links))

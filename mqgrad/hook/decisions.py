@@ -229,6 +229,7 @@ class Decisions:
         """Restore what ``state_dict`` returned, which ``state`` may hold among other things."""
         bits = state["requested_bits"]
         self.bits = bits if isinstance(bits, tuple) else check_width(bits)
+        self._is_chosen = True  # at 32 bits perhaps; else the run before was told
         if isinstance(self.controller, FixedBits):  # which may have been given another one since
             self.bits = self.controller.bits
         self.interval, self.period = state["interval"], state["period"]

@@ -80,12 +80,13 @@ class CompressionState:
         optimizer: the script's, or an object with the ``param_groups`` of several. Whether its steps grow with the
             gradient (:mod:`mqgrad.hook.update_probe`), by which policies and the goodput rule expect what a width
             costs, is found from outside, and found wrong where parameters have learning rates of their own, unless
-            these are read here. Without ``second_moment`` nothing else is read, changed or saved. In rounds a
-            ``ZeroRedundancyOptimizer`` is refused.
+            these are read here. It is warned of a momentum where the compressor takes one, too. Without
+            ``second_moment`` nothing else is read, changed or saved. In rounds a ``ZeroRedundancyOptimizer`` is
+            refused.
         second_moment: freezes that of ``optimizer``, an Adam, while gradients are coded at few bits, by hooks around
             its steps, so that it does not take their noise for gradient; see :mod:`mqgrad.hook.second_moment`. Some
-            iterations are sent at more bits for it, which controllers do not see. It costs one more fp32 copy of the
-            model while a step is made, and is saved with the optimizer's state.
+            iterations are sent at more bits for it; controllers see the least bits of an interval. It costs one more
+            fp32 copy of the model while a step is made, and is saved with the optimizer's state.
         link: emulated network, see :class:`mqgrad.collectives.process_group.ProcessGroupTransport`.
         timeout_seconds: bound on every wait for another rank, 10 minutes by default. It must be longer than what one
             rank does alone, such as an evaluation or saving a checkpoint.
@@ -127,10 +128,6 @@ class CompressionState:
         seed, period = check_seed(seed), int(period)
         self.compressor = _as_compressor(compressor)
         check_optimizer(optimizer, in_rounds=rounds.are_wanted)
-        if has_momentum(optimizer) and getattr(self.compressor, "has_momentum", False):
-            warnings.warn(
-                _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__), RuntimeWarning, stacklevel=2
-            )
         adam = check_second_moment(
             second_moment,
             optimizer,
@@ -144,6 +141,10 @@ class CompressionState:
         check_link(link)
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
+        averages_gradients = self._transport.world_size > 1 and not rounds.are_wanted
+        if averages_gradients and has_momentum(optimizer) and getattr(self.compressor, "has_momentum", False):
+            told = _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__)
+            warnings.warn(told, RuntimeWarning, stacklevel=2)
         run = assemble_run(
             self._transport,
             self.compressor,

@@ -87,7 +87,8 @@ class TrainingLoop:
         self.check_open("step()")
         self._thread.check()  # a script may have caught what backward raised
         check_loss(loss, self._transport.global_rank)  # before anything is counted
-        self._forgotten.on_step(is_undecided=self._decisions.is_forgotten)
+        sends_gradients = self._transport.world_size > 1 and not self._in_rounds
+        self._forgotten.on_step(is_undecided=sends_gradients and self._decisions.is_forgotten)
         if self._in_rounds:
             self._end_local_iteration()
         else:

@@ -35,6 +35,7 @@ def test_runs_that_an_interrupted_demo_has_made_are_not_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, made = demo._run, []
+    files = tmp_path / "policy.mqg", tmp_path / "runs.json"
 
     def interrupted(cluster: Distributed, system: System, seed: int) -> RunRecord:
         if len(made) == 1:
@@ -48,6 +49,10 @@ def test_runs_that_an_interrupted_demo_has_made_are_not_made_again(
     monkeypatch.setattr(demo, "_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         demo.run_demo(tmp_path, 1.0, Console())
+    monkeypatch.setattr(demo, "_run", interrupted)
+    with monkeypatch.context() as changed:
+        changed.setattr(demo, "git_revision", lambda: "another")
+        assert not any(demo.earlier_runs(*files, Console()).values())
     monkeypatch.setattr(demo, "_run", again)
     console = Console(record=True, width=300)
     demo.run_demo(tmp_path, 1.0, console)

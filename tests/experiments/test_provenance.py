@@ -49,15 +49,15 @@ def test_a_script_tells_its_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_pa
         command = ["git", "-C", str(tmp_path), *who, *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    script = tmp_path / "benchmarks" / "measure.py"
-    script.parent.mkdir()
+    script = tmp_path / "experiments" / "benchmarks" / "measure.py"
+    script.parent.mkdir(parents=True)
     script.touch()
-    (tmp_path / "setup.py").touch()
+    (tmp_path / "experiments" / "__init__.py").touch()
     git("init")
     git("add", ".")
     git("commit", "--message", "first")
     monkeypatch.setattr(sys, "argv", [str(script)])
     commit = git("rev-parse", "--short=12", "HEAD")
     assert script_origin()["script_revision"] == commit
-    (tmp_path / "setup.py").write_text("changed")
+    script.write_text("changed")
     assert script_origin()["script_revision"].startswith(f"{commit}+changes.")

@@ -267,3 +267,6 @@ def test_a_record_that_is_written_is_json_also_where_a_run_has_diverged(tmp_path
     record.write(tmp_path / "record.json")
     saved = json.loads((tmp_path / "record.json").read_text(), parse_constant=pytest.fail)
     assert [each["heldout"]["loss"] for each in saved["points"]] == [None, None]
+    again = RunRecord.from_dict(saved)
+    assert all(math.isnan(each.train_loss) for each in again.points)
+    assert again.curve.seconds_to(1.0) is None

@@ -111,6 +111,7 @@ def test_the_wire_is_measured_with_the_congestion_control_that_the_file_tells(
 @pytest.mark.parametrize(
     ("rates", "rank", "told"),
     [
+        ("100mbps", None, "--rates 100mbps: "),
         ("none", None, "--rates none: a wire without a rate cannot be full"),
         ("100mbit,1gbit", "0", "--rates 100mbit,1gbit: on the hosts of a lab give the lab's one rate"),
     ],

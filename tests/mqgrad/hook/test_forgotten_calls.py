@@ -81,8 +81,28 @@ def test_a_run_in_which_nobody_chooses_a_width_is_told_so_once() -> None:
         assert f"{UNDECIDED} iterations at 32 bits, which compress nothing" in message
 
 
-def test_a_compressor_that_sends_32_bits_whoever_chooses_is_told_nothing() -> None:
-    assert run_ranks(lambda rank: told_of(rank, 2 * UNDECIDED, compressor="terngrad")) == [[], []]
+@pytest.mark.parametrize("state_args", [{"compressor": "terngrad"}, {"period": 2}])
+def test_where_32_bits_are_no_oversight_nothing_is_told(state_args: dict[str, Any]) -> None:
+    """Of a compressor without a choice of widths, and of local SGD in fp32."""
+    assert run_ranks(lambda rank: told_of(rank, 2 * UNDECIDED, **state_args)) == [[], []]
+
+
+def test_32_bits_that_were_chosen_before_a_checkpoint_are_no_oversight() -> None:
+    def rank_main(rank: int) -> list[str]:
+        model, optimizer, state = models.new_run(None)
+        state.set_width(32)
+        models.train(model, optimizer, state, rank, range(2))
+        saved = state.state_dict()
+        state.close()
+        model, optimizer, state = models.new_run(None)
+        state.load_state_dict(saved)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            models.train(model, optimizer, state, rank, range(2, 2 * UNDECIDED))
+            state.close()
+        return [str(warning.message) for warning in told]
+
+    assert run_ranks(rank_main) == [[], []]
 
 
 @pytest.mark.parametrize("compressor", ["onebit-adam", "dgc:0.05", "sketched-sgd:0.02", "gravac:base=dgc"])
@@ -102,9 +122,13 @@ def test_a_momentum_of_the_optimizer_beside_one_of_the_compressor_is_told(compre
             told.append([str(warning.message) for warning in warned])
         return told
 
-    (told,) = run_ranks(rank_main, world_size=1)
-    assert [len(each) for each in told] == [1, 1, 0]
-    assert "takes a momentum of the gradients by itself, and the optimizer, Adam, takes another" in told[1][0]
+    for told in run_ranks(rank_main):
+        assert [len(each) for each in told] == [1, 1, 0]
+        assert (
+            "takes a momentum of the gradients by itself, and the optimizer, Adam, takes another"
+            in told[1][0]
+        )
+    assert run_ranks(rank_main, world_size=1) == [[[], [], []]]  # nothing is sent
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])
