@@ -1,5 +1,6 @@
 """The environment and the Stable-Baselines3 model that a configuration describes."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -125,7 +126,8 @@ def build_model(config: TrainConfig, env: DummyVecEnv) -> BaseAlgorithm:
     algorithm = algorithm_class(config.algo)
     settings = env.get_attr("settings")[0]
     warm = starts_warm(config, settings)
-    arguments = {**_preset(config, warm=warm), **config.hyperparameters}
+    # Copied: A2C adds its optimizer's class to the policy_kwargs that it is given, which JSON cannot hold.
+    arguments = copy.deepcopy({**_preset(config, warm=warm), **config.hyperparameters})
     try:
         model = algorithm("MlpPolicy", env, seed=config.seed, device="cpu", **arguments)
     except (AssertionError, TypeError, ValueError) as error:

@@ -11,6 +11,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils.tensorboard import SummaryWriter
 
+from mqgrad.policies.policy_file import MAX_FILE_BYTES
 from mqgrad.trainers.signals import signals_to, stopped_by
 from mqgrad.trainers.threads import torch_threads
 
@@ -33,6 +34,7 @@ from .checkpoint import (
     save_settings,
 )
 from .config import OF_THE_AGENT, TrainConfig, plain
+from .network_layers import network_layers
 from .origin import save_origin
 from .run_folder import check_writable, only_process_in
 
@@ -104,6 +106,7 @@ def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | Non
         if checkpoint is not None:
             check_settings(config.output, settings)
         model, seconds = _start(config, env, checkpoint)
+        _warn_unless_exportable(model)
         config.save(config.output / "config.json")  # a run that is refused stays as it was
         save_settings(config.output, settings)
         _learn(config, model, seconds, interruption)
@@ -143,6 +146,17 @@ def _start(config: TrainConfig, env: DummyVecEnv, checkpoint: Path | None) -> tu
         model, seconds = load_checkpoint(checkpoint, algorithm_class(config.algo), env)
     model.set_logger(_curves(config.tensorboard_folder, model.num_timesteps + 1))
     return model, seconds
+
+
+def _warn_unless_exportable(model: BaseAlgorithm) -> None:
+    try:
+        layers, _ = network_layers(model.policy)
+        size = sum(each.nbytes for layer in layers for each in layer)
+        if size > MAX_FILE_BYTES:
+            raise ValueError(f"a network of {size} bytes; a policy file has at most {MAX_FILE_BYTES}")
+    except ValueError as error:
+        # Not refused: curves can be looked at, and the model used with Stable-Baselines3.
+        warnings.warn(f"what is trained here cannot be exported: {error}", RuntimeWarning, stacklevel=4)
 
 
 def _curves(folder: Path, next_step: int) -> Logger:

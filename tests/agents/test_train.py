@@ -406,3 +406,10 @@ def test_a_run_that_is_done_says_so_where_it_is_resumed(tmp_path: Path) -> None:
         RuntimeWarning, match="nothing is left to learn: .* has 40 decisions .*total_steps=40 counts"
     ):
         train(config_for(tmp_path, total_steps=40), resume=True, make_env=toy_env)
+
+
+def test_a_network_that_cannot_be_exported_is_told_of_before_it_is_trained(tmp_path: Path) -> None:
+    config = config_for(tmp_path, algo="a2c", total_steps=5)
+    config.hyperparameters["policy_kwargs"] = {"net_arch": [2048, 2048]}
+    with pytest.warns(RuntimeWarning, match="what is trained here cannot be exported: a network of .* bytes"):
+        train(config, make_env=toy_env)
