@@ -19,7 +19,7 @@ from .clock import ModelClock
 from .cluster import ControllerSpec, check_run_seed, own_controller
 from .errors import ReplicaMismatchError
 from .local_ranks import LocalRanks
-from .method_checks import check_method
+from .method_checks import check_method, warn_of_momentum
 from .torchrun_ranks import TorchrunRanks
 
 
@@ -172,6 +172,7 @@ class Distributed:
         check_method(
             method, own_method, world_size=self.world_size, controller=controller, clock=self.clock, link=link
         )
+        warn_of_momentum(self.workload, own_compressor, own_method)
         return _Run(
             clock=self.clock.on_link(link) if self.clock and link else self.clock,
             widths=own_compressor.widths,

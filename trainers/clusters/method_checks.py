@@ -1,7 +1,15 @@
 """Whether a training method goes with the rest of a run, found out before a rank hears of it."""
 
+import warnings
+
+import torch
+
+from mqgrad.compressors import Compressor
+from mqgrad.hook.param_groups import has_momentum
+
 from ..link import LinkEmulation
 from ..methods import DDP, BackupWorkers, PlainDDP, TrainingMethod, has_width
+from ..workloads.workload import Workload
 from .clock import ModelClock
 from .cluster import ControllerSpec
 
@@ -36,6 +44,22 @@ def check_method(
         raise ValueError(
             f"method {name!r} cannot be paced on an emulated link ({link}): take a link that the kernel shapes "
             "(mqgrad netlab), or a compressor of ours"
+        )
+
+
+def warn_of_momentum(workload: Workload, compressor: Compressor, method: TrainingMethod) -> None:
+    """Here, as what a worker warns of goes to its log: both the compressor and the workload's optimizer have one."""
+    if not getattr(compressor, "has_momentum", False) or not isinstance(method, DDP) or method.is_local:
+        return
+    with torch.random.fork_rng(devices=[]):
+        optimizer = workload.build_optimizer(workload.build_model())
+    if has_momentum(optimizer):
+        warnings.warn(
+            f"compressor {compressor!r} takes a momentum of the gradients by itself, and the optimizer of "
+            f"{workload.name}, {type(optimizer).__name__}, takes another one of that: give the workload SGD without "
+            "(optimizer=sgd, momentum=0)",
+            RuntimeWarning,
+            stacklevel=4,  # whoever has called reset
         )
 
 

@@ -4,15 +4,21 @@ import copy
 import multiprocessing
 import pickle
 import time
+import warnings
+from typing import Any
 
 import pytest
 import torch
 
 import mqgrad
+from mqgrad.compressors import make_compressor
 from mqgrad.trainers import Cluster, Distributed, LinkEmulation, ModelClock
 from mqgrad.trainers.clusters.errors import ReplicaMismatchError
+from mqgrad.trainers.clusters.method_checks import warn_of_momentum
 from mqgrad.trainers.clusters.session import digest_of
 from mqgrad.trainers.link import parse_emulation
+from mqgrad.trainers.methods import make_method
+from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import WIDTHS
 
 
@@ -274,3 +280,25 @@ def test_a_daemonic_process_can_have_a_cluster_of_one() -> None:
     process.join(60)
     assert process.exitcode == 0
     assert results.get() == 1
+
+
+@pytest.mark.parametrize(
+    ("compressor", "method", "settings", "warned"),
+    [
+        ("dgc", "ddp", {}, True),
+        ("onebit-adam", "ddp", {"optimizer": "adam"}, True),
+        ("dgc", "ddp", {"momentum": 0.0}, False),
+        ("dgc:momentum=0", "ddp", {}, False),
+        ("top-k", "ddp", {}, False),
+        ("dgc", "plain-ddp", {}, False),
+    ],
+)
+def test_a_momentum_of_both_optimizer_and_compressor_is_warned_of(
+    compressor: str, method: str, settings: dict[str, Any], warned: bool
+) -> None:
+    """In this process: a worker's warning is in its log, where nobody looks unless it fails."""
+    workload = make_workload("digits-mlp", width=8, **settings)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        warn_of_momentum(workload, make_compressor(compressor), make_method(method))
+    assert len(told) == warned
