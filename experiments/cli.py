@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 
 import typer
 from rich.console import Console
@@ -32,9 +33,22 @@ app.command(context_settings=netlab_command.SETTINGS)(netlab_command.netlab)
 app.command(hidden=True)(run_server_command.serve_runs)
 
 
+_python_format = warnings.formatwarning
+
+
+def format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """One line for a RuntimeWarning, as ours are: where in the package it arose says nothing to who typed a command."""
+    if category is RuntimeWarning and not os.environ.get("MQGRAD_TRACEBACK"):
+        return f"warning: {message}\n"
+    return _python_format(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Entry point: a user's mistake ends in one line and exit code 2, a stopped run in 130, or 143 by SIGTERM."""
     exit_on_sigterm()
+    warnings.formatwarning = format_warning
     sys.path.append(os.getcwd())  # for workloads of the user's own, whoever starts the command
     try:
         app()

@@ -19,7 +19,7 @@ import mqgrad
 from mqgrad.agents.checkpoint import save_settings
 from mqgrad.agents.config import TrainConfig
 from mqgrad.envs.settings import make_settings
-from mqgrad.experiments.cli import main
+from mqgrad.experiments.cli import format_warning, main
 from mqgrad.experiments.runs import RunRecord
 from mqgrad.trainers.clusters.errors import WorkerError
 
@@ -369,3 +369,14 @@ def read_until(process: "subprocess.Popen[bytes]", words: bytes) -> None:
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_warning_is_one_line_unless_its_place_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = ("a.py", 7)
+    monkeypatch.delenv("MQGRAD_TRACEBACK", raising=False)
+    assert format_warning("nothing is left", RuntimeWarning, *of) == "warning: nothing is left\n"
+    assert format_warning("old", DeprecationWarning, *of).startswith("a.py:7: DeprecationWarning: old\n")
+    monkeypatch.setenv("MQGRAD_TRACEBACK", "1")
+    assert format_warning("nothing is left", RuntimeWarning, *of).startswith(
+        "a.py:7: RuntimeWarning: nothing"
+    )
