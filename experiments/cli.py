@@ -39,7 +39,7 @@ _python_format = warnings.formatwarning
 def format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """One line for a RuntimeWarning, as ours are: where in the package it arose says nothing to who typed a command."""
+    """One line for a RuntimeWarning, as ours are: its place in the package says nothing to who typed a command."""
     if category is RuntimeWarning and not os.environ.get("MQGRAD_TRACEBACK"):
         return f"warning: {message}\n"
     return _python_format(message, category, filename, lineno, line)
