@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
 from mqgrad.agents.config import TrainConfig
 
 
@@ -17,3 +19,10 @@ def config_for(folder: Path, **settings: object) -> TrainConfig:
             **settings,
         }
     )  # type: ignore[arg-type]
+
+
+def tags(folder: Path) -> EventAccumulator:
+    """What a run has logged for TensorBoard."""
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return events
