@@ -22,7 +22,7 @@ from mqgrad.checks import check_count, check_positive
 
 from .classification import Classification, held_out_figures
 from .data_files import find_folder
-from .schedules import warmup_constant
+from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -31,6 +31,7 @@ PADDING, UNKNOWN = 0, 1  # words from 2 on
 _FOLDER = "ag_news_csv"
 _FILES = ("train.csv", "test.csv")
 _SOURCE = "ag_news_csv.tgz, the AG News corpus of Zhang et al. 2015 (train.csv, test.csv)"
+_WARMUP_ITERATIONS = 100
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -53,6 +54,9 @@ class AGNewsBiLSTM(Classification):
     width: int = 100
     """Size of the embedding and of the LSTM in each direction."""
     learning_rate: float = 1e-3
+    decay_iterations: int = 0
+    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
+    stays."""
     evaluation_texts: int = 2000
     """How many texts of the test file an evaluation reads; 7,600 for all of them."""
     dirichlet_alpha: float | None = None
@@ -68,6 +72,7 @@ class AGNewsBiLSTM(Classification):
             evaluation_texts=self.evaluation_texts,
         )
         check_positive(learning_rate=self.learning_rate)
+        check_count(0, decay_iterations=self.decay_iterations)
         check_dirichlet_alpha(self.dirichlet_alpha)
         self._folder()  # fails here, before any worker has started
 
@@ -82,7 +87,9 @@ class AGNewsBiLSTM(Classification):
         return Adam(model.parameters(), lr=self.learning_rate)
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        return warmup_constant(optimizer, 100)
+        if self.decay_iterations:
+            return warmup_cosine(optimizer, _WARMUP_ITERATIONS, self.decay_iterations)
+        return warmup_constant(optimizer, _WARMUP_ITERATIONS)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Word numbers int64 [batch_size, length], padded with 0; classes int64 [batch_size], 0 to 3."""

@@ -18,7 +18,7 @@ from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .data_files import check_paths
 from .optimizers import check_optimizer_name, make_optimizer
-from .schedules import warmup_inverse_sqrt
+from .schedules import warmup_cosine, warmup_inverse_sqrt
 from .sharding import shuffled_indices
 from .workload import Batch
 
@@ -58,6 +58,9 @@ class BytesText:
     """Of SGD."""
     weight_decay: float = 0.01
     warmup_iterations: int = 100
+    decay_iterations: int = 0
+    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
+    falls as 1/√iteration."""
     data_root: str = ""
     """Folder to read text from; the running Python's standard library when empty, without its tests."""
     file_pattern: str = "*.py"
@@ -81,7 +84,7 @@ class BytesText:
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
         check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
-        check_count(0, warmup_iterations=self.warmup_iterations)
+        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
         check_paths(data_root=self.data_root, file_pattern=self.file_pattern)
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
 
@@ -95,6 +98,8 @@ class BytesText:
         )
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        if self.decay_iterations:
+            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
         return warmup_inverse_sqrt(optimizer, self.warmup_iterations)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:

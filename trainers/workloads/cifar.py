@@ -18,7 +18,7 @@ from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
 from .classification import Classification, held_out_figures
 from .convnets import MQGradCNN, ResNet
 from .data_files import find_folder
-from .schedules import warmup_constant
+from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -47,6 +47,9 @@ class CIFAR(Classification, abc.ABC):
     momentum: float = 0.9
     weight_decay: float = 5e-4
     warmup_iterations: int = 100
+    decay_iterations: int = 0
+    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
+    stays."""
     evaluation_images: int = 1000
     """How many images of the test set an evaluation looks at; 10,000 for all of them."""
     dirichlet_alpha: float | None = None
@@ -57,7 +60,7 @@ class CIFAR(Classification, abc.ABC):
         check_count(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
         check_positive(learning_rate=self.learning_rate)
         check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
-        check_count(0, warmup_iterations=self.warmup_iterations)
+        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
         check_dirichlet_alpha(self.dirichlet_alpha)
         self._folder()  # fails here, before any worker has started
 
@@ -72,6 +75,8 @@ class CIFAR(Classification, abc.ABC):
         )
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        if self.decay_iterations:
+            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
         return warmup_constant(optimizer, self.warmup_iterations)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:

@@ -15,7 +15,7 @@ from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .classification import Classification, held_out_figures
 from .optimizers import check_optimizer_name, make_optimizer
-from .schedules import warmup_constant
+from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -42,6 +42,9 @@ class Digits(Classification):
     """Of SGD."""
     weight_decay: float = 1e-4
     warmup_iterations: int = 20
+    decay_iterations: int = 0
+    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
+    stays."""
     pixel_noise: float = 0.1
     """Standard deviation of the noise on training images, whose pixels are 0 to 1."""
     width: int = 32
@@ -55,7 +58,7 @@ class Digits(Classification):
         check_optimizer_name(self.optimizer)
         if self.learning_rate is not None:
             check_positive(learning_rate=self.learning_rate)
-        check_count(0, warmup_iterations=self.warmup_iterations)
+        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
         check_not_negative(
             momentum=self.momentum,
             weight_decay=self.weight_decay,
@@ -73,6 +76,8 @@ class Digits(Classification):
         )
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        if self.decay_iterations:
+            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
         return warmup_constant(optimizer, self.warmup_iterations)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:

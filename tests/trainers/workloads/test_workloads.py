@@ -48,6 +48,22 @@ def test_loss_falls(name: str, settings: dict, iterations: int, drop: float) -> 
     assert sum(losses[:10]) / 10 - sum(losses[-10:]) / 10 > drop
 
 
+@pytest.mark.parametrize("name", ["digits-cnn", "bytes-gpt"])
+def test_learning_rates_fall_to_0_where_the_end_is_known(name: str) -> None:
+    workload = make_workload(name, learning_rate=1.0, warmup_iterations=2, decay_iterations=8)
+    optimizer = workload.build_optimizer(workload.build_model())
+    scheduler = workload.build_scheduler(optimizer)
+    rates = []
+    for _ in range(10):
+        rates.append(scheduler.get_last_lr()[0])
+        optimizer.step()
+        scheduler.step()
+    assert rates[0] == 0.5  # of the warm-up, before anything has fallen
+    assert rates[4] == pytest.approx(0.5)  # half way
+    assert all(earlier > later for earlier, later in itertools.pairwise(rates[1:9]))
+    assert rates[8:] == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("name", ["digits-mlp", "digits-cnn", "bytes-gpt", "bytes-lstm"])
 def test_evaluation_of_an_untrained_model_is_chance(name: str) -> None:
     workload = make_workload(name)
