@@ -5,19 +5,70 @@ itself, to try this script where there is no GPU.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import cuda_report
 import script
 import torch
 from cuda_execution import check_graphs, check_no_waiting
-from cuda_inputs import DTYPES, SIZES, Sizes, gradient, same, shifted, unaligned
+from cuda_inputs import DTYPES, SIZES, AnyRotationCodec, Sizes, gradient, same, shifted
+from torch import Tensor
 
 from mqgrad import cuda_ext
+from mqgrad.codecs.bfloat16 import Bfloat16Codec
+from mqgrad.codecs.sparse import SparseCodec
+from mqgrad.codecs.uniform import UniformCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
+from mqgrad.widths import Width
+
+SEED = 7
 
 
 class NotDone(Exception):
     """This card cannot run a check, which says nothing about the kernels."""
+
+
+def check_code(
+    codec: VectorCodec,
+    bits: Width,
+    numel: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    coefficients: tuple[float, float] = (1.0, 1.0),
+    *,
+    finite: bool = False,
+) -> None:
+    """All that a codec does with a gradient; ``coefficients`` are those of its feedback."""
+    values = gradient(numel + 1).to(dtype)
+    if finite:
+        values = values.nan_to_num()
+    ours = results(codec, bits, values.to(device)[1:], coefficients)  # not aligned for vector loads
+    expected = results(codec, bits, values[1:], coefficients)
+    # In turn: the next step may overwrite what this one gave.
+    for (step, result), (_, right) in zip(ours, expected, strict=True):
+        same(f"{step}, numel={numel}, bits={bits}, {dtype}, finite={finite}, {codec}", result, right)
+
+
+def results(
+    codec: VectorCodec, bits: Width, x: Tensor, coefficients: tuple[float, float]
+) -> Iterator[tuple[str, Tensor]]:
+    """What each step gives, with its name. Later steps overwrite the residual."""
+    numel, residual = x.numel(), torch.full((x.numel(),), 0.01, device=x.device)
+    yield "payload", codec.encode(x, bits, SEED)
+    yield "aligned", codec.encode(x.clone(), bits, SEED)
+    payload = codec.encode(x, bits, SEED, feedback=Feedback(residual, *coefficients))
+    yield "payload with feedback", payload
+    yield "residual", residual
+    yield "decoded", codec.decode(payload, numel, bits)
+    codec.decode_add_(residual, shifted(payload), bits)
+    yield "sum", residual
+    other = codec.encode(x.flip(0), bits, SEED + 1)
+    yield "other payload", other
+    payloads = torch.stack([payload, other])
+    yield "reduced", codec.encode_mean(payloads, numel, bits, SEED, feedback=Feedback(residual))
+    yield "residual of the reduced", residual
+    codec.decode_mean_into_(residual, payloads, bits)
+    yield "mean", residual
 
 
 def check_uniform(sizes: Sizes, device: str) -> None:
@@ -25,106 +76,27 @@ def check_uniform(sizes: Sizes, device: str) -> None:
     for (numel, bucket_size), bits, stochastic in itertools.product(
         sizes.shapes, sizes.widths, (False, True)
     ):
-        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, stochastic={stochastic}"
-        x, on_device = unaligned(numel, device, next(dtypes))
-        residual = torch.full((numel,), 0.01)
-        its_residual = residual.to(device, copy=True)
-        settings = (bits, bucket_size, stochastic, 7)
-        expected = cuda_ext.encode(x, *settings, residual=residual)
-        payload = cuda_ext.encode(on_device, *settings, residual=its_residual)
-        same(f"payload, {name}", payload, expected)
-        same(f"residual, {name}", its_residual, residual)
-        aligned = cuda_ext.encode(x.to(device), *settings)
-        same(f"aligned, {name}", aligned, cuda_ext.encode(x, *settings))
-        cuda_ext.decode_add_(its_residual, shifted(payload), bits, bucket_size)
-        cuda_ext.decode_add_(residual, expected, bits, bucket_size)
-        same(f"sum, {name}", its_residual, residual)
-        payloads = torch.stack([expected, cuda_ext.encode(x, bits, bucket_size, False, 7)])
-        reduced = cuda_ext.reduce_encode(payloads.to(device), numel, *settings, residual=its_residual)
-        same(
-            f"reduced, {name}", reduced, cuda_ext.reduce_encode(payloads, numel, *settings, residual=residual)
-        )
-        same(f"residual of the reduced, {name}", its_residual, residual)
-        cuda_ext.decode_mean_into(its_residual, payloads.to(device), bits, bucket_size)
-        cuda_ext.decode_mean_into(residual, payloads, bits, bucket_size)
-        same(f"mean, {name}", its_residual, residual)
-        decoded = cuda_ext.decode(payload, numel, bits, bucket_size)
-        same(f"decoded, {name}", decoded, cuda_ext.decode(expected, numel, bits, bucket_size))
+        codec = UniformCodec(bucket_size=bucket_size, stochastic=stochastic)
+        check_code(codec, bits, numel, device, next(dtypes))
 
 
 def check_rotated(sizes: Sizes, device: str) -> None:
     for (numel, bucket_size), bits, unbiased in itertools.product(
         sizes.rotated_shapes, range(1, 5), (False, True)
     ):
-        name = f"numel={numel}, bucket_size={bucket_size}, bits={bits}, unbiased={unbiased}"
-        x, on_device = unaligned(numel, device)
-        residual = torch.full((numel,), 0.01)
-        its_residual = residual.to(device, copy=True)
-        settings = (bits, bucket_size, unbiased, 7)
-        plain = cuda_ext.encode_rotated(x, *settings)
-        same(f"payload, {name}", cuda_ext.encode_rotated(on_device, *settings), plain)
-        expected = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7, beta=0.9)
-        payload = cuda_ext.encode_rotated(on_device, *settings, residual=its_residual, alpha=0.7, beta=0.9)
-        same(f"payload with feedback, {name}", payload, expected)
-        same(f"residual, {name}", its_residual, residual)
-        cuda_ext.decode_rotated_add_(its_residual, shifted(payload), bits, bucket_size)
-        cuda_ext.decode_rotated_add_(residual, expected, bits, bucket_size)
-        same(f"sum, {name}", its_residual, residual)
-        payloads = torch.stack([expected, plain])
-        reduced = cuda_ext.reduce_encode_rotated(payloads.to(device), numel, *settings, residual=its_residual)
-        expected = cuda_ext.reduce_encode_rotated(payloads, numel, *settings, residual=residual)
-        same(f"reduced, {name}", reduced, expected)
-        same(f"residual of the reduced, {name}", its_residual, residual)
-        cuda_ext.decode_rotated_mean_into(its_residual, payloads.to(device), bits, bucket_size)
-        cuda_ext.decode_rotated_mean_into(residual, payloads, bits, bucket_size)
-        same(f"mean, {name}", its_residual, residual)
+        codec = AnyRotationCodec(bucket_size=bucket_size, unbiased=unbiased)
+        check_code(codec, bits, numel, device, coefficients=(0.7, 0.9))
 
 
 def check_sparse(sizes: Sizes, device: str) -> None:
-    for (numel, _), elements_per_bit, finite in itertools.product(sizes.shapes, (2, 8, 64), (False, True)):
-        name = f"numel={numel}, elements_per_bit={elements_per_bit}, finite={finite}"
-        x, on_device = unaligned(numel, device)
-        if finite:
-            x, on_device = x.nan_to_num(), on_device.nan_to_num()
-        residual = torch.full((numel,), 0.01)
-        its_residual = residual.to(device, copy=True)
-        expected = cuda_ext.sparse_encode(x, elements_per_bit, residual=residual)
-        payload = cuda_ext.sparse_encode(on_device, elements_per_bit, residual=its_residual)
-        same(f"payload, {name}", payload, expected)
-        same(f"residual, {name}", its_residual, residual)
-        cuda_ext.sparse_decode_add_(its_residual, shifted(payload), elements_per_bit)
-        cuda_ext.sparse_decode_add_(residual, expected, elements_per_bit)
-        same(f"sum, {name}", its_residual, residual)
-        decoded = cuda_ext.sparse_decode(payload, numel, elements_per_bit)
-        same(f"decoded, {name}", decoded, cuda_ext.sparse_decode(expected, numel, elements_per_bit))
+    """Also of finite gradients: a NaN makes all of a sparse code NaN."""
+    for (numel, _), bits, finite in itertools.product(sizes.shapes, (1 / 2, 1 / 8, 1 / 64), (False, True)):
+        check_code(SparseCodec(), bits, numel, device, finite=finite)
 
 
 def check_bfloat16(sizes: Sizes, device: str) -> None:
     for (numel, _), dtype in itertools.product(sizes.shapes, DTYPES):
-        name = f"numel={numel}, {dtype}"
-        x, on_device = unaligned(numel, device, dtype)
-        plain = cuda_ext.encode_bfloat16(x)
-        same(f"payload, {name}", cuda_ext.encode_bfloat16(on_device), plain)
-        same(f"aligned, {name}", cuda_ext.encode_bfloat16(x.to(device)), plain)
-        residual = torch.full((numel,), 0.01)
-        its_residual = residual.to(device, copy=True)
-        expected = cuda_ext.encode_bfloat16(x, residual=residual)
-        payload = cuda_ext.encode_bfloat16(on_device, residual=its_residual)
-        same(f"payload with feedback, {name}", payload, expected)
-        same(f"residual, {name}", its_residual, residual)
-        cuda_ext.decode_bfloat16_add_(its_residual, shifted(payload))
-        cuda_ext.decode_bfloat16_add_(residual, expected)
-        same(f"sum, {name}", its_residual, residual)
-        payloads = torch.stack([expected, cuda_ext.encode_bfloat16(-x)])
-        reduced = cuda_ext.reduce_encode_bfloat16(payloads.to(device), numel, residual=its_residual)
-        expected = cuda_ext.reduce_encode_bfloat16(payloads, numel, residual=residual)
-        same(f"reduced, {name}", reduced, expected)
-        same(f"residual of the reduced, {name}", its_residual, residual)
-        cuda_ext.decode_bfloat16_mean_into(its_residual, payloads.to(device))
-        cuda_ext.decode_bfloat16_mean_into(residual, payloads)
-        same(f"mean, {name}", its_residual, residual)
-        decoded = cuda_ext.decode_bfloat16(payload, numel)
-        same(f"decoded, {name}", decoded, cuda_ext.decode_bfloat16(payload.cpu(), numel))
+        check_code(Bfloat16Codec(), 16, numel, device, dtype)
 
 
 def check_minmax(sizes: Sizes, device: str) -> None:

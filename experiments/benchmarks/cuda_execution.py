@@ -1,5 +1,6 @@
 """How the CUDA kernels run, beyond the bytes that they give; checks of cuda_checks.py."""
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -7,56 +8,51 @@ from cuda_inputs import Sizes, gradient, same
 from torch import Tensor
 
 from mqgrad import cuda_ext
+from mqgrad.codecs.bfloat16 import Bfloat16Codec
+from mqgrad.codecs.rotation import RotationCodec
+from mqgrad.codecs.sparse import SparseCodec
+from mqgrad.codecs.uniform import UniformCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
+from mqgrad.widths import Width
+
+SEED = 1
+CODES: dict[str, tuple[VectorCodec, Width]] = {
+    "uniform": (UniformCodec(bucket_size=512, stochastic=True), 3),
+    "uniform, any bucket": (UniformCodec(bucket_size=100, stochastic=True), 3),
+    "uniform, any bucket, nearest": (UniformCodec(bucket_size=100, stochastic=False), 3),
+    "rotated": (RotationCodec(bucket_size=512, unbiased=True), 2),
+    "sparse": (SparseCodec(), 1 / 8),
+    "bfloat16": (Bfloat16Codec(), 16),
+}
 
 
 def round_trips(x: Tensor) -> dict[str, Callable[[], Tensor]]:
-    """One of each family of codes, encoded and decoded, and averaged as by the hook."""
-    numel = x.numel()
-    return {
-        "uniform, mean": lambda: _uniform_mean(x),
-        "uniform, mean of any bucket": lambda: _uniform_mean(x, bucket_size=100),
-        "rotated, mean": lambda: _rotated_mean(x),
-        "bfloat16, mean": lambda: _bfloat16_mean(x),
-        "uniform": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 512, True, 1), numel, 3, 512),
-        "uniform, any bucket": lambda: cuda_ext.decode(cuda_ext.encode(x, 3, 100, False, 1), numel, 3, 100),
-        "rotated": lambda: cuda_ext.decode_rotated(
-            cuda_ext.encode_rotated(x, 2, 512, True, 1), numel, 2, 512
-        ),
-        "sparse": lambda: cuda_ext.sparse_decode(cuda_ext.sparse_encode(x, 8), numel, 8),
-        "bfloat16": lambda: cuda_ext.decode_bfloat16(cuda_ext.encode_bfloat16(x), numel),
-        "minmax": lambda: cuda_ext.decode_minmax(
-            cuda_ext.encode_minmax(x.view(50, -1), 4), 50, numel // 50, 4
-        ),
-    }
+    """By every code, encoded and decoded, and averaged as by the hook."""
+    trips: dict[str, Callable[[], Tensor]] = {"minmax": lambda: _minmax(x)}
+    for name, (codec, bits) in CODES.items():
+        trips[f"{name}, mean"] = functools.partial(_mean, codec, bits, x)
+        trips[name] = functools.partial(_round_trip, codec, bits, x)
+    return trips
 
 
-def _uniform_mean(x: Tensor, bucket_size: int = 512) -> Tensor:
+def _minmax(x: Tensor) -> Tensor:
+    rows, columns = 50, x.numel() // 50
+    return cuda_ext.decode_minmax(cuda_ext.encode_minmax(x.view(rows, columns), 4), rows, columns, 4)
+
+
+def _round_trip(codec: VectorCodec, bits: Width, x: Tensor) -> Tensor:
+    return codec.decode(codec.encode(x, bits, SEED), x.numel(), bits)
+
+
+def _mean(codec: VectorCodec, bits: Width, x: Tensor) -> Tensor:
     """Through a residual, with identities of buckets, to memory at an odd address, and coded again."""
-    settings, numel = (3, bucket_size, True, 1), x.numel()
-    ids = torch.arange(7, 7 + -(-numel // bucket_size), device=x.device)
-    memory = torch.empty(
-        cuda_ext.payload_bytes(numel, 3, bucket_size) + 1, dtype=torch.uint8, device=x.device
-    )
-    residual = torch.zeros_like(x)
-    cuda_ext.encode(x, *settings, ids, residual=residual, out=memory[1:])
-    mean = cuda_ext.reduce_encode(memory[1:].repeat(3, 1), numel, *settings, ids, residual=residual)
-    cuda_ext.decode_mean_into(residual, mean.repeat(2, 1), 3, bucket_size)
-    return residual
-
-
-def _rotated_mean(x: Tensor) -> Tensor:
-    settings, residual = (2, 512, True, 1), torch.zeros_like(x)
-    payload = cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7)
-    mean = cuda_ext.reduce_encode_rotated(payload.repeat(3, 1), x.numel(), *settings, residual=residual)
-    cuda_ext.decode_rotated_mean_into(residual, mean.repeat(2, 1), 2, 512)
-    return residual
-
-
-def _bfloat16_mean(x: Tensor) -> Tensor:
-    residual = torch.zeros_like(x)
-    payload = cuda_ext.encode_bfloat16(x, residual=residual)
-    mean = cuda_ext.reduce_encode_bfloat16(payload.repeat(3, 1), x.numel(), residual=residual)
-    cuda_ext.decode_bfloat16_mean_into(residual, mean.repeat(2, 1))
+    numel, residual, ids = x.numel(), torch.zeros_like(x), None
+    if isinstance(codec, UniformCodec):  # the others use none
+        ids = torch.arange(7, 7 + -(-numel // codec.bucket_size), device=x.device)
+    memory = torch.empty(codec.payload_bytes(numel, bits) + 1, dtype=torch.uint8, device=x.device)
+    codec.encode(x, bits, SEED, ids, feedback=Feedback(residual, alpha=0.7), out=memory[1:])
+    mean = codec.encode_mean(memory[1:].repeat(3, 1), numel, bits, SEED, ids, feedback=Feedback(residual))
+    codec.decode_mean_into_(residual, mean.repeat(2, 1), bits)
     return residual
 
 

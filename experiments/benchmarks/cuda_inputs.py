@@ -6,6 +6,8 @@ import functools
 import torch
 from torch import Tensor
 
+from mqgrad.codecs.rotation import RotationCodec
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -48,6 +50,13 @@ SIZES = {
 }
 
 
+class AnyRotationCodec(RotationCodec):
+    """In all buckets that the kernels take: gradients are not sent in the smallest."""
+
+    def __post_init__(self) -> None:
+        """Refuses none."""
+
+
 @functools.lru_cache(maxsize=4)
 def gradient(numel: int) -> Tensor:
     """On the CPU: heavy-tailed, with zeros, ties between levels and a NaN near the end."""
@@ -58,12 +67,6 @@ def gradient(numel: int) -> Tensor:
     if numel > 1000:
         x[-3] = torch.nan
     return x
-
-
-def unaligned(numel: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """A gradient on the CPU and on the device, where its address is not aligned for vector loads."""
-    x = gradient(numel + 1).to(dtype)
-    return x[1:], x.to(device)[1:]
 
 
 def shifted(payload: Tensor) -> Tensor:

@@ -16,10 +16,16 @@ import torch
 from torch import Tensor
 
 from mqgrad import cuda_ext
+from mqgrad.codecs.bfloat16 import Bfloat16Codec
+from mqgrad.codecs.rotation import RotationCodec
+from mqgrad.codecs.sparse import SparseCodec
+from mqgrad.codecs.uniform import UniformCodec
+from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.experiments.provenance import script_origin
+from mqgrad.widths import Width
 
 NUMEL = {"cuda": 2**28, "cpu": 2**16}
-BUCKET_SIZE, RANKS = 512, 4
+BUCKET_SIZE, RANKS, SEED = 512, 4, 1
 WARM_UPS, REPETITIONS = 3, 15
 BUSY_CYCLES = 2_000_000  # of the GPU, about a millisecond
 
@@ -55,126 +61,85 @@ def _seconds_on_cpu(operation: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def timed(codec: VectorCodec, bits: Width, x: Tensor, label: str, alpha: float = 1.0) -> list[Timed]:
+    """To bytes and back. A sparse code reads the vector several times, which counts once."""
+    numel, feedback = x.numel(), Feedback(torch.zeros_like(x), alpha)
+    payload = codec.encode(x, bits, SEED)
+    moved = x.nbytes + payload.nbytes
+    return [
+        Timed(f"{label}encode", moved, lambda: codec.encode(x, bits, SEED)),
+        Timed(
+            f"{label}encode, feedback",
+            moved + 2 * x.nbytes,
+            lambda: codec.encode(x, bits, SEED, feedback=feedback),
+        ),
+        Timed(f"{label}decode", moved, lambda: codec.decode(payload, numel, bits)),
+    ]
+
+
+def timed_sums(codec: VectorCodec, bits: Width, x: Tensor, label: str) -> list[Timed]:
+    """Payloads of several ranks. Not of sparse codes: their sums touch only what was kept."""
+    numel, sums, payload = x.numel(), torch.zeros_like(x), codec.encode(x, bits, SEED)
+    coded, payloads = payload.nbytes, payload.expand(RANKS, -1).contiguous()
+    return [
+        Timed(
+            f"{label}decode and add",
+            2 * x.nbytes + coded,
+            lambda: codec.decode_add_(sums, payload, bits),
+        ),
+        Timed(
+            f"{label}mean of {RANKS}, encode",
+            (RANKS + 1) * coded,
+            lambda: codec.encode_mean(payloads, numel, bits, SEED),
+        ),
+        Timed(
+            f"{label}mean of {RANKS}, decode",
+            x.nbytes + RANKS * coded,
+            lambda: codec.decode_mean_into_(sums, payloads, bits),
+        ),
+    ]
+
+
 def uniform(x: Tensor, bits: int) -> list[Timed]:
-    numel, half, residual = x.numel(), x.to(torch.bfloat16), torch.zeros_like(x)
-    settings = (bits, BUCKET_SIZE, True, 1)
-    nearest = (bits, BUCKET_SIZE, False, 1)
-    payload = cuda_ext.encode(x, *settings)
-    coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
-    ids = torch.arange(-(-numel // BUCKET_SIZE), device=x.device)  # as the hook gives them
+    nearest = UniformCodec(bucket_size=BUCKET_SIZE, stochastic=False)
+    stochastic = UniformCodec(bucket_size=BUCKET_SIZE, stochastic=True)
+    coded, half = nearest.payload_bytes(x.numel(), bits), x.to(torch.bfloat16)
+    ids = torch.arange(-(-x.numel() // BUCKET_SIZE), device=x.device)  # as the hook gives them
+    encode, *others = timed(nearest, bits, x, "")
     return [
         Timed(
             "encode, stochastic",
-            4 * numel + coded + ids.nbytes,
-            lambda: cuda_ext.encode(x, *settings, ids),
+            x.nbytes + coded + ids.nbytes,
+            lambda: stochastic.encode(x, bits, SEED, ids),
         ),
-        Timed("encode, nearest", 4 * numel + coded, lambda: cuda_ext.encode(x, *nearest)),
-        Timed("encode, bf16 input", 2 * numel + coded, lambda: cuda_ext.encode(half, *settings)),
-        Timed(
-            "encode, feedback",
-            12 * numel + coded,
-            lambda: cuda_ext.encode(x, *nearest, residual=residual),
-        ),
-        Timed("decode", 4 * numel + coded, lambda: cuda_ext.decode(payload, numel, bits, BUCKET_SIZE)),
-        Timed(
-            "decode and add",
-            8 * numel + coded,
-            lambda: cuda_ext.decode_add_(residual, payload, bits, BUCKET_SIZE),
-        ),
-        Timed(
-            f"mean of {RANKS}, encode",
-            (RANKS + 1) * coded,
-            lambda: cuda_ext.reduce_encode(payloads, numel, *settings),
-        ),
-        Timed(
-            f"mean of {RANKS}, decode",
-            4 * numel + RANKS * coded,
-            lambda: cuda_ext.decode_mean_into(residual, payloads, bits, BUCKET_SIZE),
-        ),
+        encode._replace(op="encode, nearest"),
+        Timed("encode, bf16 input", half.nbytes + coded, lambda: stochastic.encode(half, bits, SEED)),
+        *others,
+        *timed_sums(stochastic, bits, x, ""),
     ]
 
 
 def rotated(x: Tensor, bits: int) -> list[Timed]:
-    settings, residual, numel = (bits, BUCKET_SIZE, True, 1), torch.zeros_like(x), x.numel()
-    payload = cuda_ext.encode_rotated(x, *settings)
-    coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
-    return [
-        Timed("rotated encode", 4 * numel + coded, lambda: cuda_ext.encode_rotated(x, *settings)),
-        Timed(
-            "rotated encode, feedback",
-            12 * numel + coded,
-            lambda: cuda_ext.encode_rotated(x, *settings, residual=residual, alpha=0.7),
-        ),
-        Timed(
-            "rotated decode",
-            4 * numel + coded,
-            lambda: cuda_ext.decode_rotated(payload, numel, bits, BUCKET_SIZE),
-        ),
-        Timed(
-            f"rotated mean of {RANKS}",
-            (RANKS + 1) * coded,
-            lambda: cuda_ext.reduce_encode_rotated(payloads, numel, *settings),
-        ),
-    ]
-
-
-def sparse(x: Tensor, elements_per_bit: int) -> list[Timed]:
-    """Encode reads the vector several times, which counts once."""
-    payload, residual = cuda_ext.sparse_encode(x, elements_per_bit), torch.zeros_like(x)
-    coded = payload.numel()
-    return [
-        Timed("sparse encode", x.nbytes + coded, lambda: cuda_ext.sparse_encode(x, elements_per_bit)),
-        Timed(
-            "sparse encode, feedback",
-            3 * x.nbytes + coded,
-            lambda: cuda_ext.sparse_encode(x, elements_per_bit, residual=residual),
-        ),
-        Timed(
-            "sparse decode",
-            x.nbytes + coded,
-            lambda: cuda_ext.sparse_decode(payload, x.numel(), elements_per_bit),
-        ),
-    ]
+    codec = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=True)
+    add, encode, decode = timed_sums(codec, bits, x, "rotated ")
+    encode = encode._replace(op=f"rotated mean of {RANKS}")  # its name in earlier reports
+    return [*timed(codec, bits, x, "rotated ", alpha=0.7), add, encode, decode]
 
 
 def bfloat16(x: Tensor) -> list[Timed]:
-    payload, residual, numel = cuda_ext.encode_bfloat16(x), torch.zeros_like(x), x.numel()
-    coded, payloads = payload.numel(), payload.expand(RANKS, -1).contiguous()
-    return [
-        Timed("bfloat16, torch's cast", 4 * numel + coded, lambda: x.to(torch.bfloat16)),
-        Timed("bfloat16 encode", 4 * numel + coded, lambda: cuda_ext.encode_bfloat16(x)),
-        Timed(
-            "bfloat16 encode, feedback",
-            12 * numel + coded,
-            lambda: cuda_ext.encode_bfloat16(x, residual=residual),
-        ),
-        Timed("bfloat16 decode", 4 * numel + coded, lambda: cuda_ext.decode_bfloat16(payload, numel)),
-        Timed(
-            "bfloat16 decode and add",
-            8 * numel + coded,
-            lambda: cuda_ext.decode_bfloat16_add_(residual, payload),
-        ),
-        Timed(
-            f"bfloat16 mean of {RANKS}, encode",
-            (RANKS + 1) * coded,
-            lambda: cuda_ext.reduce_encode_bfloat16(payloads, numel),
-        ),
-        Timed(
-            f"bfloat16 mean of {RANKS}, decode",
-            4 * numel + RANKS * coded,
-            lambda: cuda_ext.decode_bfloat16_mean_into(residual, payloads),
-        ),
-    ]
+    codec = Bfloat16Codec()
+    cast = Timed("bfloat16, torch's cast", x.nbytes + 2 * x.numel(), lambda: x.to(torch.bfloat16))
+    return [cast, *timed(codec, 16, x, "bfloat16 "), *timed_sums(codec, 16, x, "bfloat16 ")]
 
 
-def by_width(x: Tensor) -> Iterator[tuple[float, list[Timed]]]:
+def by_width(x: Tensor) -> Iterator[tuple[Width, list[Timed]]]:
     """The widths that matter most first, in case time runs out."""
     for bits in (4, 8, 2, 1, 3, 6, 5, 7):
         yield bits, uniform(x, bits)
     for bits in range(1, 5):
         yield bits, rotated(x, bits)
-    for elements_per_bit in (2, 8, 64):
-        yield 1 / elements_per_bit, sparse(x, elements_per_bit)
+    for few_bits in (1 / 2, 1 / 8, 1 / 64):
+        yield few_bits, timed(SparseCodec(), few_bits, x, "sparse ")
     yield 16, bfloat16(x)
     yield 32, [Timed("figures", x.nbytes, lambda: cuda_ext.gradient_figures([x], [0]))]
 
