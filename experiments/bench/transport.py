@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch._dynamo  # imported by the first DDP otherwise, when it keeps a process group that is there already
@@ -16,7 +16,8 @@ from mqgrad.collectives.wire_meter import DONE
 from mqgrad.compressors import Compressor, Quantized
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
-from mqgrad.layout import Layout
+from mqgrad.layout_table import LayoutTable
+from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.widths import Width
 
 from .repetitions import Variant, rounds_within
@@ -92,17 +93,12 @@ def gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
     buckets = -(-int(mebibytes * 2**20) // (4 * bucket_size * world_size)) * world_size
     numel = buckets * bucket_size
     generator = torch.Generator().manual_seed(dist.get_rank())
-    gradient = torch.randn(numel, generator=generator)
-    layout = Layout(
-        keys=(0,),
-        numels=(numel,),
-        offsets=(0,),
-        numel=numel,
-        shard_numel=numel // world_size,
-        bucket_ids=torch.arange(buckets),
-        padding=torch.empty(0, dtype=torch.int64),
-    )
-    return BucketWork(gradient, [gradient], layout)
+    bucket = cast(
+        dist.GradBucket, VirtualBucket(0, True, [torch.empty(numel)])
+    )  # only DDP can make a GradBucket
+    bucket.buffer().normal_(generator=generator)
+    layout, gradients = LayoutTable(bucket_size=bucket_size, world_size=world_size).of(bucket)
+    return BucketWork(bucket.buffer(), gradients, layout)
 
 
 def world() -> dist.ProcessGroup:

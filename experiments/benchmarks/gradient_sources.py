@@ -1,12 +1,13 @@
 """What the codes of rate_distortion.py are tried on: made-up gradients, and gradients recorded in training."""
 
-import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
+import torch.distributed as dist
 
 from mqgrad.layout import Layout
 from mqgrad.layout_table import LayoutTable
+from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.trainers.workloads.workload import make_workload
 
 SHAPE = (1024, 1024)  # of a made-up gradient
@@ -26,27 +27,11 @@ class Source(NamedTuple):
 
     def layout(self, bucket_size: int) -> Layout:
         """How the hook lays them out before it codes them."""
-        layout, _ = LayoutTable(bucket_size=bucket_size, world_size=WORLD_SIZE).of(_Bucket(self.gradients))  # type: ignore[arg-type]
+        bucket = cast(
+            dist.GradBucket, VirtualBucket(0, True, self.gradients)
+        )  # only DDP can make a GradBucket
+        layout, _ = LayoutTable(bucket_size=bucket_size, world_size=WORLD_SIZE).of(bucket)
         return layout
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bucket:
-    """What a layout asks of ``dist.GradBucket``, which only DDP can make."""
-
-    tensors: list[torch.Tensor]
-
-    def index(self) -> int:
-        return 0
-
-    def parameters(self) -> list[torch.Tensor]:
-        return self.tensors
-
-    def gradients(self) -> list[torch.Tensor]:
-        return self.tensors
-
-    def buffer(self) -> torch.Tensor:
-        return torch.cat([tensor.flatten() for tensor in self.tensors])
 
 
 def synthetic() -> list[Source]:
