@@ -46,7 +46,7 @@ def gradient_figures(
             )
     kernels: Any = library.kernels(gradients[0].device, reference_figures)
     return kernels.gradient_figures(
-        [gradient.contiguous() for gradient in gradients],
+        [gradient.detach().contiguous() for gradient in gradients],
         [checks.as_int64(key, "a key") for key in keys],
         bucket_size,
         checks.as_int64(seed),

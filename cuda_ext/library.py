@@ -72,9 +72,19 @@ def _can_launch(gpu: torch.device) -> bool:
 
 
 def note_written(*written: torch.Tensor | None) -> None:
-    """Tell autograd that an op writes to tensors, so that a backward pass which has saved one of them raises. Of
-    torch's own ops autograd knows that by itself."""
-    torch.autograd.graph.increment_version([tensor for tensor in written if tensor is not None])
+    """Tell autograd, before it happens, that an op writes to tensors, so that a backward pass which has saved one of
+    them raises. Of torch's own ops autograd knows that by itself.
+
+    Raises:
+        RuntimeError: a gradient is to flow through one of them. It would flow as if nothing had been written.
+    """
+    tensors = [tensor for tensor in written if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise RuntimeError(
+            "this writes to a tensor that requires grad, and no gradient would flow through that: detach() the "
+            "tensor, or call this under torch.no_grad()"
+        )
+    torch.autograd.graph.increment_version(tensors)
 
 
 def fake_writers(*names: str) -> None:

@@ -148,3 +148,8 @@ def test_one_bucket_that_is_not_finite_leaves_no_nan_in_the_peak_energy() -> Non
     x[-1] = math.inf
     for implementation in (cuda_ext.gradient_figures, reference_figures.gradient_figures):
         assert implementation([x], [0], 512, seed=1)[0, 1] == math.inf
+
+
+def test_no_gradient_flows_through_figures() -> None:
+    own = [gradient.requires_grad_() for gradient in gradients([700, 3])]
+    assert not gradient_figures(own, [0, 1], 512).requires_grad

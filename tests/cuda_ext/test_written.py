@@ -19,7 +19,7 @@ HALF, SPARSE = cuda_ext.encode_bfloat16(X), cuda_ext.sparse_encode(X, 4)
 SPARSE_PARTS = SPARSE.new_zeros(2, cuda_ext.sparse_bytes(512, 4))
 
 
-@pytest.mark.parametrize(
+WRITERS = pytest.mark.parametrize(
     "write",
     [
         lambda x: cuda_ext.decode_into(x, UNIFORM, 4, 512),
@@ -62,12 +62,27 @@ SPARSE_PARTS = SPARSE.new_zeros(2, cuda_ext.sparse_bytes(512, 4))
         lambda x: cuda_ext.sparse_encode(X, 4, residual=x),
     ],
 )
+
+
+@WRITERS
 def test_backward_through_what_was_overwritten_raises(write: Callable[[Tensor], object]) -> None:
     saved, weight = torch.ones(1024), torch.ones(1024, requires_grad=True)
     product = (weight * saved).sum()
     write(saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
+
+
+@needs_extension
+@WRITERS
+def test_what_a_gradient_flows_through_is_not_written_to(write: Callable[[Tensor], object]) -> None:
+    """It flowed on as if nothing had been written."""
+    leaf = torch.ones(1024, requires_grad=True)
+    for x in (leaf, leaf * 3):
+        with pytest.raises(RuntimeError, match="requires grad"):
+            write(x)
+    with torch.no_grad():
+        write(leaf)
 
 
 def test_payloads_that_are_given_are_counted_as_written() -> None:
