@@ -8,13 +8,14 @@ in DDP's first iteration, which a saved state tells, so that it is not loaded in
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from .brought_keys import BroughtKeys
+from .active_parameters import ActiveParameters
 from .layout import Layout
 from .tensors import bytes_of
 
@@ -60,7 +61,7 @@ class LayoutTable:
         self._buckets: dict[int, _Bucket] = {}  # by index
         self._came: set[int] = set()  # of the indices, since the last bucket of an iteration
         self._is_regrouped = False  # and not all of the new buckets have come, or a state has been loaded
-        self._brought = BroughtKeys()
+        self._active = ActiveParameters()
         self._order: Order = []
         self._saved_order: Order = []
         self._first = hashlib.sha256()
@@ -78,8 +79,8 @@ class LayoutTable:
         """Elements of each parameter, by key; none of those that DDP has ceased to bring, as it was wrapped anew
         without them."""
         numels = [parameter.numel() for parameter in self.parameters]
-        brought = self._brought.keys or set(range(len(numels)))
-        return [n if key in brought else 0 for key, n in enumerate(numels)]
+        active = self._active.keys or set(range(len(numels)))
+        return [n if key in active else 0 for key, n in enumerate(numels)]
 
     def mean_over_elements(self, values: Sequence[float]) -> float:
         """Mean of one value per parameter, in the order of the keys, weighted by :attr:`numels`."""
@@ -88,7 +89,7 @@ class LayoutTable:
 
     def count_iteration(self) -> None:
         """When its last bucket comes, before that is asked for; also where buckets go without a layout."""
-        self._brought.count_iteration()
+        self._active.count_iteration()
 
     def of(self, bucket: dist.GradBucket) -> tuple[Layout, list[torch.Tensor]]:
         """Return the layout of a bucket, a new object when DDP has regrouped it, and the gradients in its order.
@@ -123,28 +124,43 @@ class LayoutTable:
         self._came.add(bucket.index())
         if not bucket.is_last():
             return
-        if self._is_regrouped and len(self._came) == bucket.index() + 1:
+        is_regrouped = (
+            self._is_regrouped or len(self._buckets) > bucket.index() + 1
+        )  # or the last ones come no more
+        if is_regrouped and len(self._came) == bucket.index() + 1:
             self._buckets = {index: self._buckets[index] for index in self._came}
-            self._note_brought({key for each in self._buckets.values() for key in each.layout.keys})
+            self._note_active({key for each in self._buckets.values() for key in each.layout.keys})
             self._is_regrouped = False
-        self._brought.see()
+        self._active.see()
         self._came = set()
 
-    def _note_brought(self, keys: set[int]) -> None:
-        if not self._brought.replace(keys, all_keys=set(range(len(self.parameters)))):
+    def _note_active(self, keys: set[int]) -> None:
+        if not self._active.replace(keys, all_keys=set(range(len(self.parameters)))):
             raise RuntimeError(
                 f"rank {self.rank}: parameters of two models come in turn, "
-                f"{_shapes_text(self._shapes_of(keys))}, and {_shapes_text(self._shapes_of(self._brought.keys))}: "
+                f"{_shapes_text(self._shapes_of(keys))}, and {_shapes_text(self._shapes_of(self._active.keys))}: "
                 "register each DistributedDataParallel with a CompressionState (a compressor, a controller) of its "
                 "own, as one would forget what error feedback owes each time that it sees the other"
+            )
+        if self._active.takes_turns:
+            warnings.warn(
+                f"rank {self.rank}: parameters come in turn, {_shapes_text(self._shapes_of(keys))} now, and what "
+                "error feedback owes those that stay away is forgotten each time: if they are of two models, give "
+                "each of them a CompressionState (a compressor, a controller) of its own",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
     def _shapes_of(self, keys: set[int]) -> list[tuple[int, ...]]:
         return _shapes([self.parameters[key] for key in sorted(keys)])
 
+    def is_active(self, keys: Iterable[int]) -> bool:
+        """Whether DDP still brings all these parameters, as far as is known."""
+        return not self._active.keys or self._active.keys.issuperset(keys)
+
     def take_gone(self) -> set[int]:
         """Keys of parameters that DDP has ceased to bring, as it was wrapped anew without them: once."""
-        return self._brought.take_gone()
+        return self._active.take_gone()
 
     def _grouped(self, ids: list[int], parameters: list[torch.Tensor], before: "_Bucket | None") -> "_Bucket":
         if any(map(torch.is_complex, parameters)):  # torch hands their gradients over in part

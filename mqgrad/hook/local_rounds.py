@@ -85,6 +85,8 @@ class LocalRounds:
         if layout not in self._buckets:  # DDP has regrouped its parameters
             others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
             self._buckets = [*others, layout]
+        if bucket.is_last():  # what DDP brings no more is not averaged
+            self._buckets = [known for known in self._buckets if self._layouts.is_active(known.keys)]
         self._know(layout)
         self._is_at_rest = self._is_at_rest and not bucket.is_last()
         self._note_trained(layout.keys)
@@ -150,7 +152,7 @@ class LocalRounds:
         self._check_backward()
         self._note_trained(self._memory.keys)  # under no_sync() no bucket comes
         if self.iterations == 0:
-            self._memory.correct_only(self._brought & self._trained)
+            self._memory.correct_only(self._active & self._trained)
         self.iterations += 1
         self._is_at_rest = False
         self._memory.correct_step()
@@ -167,7 +169,7 @@ class LocalRounds:
             )
 
     @property
-    def _brought(self) -> set[int]:
+    def _active(self) -> set[int]:
         """Parameters of the buckets."""
         return {key for layout in self._buckets for key in layout.keys}
 
@@ -197,7 +199,7 @@ class LocalRounds:
         self._check_uninterrupted()
         self._queued.open_round()
         self._memory.share(self._queued.make_equal)
-        averaged, mask = self._brought, self._trained_mask()
+        averaged, mask = self._active, self._trained_mask()
         unsent_mask: torch.Tensor | None = mask
         if not averaged <= self._trained:
             averaged &= set(self._queued.maximum(mask).nonzero().flatten().tolist())

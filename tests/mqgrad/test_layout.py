@@ -1,5 +1,7 @@
 """Where gradients lie in the vector that is coded."""
 
+import warnings
+
 import pytest
 import torch
 from layouts import bucket_of
@@ -85,3 +87,25 @@ def test_layers_of_one_model_may_be_trained_by_turns() -> None:
     for trained in ([a], [c]):
         for _ in range(200):
             bucket_of(table, trained)
+
+
+def test_the_last_buckets_may_be_those_that_come_no_more() -> None:
+    """No bucket has other parameters then. What error feedback owed them was kept, and paid once they came again."""
+    parameters = torch.zeros(3, 8).unbind()
+    table = LayoutTable(bucket_size=8, world_size=2)
+    for last in (2, 1):
+        for index in range(last + 1):
+            bucket_of(table, [parameters[index]], index, is_last=index == last)
+    assert (table.take_gone(), table.numels) == ({2}, [8, 8, 0])
+    assert table.is_active([0, 1])
+    assert not table.is_active([2])
+
+
+def test_two_models_with_layers_in_common_are_told_of() -> None:
+    trunk, one, other = torch.zeros(3, 8).unbind()
+    table = LayoutTable(bucket_size=8, world_size=2)
+    with warnings.catch_warnings(record=True) as told:
+        for number in range(10):
+            bucket_of(table, [trunk, (one, other)[number % 2]])
+    (warning,) = told
+    assert "parameters come in turn" in str(warning.message)

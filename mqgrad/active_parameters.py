@@ -1,13 +1,13 @@
 """Which parameters DDP brings in its buckets: fewer once a model has been wrapped anew with some of it frozen."""
 
-import math
-
 _PHASE = 100
 """Iterations within which parameters that others have replaced do not come back in one model, whose layers may be
 trained by turns."""
+_TOLD_TURNS = 4
+"""Layers of one model may be trained by turns; two models are by then."""
 
 
-class BroughtKeys:
+class ActiveParameters:
     """Keys of the parameters that come in the buckets of now, and what has become of the others."""
 
     def __init__(self) -> None:
@@ -17,6 +17,8 @@ class BroughtKeys:
         self._iterations = 0
         self._seen = 0  # of these, when the keys of now were last looked at: buckets may go by for a while
         self._replaced: dict[int, int] = {}  # by key: as many as that, when wholly other parameters came
+        self._left: dict[int, int] = {}  # by key: as many as that, when it came no more
+        self._turns = 0  # times that some left where others came back soon
 
     def count_iteration(self) -> None:
         """When its last bucket comes, before that is looked at."""
@@ -34,12 +36,22 @@ class BroughtKeys:
         """
         if keys.isdisjoint(self.keys):
             self._replaced |= dict.fromkeys(self.keys, self._seen)
-            since = max((self._replaced[key] for key in keys if key in self._replaced), default=-math.inf)
-            if self._iterations - since <= _PHASE:
+            if self._are_soon_back(keys, self._replaced):
                 return False
+        left = self.keys - keys
+        self._turns += bool(left) and self._are_soon_back(keys - self.keys, self._left)
+        self._left |= dict.fromkeys(left, self._seen)
         self._gone = all_keys - keys
         self.keys = keys
         return True
+
+    def _are_soon_back(self, keys: set[int], since: dict[int, int]) -> bool:
+        return any(self._iterations - since[key] <= _PHASE for key in keys if key in since)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether parts with others in common have come in turn, quickly, just often enough to be told of it."""
+        return self._turns == _TOLD_TURNS
 
     def take_gone(self) -> set[int]:
         """Keys of parameters that DDP has ceased to bring: once."""
