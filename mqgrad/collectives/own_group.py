@@ -82,7 +82,13 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
     number = store.add(f"calls of {of.rank()}", 1)
     keys = [f"groups of {rank} in call {number}" for rank in range(of.size())]
     store.set(keys[of.rank()], str(_num_groups()))
-    store.wait(keys, timeout)
+    try:
+        store.wait(keys, timeout)
+    except BaseException:  # it may be called again, and then is the call that late ones wait for
+        with contextlib.suppress(RuntimeError):  # of a store that is gone
+            store.delete_key(keys[of.rank()])
+            store.add(f"calls of {of.rank()}", -1)
+        raise
     most = max(int(store.get(key)) for key in keys)
     while _num_groups() < most:
         _make_idle_group()

@@ -43,6 +43,13 @@ def check_free(**parts: Remembers | None) -> None:
             )
 
 
+def check_savable(*parts: Remembers | None) -> None:
+    """Have all parts tell their state: what cannot is found before there is anything to undo."""
+    for part in parts:
+        if part is not None:
+            part.state_dict()
+
+
 def claim(*parts: Remembers | None) -> None:
     """Make these parts a state's, as far as they remember anything."""
     for part in parts:

@@ -26,7 +26,7 @@ from .at_exit import close_at_exit
 from .checkpoint import Checkpoint
 from .decisions import Decisions
 from .own_widths import OwnWidths
-from .ownership import check_free, claim
+from .ownership import check_free, check_savable, claim
 from .param_groups import HasParamGroups, check_optimizer, has_momentum
 from .round_settings import RoundSettings
 from .run import assemble_run
@@ -140,6 +140,7 @@ class CompressionState:
             warnings.warn(_NOT_AVERAGED, RuntimeWarning, stacklevel=2)
         check_link(link)
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
+        check_savable(self.compressor, controller, period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         averages_gradients = self._transport.world_size > 1 and not rounds.are_wanted
         if averages_gradients and has_momentum(optimizer) and getattr(self.compressor, "has_momentum", False):

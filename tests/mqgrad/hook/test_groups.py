@@ -1,6 +1,7 @@
 """Ranks that are a part of a job's: messages name them as the job does, and states know which they are of."""
 
 import models
+import pytest
 import torch.distributed as dist
 from ranks import run_ranks
 
@@ -49,6 +50,20 @@ def test_who_waits_in_vain_is_named_as_the_job_does() -> None:
     told = run_ranks(rank_main, world_size=4)
     assert "rank 2 of ranks 2, 3 waited in vain for rank 3" in told[2]
     assert told[0] == told[1] == ""
+
+
+def test_a_construction_that_waited_in_vain_may_be_tried_again() -> None:
+    """A rank that came late took the first try of the other for its second, and so on for ever."""
+
+    def rank_main(rank: int) -> None:
+        pair = pair_of(rank)
+        if rank == 2:
+            with pytest.raises(RuntimeError, match="the construction of a CompressionState"):
+                mqgrad.CompressionState(mqgrad.FixedBits(4), process_group=pair, timeout_seconds=1)
+        dist.barrier()
+        mqgrad.CompressionState(mqgrad.FixedBits(4), process_group=pair, timeout_seconds=20).close()
+
+    run_ranks(rank_main, world_size=4)
 
 
 def test_a_state_of_another_groups_rank_is_refused() -> None:

@@ -102,6 +102,11 @@ class Link:
         return 0.0
 
 
+class Untold(mqgrad.FixedBits):
+    def state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError("its state is not told")
+
+
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "controller": (
         {"controller": 4},
@@ -109,6 +114,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "controller 4 lacks initial_bits, interval, decide, .*FixedBits",
     ),
     "half a controller": ({"controller": Link()}, TypeError, "controller .*Link object.* lacks initial_bits"),
+    "a controller without a state": ({"controller": Untold(4)}, NotImplementedError, "its state is not told"),
     "period_rule": ({"period_rule": 8}, TypeError, "period_rule 8 lacks decide, state_dict, load_state_dict"),
     "link": ({"link": 5}, TypeError, "link 5 cannot pace"),
     "width": (
