@@ -38,7 +38,7 @@ def check_share(**values: Any) -> None:
         _check(_is_finite(value) and 0 < value <= 1, name, value, "above 0 and at most 1")
 
 
-def check_keep(**values: Any) -> None:
+def check_decay(**values: Any) -> None:
     """Unless every value can be the old share of a moving average: 0 ≤ value < 1."""
     for name, value in values.items():
         _check(_is_finite(value) and 0 <= value < 1, name, value, "at least 0 and less than 1")

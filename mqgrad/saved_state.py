@@ -1,8 +1,9 @@
 """What a saved state must look like: what is missing or unknown in it is named, with the remedy."""
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -89,3 +90,31 @@ def restored_settings(kind: type[_T], saved: Mapping[str, Any]) -> _T:
     optional = [f.name for f in fields if (f.default, f.default_factory) != (missing, missing)]
     check_keys({**dict.fromkeys(optional), **saved}, [f.name for f in fields], kind.__name__)
     return kind(**saved)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part that saves and restores itself."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def saved_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
+    """Attributes by name: the states of parts that have one, copies of all others."""
+    return {name: _saved(getattr(owner, name)) for name in names}
+
+
+def _saved(value: Any) -> Any:
+    return value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
+
+
+def restore_fields(owner: object, names: Iterable[str], state: Mapping[str, Any]) -> None:
+    """Restore what :func:`saved_fields` returned, after :func:`check_keys`."""
+    for name in names:
+        part = getattr(owner, name)
+        if isinstance(part, Stateful):
+            part.load_state_dict(state[name])
+        else:
+            setattr(owner, name, copy.copy(state[name]))

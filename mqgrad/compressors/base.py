@@ -11,7 +11,7 @@ from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, Widths
 
@@ -54,8 +54,8 @@ class Step(NamedTuple):
     """Of the iteration in its interval, from 1."""
     period: int = 1
     """Iterations of the round that ends here."""
-    of_moves: bool = False
-    """Whether what parameters have moved in a round is averaged, and not gradients."""
+    of_deltas: bool = False
+    """Whether model deltas are averaged, what parameters have moved in a round, and not gradients."""
     statistics: IntervalStatistics | None = None
     """Of the last interval at whose end a controller decided; None before the first."""
 
@@ -198,9 +198,8 @@ class CompressorDefaults(abc.ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).state_dict() for name in self.parts}
+        return saved_fields(self, self.parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         check_keys(state, self.parts, repr(self))
-        for name in self.parts:
-            getattr(self, name).load_state_dict(state[name])
+        restore_fields(self, self.parts, state)

@@ -12,11 +12,11 @@ from ..codecs.quantization_noise import Coding
 from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..layout import Layout
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..seeding import stream_seed
 from ..widths import DENSE_WIDTHS, WIDTHS, Width, Widths
 from .base import BucketWork, Step
-from .exchange import Exchange, Way
+from .exchange import Direction, Exchange
 from .feedback import FeedbackGain, Residual
 from .feedback_coder import FeedbackCoder
 from .gathered import Gathered
@@ -27,7 +27,7 @@ from .topology import CodedTopologyName, Topology, gathers, make_topology
 from .topology_choice import MOST_RANKS, TopologyChoice
 from .two_way_feedback import FEEDBACKS, TwoWayFeedback, add_owed_
 
-_STATEFUL = ("push_gain", "pull_gain", "choice")
+_STATE = ("push_gain", "pull_gain", "choice", "observed")  # beside the feedback
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -96,10 +96,10 @@ class CodedMean(FeedbackCoder):
     def _exchange(self, layout: Layout, step: Step) -> Exchange:
         rank, world_size = step.transport.rank, step.transport.world_size
         push_residual, pull_residual = self._residuals(layout, step.transport)
-        push = Way(push_residual, self.push_gain, stream_seed(step.seed, step.iteration, rank))
+        push = Direction(push_residual, self.push_gain, stream_seed(step.seed, step.iteration, rank))
         if self._gathers(world_size):
             return Gathered(coder=self, layout=layout, step=step, push=push)
-        pull = Way(pull_residual, self.pull_gain, stream_seed(step.seed, step.iteration, world_size))
+        pull = Direction(pull_residual, self.pull_gain, stream_seed(step.seed, step.iteration, world_size))
         return PushPull(coder=self, layout=layout, step=step, push=push, topology=self._servers, pull=pull)
 
     @property
@@ -168,16 +168,13 @@ class CodedMean(FeedbackCoder):
 
     def state_dict(self) -> dict[str, Any]:
         """Residuals and measured gains of this rank."""
-        parts = {name: getattr(self, name).state_dict() for name in _STATEFUL}
-        return {**self.feedback.state_dict(), **parts, "observed": self.observed}
+        return {**self.feedback.state_dict(), **saved_fields(self, _STATE)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, (*FEEDBACKS, *_STATEFUL, "observed"), repr(self))
+        check_keys(state, (*FEEDBACKS, *_STATE), repr(self))
         self.feedback.load_state_dict(state)
-        for name in _STATEFUL:
-            getattr(self, name).load_state_dict(state[name])
-        self.observed = state["observed"]
+        restore_fields(self, _STATE, state)
 
     def _learn_gains(self, transport: Transport) -> None:
         """Learn from all ranks: which shards a rank owns, and so what it observes, depends on DDP's buckets."""

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import torch
 
-from ..checks import check_count, check_keep, check_not_negative
+from ..checks import check_count, check_decay, check_not_negative
 from .base import BucketWork
-from .feedback import ErrorFeedback
+from .parameter_memory import ParameterMemory
 from .sparsified import Accumulated, Sparsified
 
 _WARMUP_STAGES = 4  # 75 %, 93.75 %, 98.4 % and 99.6 % sparse, then the final ratio
@@ -35,14 +35,14 @@ class DGC(Sparsified):
     clipping. After a restart DDP's buckets are others for an iteration, and so is what is clipped there."""
     warmup_iterations: int = 0
     """Iterations in which the ratio falls from 1/4 by factors of 4; the paper's is 4 epochs."""
-    velocity: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    velocity: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: u, the momentum of what has not been sent."""
-    accumulated: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    accumulated: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: v, the sum of u since it was sent last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_keep(momentum=self.momentum)
+        check_decay(momentum=self.momentum)
         check_not_negative(clip=self.clip)
         check_count(0, warmup_iterations=self.warmup_iterations)
 

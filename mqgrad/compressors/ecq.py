@@ -61,7 +61,9 @@ class ECQSGD(QSGD):
             "entropy_coded_share": self.entropy_bytes / self.measured_bytes,
         }
 
-    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
+    def coefficients(
+        self, gain: FeedbackGain, bits: Width, *, of_deltas: bool = False
+    ) -> tuple[float, float]:
         alpha = self.alpha if self.alpha is not None else self.beta * gain.alpha(bits)
         return alpha, self.beta
 

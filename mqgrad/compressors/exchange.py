@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -15,10 +15,12 @@ from .feedback import FeedbackGain, Residual
 from .gradient_vector import GradientVector
 from .message_checks import MessageChecks
 from .plans import Chunk
-from .segments import Segment
+
+if TYPE_CHECKING:  # which imports this file
+    from .feedback_coder import FeedbackCoder
 
 
-class Way(NamedTuple):
+class Direction(NamedTuple):
     """One direction of an exchange: the push to the shards' owners (of an all-gather, to all ranks), or the pull back
     from them."""
 
@@ -33,27 +35,6 @@ class Way(NamedTuple):
             self.residual.clear_padding()
 
 
-class Coder(Protocol):
-    """Codes segments of the vector of an exchange."""
-
-    @property
-    def codec(self) -> VectorCodec: ...
-
-    @property
-    def bucket_size(self) -> int: ...
-
-    def encode_shards(self, exchange: "Exchange", way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
-        """Encode the segments of a chunk of ``exchange.vector`` to the payloads in its joined messages, through their
-        residual where there is feedback."""
-        ...
-
-    def encode_mean(
-        self, exchange: "Exchange", way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
-    ) -> None:
-        """Encode the mean of the ranks' payloads [W, P] of a segment to ``out`` [P], likewise."""
-        ...
-
-
 @dataclasses.dataclass(kw_only=True, slots=True)
 class Exchange(abc.ABC):
     """The mean over ranks of one bucket's gradients, through coded payloads.
@@ -62,10 +43,10 @@ class Exchange(abc.ABC):
     thread's time. So what it makes must not outlast it; residuals are made before.
     """
 
-    coder: Coder
+    coder: "FeedbackCoder"
     layout: Layout
     step: Step
-    push: Way
+    push: Direction
     codec: VectorCodec = dataclasses.field(init=False)
     checks: MessageChecks = dataclasses.field(init=False, repr=False)
     vector: GradientVector = dataclasses.field(init=False, repr=False)

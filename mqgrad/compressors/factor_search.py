@@ -4,9 +4,10 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from ..checks import check_count, check_keep, check_range
+from ..checks import check_count, check_decay, check_range
 from ..gain_search import stepped
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
+from ..statistics.moving_average import ewma
 
 DENSE = 1.0
 """The factor of an iteration in which everything is sent."""
@@ -78,7 +79,7 @@ class FactorSearch:
         if not self.growth > 1:
             raise ValueError(f"growth {self.growth!r} must be more than 1")
         check_range(0, 1, least_gain=self.least_gain, tolerance=self.tolerance)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
         check_count(window=self.window)
         self.safe = self.least_factor
         self.candidate = self._next(self.safe)
@@ -92,12 +93,11 @@ class FactorSearch:
         """
         if not all(map(math.isfinite, energies)):
             return
-        self.gains[self.safe] = self._average(self.gains, self.safe, _gain(energies.safe, energies))
+        self._average(self.gains, self.safe, _gain(energies.safe, energies))
         if self.candidate != self.safe:
-            gain = _gain(energies.candidate, energies)
-            self.gains[self.candidate] = self._average(self.gains, self.candidate, gain)
+            self._average(self.gains, self.candidate, _gain(energies.candidate, energies))
         if seconds > 0 and self.sent != DENSE:
-            self.throughputs[self.sent] = self._average(self.throughputs, self.sent, 1 / seconds)
+            self._average(self.throughputs, self.sent, 1 / seconds)
         self.observed += 1
         if not self.is_frozen and self.observed % self.window == 0:
             self._search()
@@ -110,15 +110,12 @@ class FactorSearch:
 
     def search_state(self) -> dict[str, Any]:
         """All that the search has learned, as plain types."""
-        state = {name: getattr(self, name) for name in _STATE}
-        return {name: dict(value) if isinstance(value, dict) else value for name, value in state.items()}
+        return saved_fields(self, _STATE)
 
     def load_search_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`search_state` returned."""
         check_keys(state, _STATE, "the search for a factor")
-        for name in _STATE:
-            value = state[name]
-            setattr(self, name, dict(value) if isinstance(value, dict) else value)
+        restore_fields(self, _STATE, state)
 
     def _search(self) -> None:
         self.safe, self.candidate, self.is_frozen = stepped(
@@ -133,8 +130,8 @@ class FactorSearch:
     def _next(self, factor: float) -> float:
         return min(factor * self.growth, self.largest_factor)
 
-    def _average(self, averages: dict[float, float], factor: float, value: float) -> float:
-        return self.keep * averages.get(factor, value) + (1 - self.keep) * value
+    def _average(self, averages: dict[float, float], factor: float, value: float) -> None:
+        averages[factor] = ewma(averages.get(factor), value, self.keep)
 
 
 _STATE = ("safe", "candidate", "sent", "is_frozen", "observed", "gains", "throughputs")

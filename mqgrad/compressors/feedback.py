@@ -1,17 +1,15 @@
 """Error feedback: what quantization left out of one iteration is added to the next."""
 
 import math
-from collections.abc import Set
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
 from ..codecs.quantization_noise import uniform_noise
 from ..layout import Layout
 from ..saved_state import check_keys
+from ..statistics.moving_average import ewma
 from ..widths import Width
-
-T = TypeVar("T")
 
 _GAUSSIAN_PEAK_ENERGY = 9.6
 """Over ‖v‖², with a max-norm scale: 512 Gaussians peak at about 3.1 σ, 3.1² = 9.6."""
@@ -47,70 +45,6 @@ class Residual(NamedTuple):
         """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
         padding, _ = self.layout.padding_in(self.extent)
         self.values.index_fill_(0, padding - self.start, 0.0)
-
-
-class ErrorFeedback:
-    """Residuals keyed by parameter, handed out as the flat vector of a DDP bucket.
-
-    Uses one float32 copy of the model per object. A layout that changes carries each parameter's residual along.
-    """
-
-    def __init__(self) -> None:
-        self._residuals: dict[int, torch.Tensor] = {}  # by parameter key: views into the vectors
-        self._flats: dict[Layout, torch.Tensor] = {}
-
-    def __len__(self) -> int:
-        """Number of parameters that have a residual."""
-        return len(self._residuals)
-
-    def holds(self, layout: Layout) -> bool:
-        """Whether any parameter of the layout has a residual."""
-        return any(map(self.has, layout.keys))
-
-    def has(self, key: int) -> bool:
-        """Whether a parameter has a residual."""
-        return key in self._residuals
-
-    def flat(self, layout: Layout) -> torch.Tensor:
-        """Return the residual [numel] of a layout, to be updated in place; zero for parameters not seen before."""
-        if layout not in self._flats:
-            self._flats = without(self._flats, layout)
-            self._flats[layout] = self._collect(layout)
-        return self._flats[layout]
-
-    def drop(self, layout: Layout) -> None:
-        """Forget the residuals of a layout, after they have been sent in full."""
-        for key in layout.keys:
-            self._residuals.pop(key, None)
-        self._flats.pop(layout, None)
-
-    def forget(self, keys: Set[int]) -> None:
-        """Forget residuals by parameter, and with them the memory of the layouts that they were in."""
-        for key in keys:
-            self._residuals.pop(key, None)
-        self._flats = {layout: flat for layout, flat in self._flats.items() if not keys >= set(layout.keys)}
-
-    def _collect(self, layout: Layout) -> torch.Tensor:
-        flat = torch.zeros(layout.numel, dtype=torch.float32, device=layout.bucket_ids.device)
-        for key, view in zip(layout.keys, layout.views(flat), strict=True):
-            if key in self._residuals:
-                view.copy_(self._residuals[key])
-            self._residuals[key] = view
-        return flat
-
-    def state_dict(self) -> dict[int, torch.Tensor]:
-        """Residual [parameter numel] by parameter key, whose meaning :class:`.LayoutTable` saves."""
-        return {key: residual.clone() for key, residual in self._residuals.items()}
-
-    def load_state_dict(self, state: dict[int, torch.Tensor]) -> None:
-        """Restore what ``state_dict`` returned."""
-        self._residuals = {int(key): residual.clone() for key, residual in state.items()}
-        self._flats.clear()
-
-
-def without(by_layout: dict[Layout, T], layout: Layout) -> dict[Layout, T]:
-    """What is kept by layout, less what the parameters of another one, into which DDP has regrouped them, are in."""
-    return {other: kept for other, kept in by_layout.items() if not set(other.keys) & set(layout.keys)}
 
 
 class FeedbackGain:
@@ -154,7 +88,7 @@ class FeedbackGain:
         if not math.isfinite(gamma):
             return False
         gamma = float(f"{gamma:.4g}")  # the sums are in the order of the buckets, and round accordingly
-        self._gamma[bits] = self.DECAY * self._gamma.get(bits, gamma) + (1 - self.DECAY) * gamma
+        self._gamma[bits] = ewma(self._gamma.get(bits), gamma, self.DECAY)
         return True
 
     def state_dict(self) -> dict[str, dict[Width, Any]]:

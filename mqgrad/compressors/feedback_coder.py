@@ -10,7 +10,7 @@ from mqgrad.cuda_ext import Scattered, Vector, whole
 from ..codecs.quantization_noise import squared_norm
 from ..codecs.vector_codec import Feedback, VectorCodec
 from ..widths import Width
-from .exchange import Exchange, Way
+from .exchange import Direction, Exchange
 from .feedback import FeedbackGain
 from .plans import Chunk
 from .segments import Segment
@@ -18,7 +18,7 @@ from .segments import Segment
 
 @dataclasses.dataclass(kw_only=True)
 class FeedbackCoder(abc.ABC):
-    """The :class:`.Coder` of a :class:`.CodedMean`."""
+    """Codes segments of the vector of an :class:`.Exchange`, for a :class:`.CodedMean`."""
 
     bucket_size: int = 512
     """Elements that share one fp32 scale."""
@@ -30,7 +30,9 @@ class FeedbackCoder(abc.ABC):
     def codec(self) -> VectorCodec:
         """Equal on all ranks."""
 
-    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
+    def coefficients(
+        self, gain: FeedbackGain, bits: Width, *, of_deltas: bool = False
+    ) -> tuple[float, float]:
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018); x may be a move of the parameters."""
         return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
 
@@ -38,69 +40,85 @@ class FeedbackCoder(abc.ABC):
         """Whether α depends on the code's error as it is measured."""
         return not self.codec.is_contractive(bits)
 
-    def encode_shards(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
-        """Encode a chunk of the vector, through the same elements of the residual where there is feedback."""
+    def encode_shards(
+        self, exchange: Exchange, direction: Direction, chunk: Chunk, messages: torch.Tensor
+    ) -> None:
+        """Encode the segments of a chunk of ``exchange.vector`` to the payloads in its joined messages, through the
+        same elements of the residual where there is feedback."""
         bits = chunk.span.bits
-        if chunk.stride and not self.codec.repeats_padding(bits) and not self._learns(exchange, way, bits):
-            self._encode_together(exchange, way, chunk, messages)
+        if (
+            chunk.stride
+            and not self.codec.repeats_padding(bits)
+            and not self._learns(exchange, direction, bits)
+        ):
+            self._encode_together(exchange, direction, chunk, messages)
             return
         for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
             for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
                 x = self._coded_from(exchange.vector.part(segment.part), segment.bits)
-                self._encode(x, exchange, way, segment, payload)
+                self._encode(x, exchange, direction, segment, payload)
 
-    def _encode_together(self, exchange: Exchange, way: Way, chunk: Chunk, messages: torch.Tensor) -> None:
+    def _encode_together(
+        self, exchange: Exchange, direction: Direction, chunk: Chunk, messages: torch.Tensor
+    ) -> None:
         """By one op, which looks at nothing beside."""
         span = chunk.span
         self.codec.encode_parts(
             exchange.vector.part(span.part),
             chunk.stride,
             span.bits,
-            way.seed,
+            direction.seed,
             exchange.layout.ids_of(span.part),
-            feedback=self._feedback(exchange, way, span),
+            feedback=self._feedback(exchange, direction, span),
             out=chunk.rows(messages),
         )
 
-    def _learns(self, exchange: Exchange, way: Way, bits: Width) -> bool:
+    def _learns(self, exchange: Exchange, direction: Direction, bits: Width) -> bool:
         """Whether the code's error is looked at, to learn its gain."""
-        return way.residual is not None and exchange.step.measure and self.learns_gain(bits)
+        return direction.residual is not None and exchange.step.measure and self.learns_gain(bits)
 
     def encode_mean(
-        self, exchange: Exchange, way: Way, segment: Segment, payloads: torch.Tensor, out: torch.Tensor
+        self,
+        exchange: Exchange,
+        direction: Direction,
+        segment: Segment,
+        payloads: torch.Tensor,
+        out: torch.Tensor,
     ) -> None:
-        """Encode the mean of the ranks' payloads [W, P] of a segment, through its residual if there is feedback."""
-        if self._learns(exchange, way, segment.bits):
+        """Encode the mean of the ranks' payloads [W, P] of a segment to ``out`` [P], likewise."""
+        if self._learns(exchange, direction, segment.bits):
             # the code's error is seen on the mean
             mean = self.codec.decode_mean(payloads, segment.numel, segment.bits)
-            self._encode(mean, exchange, way, segment, out)
+            self._encode(mean, exchange, direction, segment, out)
             return
         numel, bits = segment.numel, segment.bits
-        feedback, ids = self._feedback(exchange, way, segment), exchange.layout.ids_of(segment.part)
-        self.codec.encode_mean(payloads, numel, bits, way.seed, ids, feedback=feedback, out=out)
+        feedback, ids = self._feedback(exchange, direction, segment), exchange.layout.ids_of(segment.part)
+        self.codec.encode_mean(payloads, numel, bits, direction.seed, ids, feedback=feedback, out=out)
 
-    def _feedback(self, exchange: Exchange, way: Way, segment: Segment) -> Feedback | None:
-        if way.residual is None:
+    def _feedback(self, exchange: Exchange, direction: Direction, segment: Segment) -> Feedback | None:
+        if direction.residual is None:
             return None
         if self.codec.repeats_padding(segment.bits) and self.codec.is_contractive(segment.bits):
             # Not of codes that round at random: what they make of the padding, and so its mean, is not repeated.
-            way.residual.continue_padding(segment.part)
-        gains = self.coefficients(way.gain, segment.bits, of_moves=exchange.step.of_moves)
-        return Feedback(way.residual.part(segment.part), *gains)
+            direction.residual.continue_padding(segment.part)
+        gains = self.coefficients(direction.gain, segment.bits, of_deltas=exchange.step.of_deltas)
+        return Feedback(direction.residual.part(segment.part), *gains)
 
     def _coded_from(self, vector: Scattered, bits: Width) -> Vector:
         """A part of the gradients, with the padding that the code wants."""
         return vector.continued(self.bucket_size) if self.codec.repeats_padding(bits) else vector
 
-    def _encode(self, x: Vector, exchange: Exchange, way: Way, segment: Segment, out: torch.Tensor) -> None:
-        feedback = self._feedback(exchange, way, segment)
-        learns = self._learns(exchange, way, segment.bits)
+    def _encode(
+        self, x: Vector, exchange: Exchange, direction: Direction, segment: Segment, out: torch.Tensor
+    ) -> None:
+        feedback = self._feedback(exchange, direction, segment)
+        learns = self._learns(exchange, direction, segment.bits)
         value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
         ids = exchange.layout.ids_of(segment.part)
-        self.codec.encode(x, segment.bits, way.seed, ids, feedback=feedback, out=out)
+        self.codec.encode(x, segment.bits, direction.seed, ids, feedback=feedback, out=out)
         if value is not None:
             self.observed = exchange.step.iteration
-            self._observe(way.gain, segment.bits, out, value)
+            self._observe(direction.gain, segment.bits, out, value)
 
     def _observe(
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor

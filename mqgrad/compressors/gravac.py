@@ -9,7 +9,7 @@ import torch
 
 from ..checks import check_choice
 from ..layout import Layout
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..stopwatch import add_seconds
 from .base import BucketWork, CompressorDefaults, Step
 from .dgc import DGC
@@ -123,19 +123,15 @@ class GraVAC(FactorSearch, CompressorDefaults):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "search": self.search_state(),
-            "sparsifier": self.sparsifier.state_dict(),
-            "energies": dict(self.energies),
-            "iteration": self.iteration,
-        }
+        return {"search": self.search_state(), **saved_fields(self, _STATE)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, ["search", "sparsifier", "energies", "iteration"], repr(self))
+        check_keys(state, ("search", *_STATE), repr(self))
         self.load_search_state(state["search"])
-        self.sparsifier.load_state_dict(state["sparsifier"])
-        self.energies = dict(state["energies"])
-        self.iteration = state["iteration"]
+        restore_fields(self, _STATE, state)
+
+
+_STATE = ("sparsifier", "energies", "iteration")
 
 
 def _first(largest: list[torch.Tensor], layout: Layout, factor: float) -> list[torch.Tensor]:

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..checks import check_count, check_keep, check_not_negative
+from ..checks import check_count, check_decay, check_not_negative
 from ..collectives.wire_meter import Pending
 from ..layout import Layout
 from ..stopwatch import add_seconds
 from ..tensors import raise_small_
 from ..widths import Width
 from .base import BucketWork, CompressorDefaults, Step
-from .feedback import ErrorFeedback, without
 from .onebit import OneBit
+from .parameter_memory import ParameterMemory, without
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -38,9 +38,11 @@ class OneBitAdam(CompressorDefaults):
     eps: float = 1e-8
     floor: float = 1e-3
     """Least element of the frozen second moment, relative to the mean of its parameter; the paper has none."""
-    momentum: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    momentum: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: m."""
-    second_moment: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    second_moment: ParameterMemory = dataclasses.field(
+        init=False, repr=False, default_factory=ParameterMemory
+    )
     """State: v."""
     coder: OneBit = dataclasses.field(init=False, repr=False, default_factory=OneBit)
     """State: what this rank owes."""
@@ -49,8 +51,8 @@ class OneBitAdam(CompressorDefaults):
 
     def __post_init__(self) -> None:
         check_count(1, warmup_iterations=self.warmup_iterations)
-        check_keep(beta1=self.beta1)
-        check_keep(beta2=self.beta2)
+        check_decay(beta1=self.beta1)
+        check_decay(beta2=self.beta2)
         check_not_negative(eps=self.eps, floor=self.floor)
 
     @property
@@ -105,7 +107,7 @@ class OneBitAdam(CompressorDefaults):
 
     def _check(self, layout: Layout, step: Step) -> None:
         rank = step.transport.global_rank
-        if step.of_moves:
+        if step.of_deltas:
             raise ValueError(f"rank {rank}: onebit-adam averages gradients: leave out period and period_rule")
         if late := [key for key in layout.keys if step.iteration > 0 and not self.momentum.has(key)]:
             raise ValueError(
@@ -146,7 +148,7 @@ class OneBitAdam(CompressorDefaults):
             frozen = self.second_moment.flat(layout).clone()
             for key, view in zip(layout.keys, layout.views(frozen), strict=True):
                 raise_small_(view, self.floor)
-                if not bool(view.any()):
+                if view.numel() and not bool(view.any()):
                     _warn_of_none(key, step)
             root = self._root(frozen, step).masked_fill_(frozen == 0, torch.inf)
             self.divisors = {**without(self.divisors, layout), layout: root}

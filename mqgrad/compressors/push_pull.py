@@ -9,7 +9,7 @@ import torch
 from ..collectives.transport import Start
 from ..collectives.wire_meter import Pending
 from ..stopwatch import add_seconds
-from .exchange import Exchange, Way
+from .exchange import Direction, Exchange
 from .plans import Chunk, planned
 from .segments import CHUNKS_AHEAD
 from .topology import Received, StartPush, Topology
@@ -27,7 +27,7 @@ class PushPull(Exchange):
     """The mean over ranks, through the owners of the shards."""
 
     topology: Topology
-    pull: Way
+    pull: Direction
 
     def start_average_(self, gradients: list[torch.Tensor]) -> Pending[None]:
         """Replace the gradients by their mean over ranks: all but step 6, which is done by who waits.

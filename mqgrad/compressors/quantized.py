@@ -68,13 +68,15 @@ class Quantized(CodedMean):
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super().learns_gain(bits)
 
-    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
+    def coefficients(
+        self, gain: FeedbackGain, bits: Width, *, of_deltas: bool = False
+    ) -> tuple[float, float]:
         """Of Note [Slow feedback]; at most what is stable."""
         is_rotated = bits in self.rotated_widths
         alpha, beta = rotated_coefficients(bits) if is_rotated else super().coefficients(gain, bits)
         if not 1 <= bits <= 8:
             return alpha, beta
-        return (alpha if of_moves else min(alpha, self.feedback_gain)), beta
+        return (alpha if of_deltas else min(alpha, self.feedback_gain)), beta
 
 
 @functools.lru_cache(typed=True)

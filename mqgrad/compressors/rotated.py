@@ -46,7 +46,9 @@ class Rotated(CodedMean):
     def learns_gain(self, bits: Width) -> bool:
         return False
 
-    def coefficients(self, gain: FeedbackGain, bits: Width, *, of_moves: bool = False) -> tuple[float, float]:
+    def coefficients(
+        self, gain: FeedbackGain, bits: Width, *, of_deltas: bool = False
+    ) -> tuple[float, float]:
         if not self.unbiased or bits not in ROTATED_GAMMA:
             return super().coefficients(gain, bits)
         return rotated_coefficients(bits)

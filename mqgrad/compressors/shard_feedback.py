@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 
 from ..layout import Layout
-from .feedback import Residual, without
+from .feedback import Residual
+from .parameter_memory import without
 
 
 class _Piece(NamedTuple):

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from ..checks import check_count, check_keep, check_share
+from ..checks import check_count, check_decay, check_share
 from ..collectives.transport import Transport
 from ..layout import Layout
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from .base import BucketWork, CompressorDefaults, Step
-from .feedback import ErrorFeedback
+from .parameter_memory import ParameterMemory
 from .sparsified import num_largest
 
 
@@ -39,9 +39,9 @@ class SketchedSGD(CompressorDefaults):
     min_numel: int = 1000
     """Smaller parameters are averaged in fp32, with ordinary momentum."""
     momentum: float = 0.9
-    velocity: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    velocity: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: u, the momentum of what has not been applied."""
-    accumulated: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    accumulated: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: v, the sum of u since it was applied last."""
     hashes: dict[int, "CountSketch"] = dataclasses.field(init=False, repr=False, default_factory=dict)
     """By parameter key; a function of the seed, so no part of the state."""
@@ -58,7 +58,7 @@ class SketchedSGD(CompressorDefaults):
                 f"{self.rows} * {self.columns} * {self.ratio}; lower one of them, so that it is at most 1"
             )
         check_count(0, min_numel=self.min_numel)
-        check_keep(momentum=self.momentum)
+        check_decay(momentum=self.momentum)
 
     @property
     def has_momentum(self) -> bool:

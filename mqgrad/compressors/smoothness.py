@@ -20,7 +20,9 @@ class Smoothness(CompressorDefaults):
     Rank i sends Δ_i = C_i(L_i^{+1/2}(∇f_i − h_i)); all compute the mean of h_i + L_i^{1/2}Δ_i. DIANA+ learns the
     shifts, h_i ← h_i + L_i^{1/2}Δ_i/(1 + ω), ω the largest of the ranks; DCGD+ leaves them at 0.
     :meth:`use_smoothness` must be called first, on every rank.
-    The matrices, d² floats a rank once a run, are not sent and not counted.
+    The matrices, d² floats a rank once a run, are not sent and not counted. Every rank decomposes all of them and
+    decodes in float64 by itself: replicas stay equal to the last bit where ranks have equal processors and as many
+    threads.
 
     Raises:
         ValueError: for a wrong setting.

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from .base import BucketWork
-from .feedback import ErrorFeedback
+from .parameter_memory import ParameterMemory
 from .sparsified import Accumulated, Sparsified
 
 
@@ -15,7 +15,7 @@ class TopK(Sparsified):
     parts: ClassVar[tuple[str, ...]] = ("memory",)
     error_feedback: bool = True
     """Keep what was not sent and add it to the next gradient: one fp32 copy of the model."""
-    memory: ErrorFeedback = dataclasses.field(init=False, repr=False, default_factory=ErrorFeedback)
+    memory: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)
     """State: of each rank's own gradient."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..statistics.bandit import Block, TwoArmedBandit
 from ..statistics.efficiency import log_efficiency
 from ..statistics.interval import IntervalStatistics
@@ -117,19 +117,17 @@ class TopologyChoice:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types: all but what this rank has noted in the block under way."""
-        return {name: getattr(self, name) for name in _STATE} | {"known": self.known.state_dict()}
+        return saved_fields(self, _STATE)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, (*_STATE, "known"), "the choice of a topology")
-        for name in _STATE:
-            setattr(self, name, state[name])
-        self.known.load_state_dict(state["known"])
+        check_keys(state, _STATE, "the choice of a topology")
+        restore_fields(self, _STATE, state)
         self._logs, self._is_first, self._laps, self._iteration = [], True, -1, -1
         self._begun, self._gathered, self._in_interval = 0, 0, (0, 0)
 
 
-_STATE = ("gathers", "bits", "length", "passed")
+_STATE = ("gathers", "known", "bits", "length", "passed")
 
 
 def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> float:

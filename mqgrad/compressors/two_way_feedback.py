@@ -8,7 +8,8 @@ import torch
 from ..collectives.transport import Transport
 from ..layout import Layout
 from .base import BucketWork
-from .feedback import ErrorFeedback, Residual
+from .feedback import Residual
+from .parameter_memory import ParameterMemory
 from .shard_feedback import ShardFeedback
 
 FEEDBACKS = ("push_feedback", "pull_feedback")
@@ -19,7 +20,7 @@ class TwoWayFeedback:
     """What a rank owes: of its own gradient and, where means are coded again, of those of the shards that it owns."""
 
     def __init__(self) -> None:
-        self.push = ErrorFeedback()
+        self.push = ParameterMemory()
         self.pull = ShardFeedback()
 
     def __len__(self) -> int:

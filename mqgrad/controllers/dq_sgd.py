@@ -3,10 +3,11 @@
 import dataclasses
 import math
 
-from ..checks import check_count, check_keep, check_positive, check_range, check_share
+from ..checks import check_count, check_decay, check_positive, check_range, check_share
 from ..statistics.interval import IntervalStatistics
+from ..statistics.moving_average import ewma
 from ..widths import Width
-from .rule import WidthRule, ewma, usable
+from .rule import WidthRule, usable
 
 _LOG_RATIO_LIMIT = 30.0  # no width is further away than that, and 2**30 does not overflow
 
@@ -70,7 +71,7 @@ class DQSGD(WidthRule):
         check_range(max(self.widths[0], 1), self.widths[-1], budget=self.budget)
         if self.error is not None:
             check_positive(error=self.error)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
         check_range(0.0, 1.0, integral_gain=self.integral_gain)
         if self.contraction is not None:
             check_share(contraction=self.contraction)

@@ -3,10 +3,11 @@
 import dataclasses
 import math
 
-from ..checks import check_count, check_keep
+from ..checks import check_count, check_decay
 from ..statistics.interval import IntervalStatistics
+from ..statistics.moving_average import ewma
 from ..widths import Width
-from .rule import WidthRule, ewma, usable
+from .rule import WidthRule, usable
 
 _MOST_LEVELS = 2.0**32  # more than any width has
 
@@ -56,7 +57,7 @@ class DAdaQuant(WidthRule):
 
     def prepare(self) -> None:
         check_count(patience=self.patience)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
         """One width up on a plateau."""

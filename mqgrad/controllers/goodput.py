@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..checks import check_keep, check_range
+from ..checks import check_decay, check_range
 from ..statistics.fallback import Fallback
 from ..statistics.interval import LEAST_SECONDS, IntervalStatistics
 from ..statistics.smoothed_gradient import SmoothedGradient
@@ -53,7 +53,7 @@ class Goodput(WidthRule):
     """State: when 8 bits are tried, and whether 32 take no longer."""
 
     def prepare(self) -> None:
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
         check_range(0.0, 3600.0, least_seconds=self.least_seconds)
         self.gradient = SmoothedGradient(self.keep)
 

@@ -3,11 +3,12 @@
 import dataclasses
 from typing import ClassVar
 
-from ..checks import check_count, check_keep, check_range
+from ..checks import check_count, check_decay, check_range
 from ..gain_search import stepped
 from ..statistics.interval import IntervalStatistics, Trial
+from ..statistics.moving_average import ewma
 from ..widths import TIMED_WIDTHS, Width
-from .rule import WidthRule, ewma, usable
+from .rule import WidthRule, usable
 
 _SHORTEST_STEP = 1e-9  # seconds; keeps a throughput finite
 
@@ -60,7 +61,7 @@ class GraVAC(WidthRule):
     def prepare(self) -> None:
         check_range(0, 1, least_gain=self.least_gain, tolerance=self.tolerance)
         check_count(window=self.window)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
         self.safe, self.candidate = self.start, self.narrower(self.start)
         self.gains = [None] * len(self.widths)
         self.throughputs = [None] * len(self.widths)

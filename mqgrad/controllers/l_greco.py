@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_count, check_keep
+from ..checks import check_count, check_decay
 from ..statistics.interval import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
@@ -39,7 +39,7 @@ class LGreCo(LayerRule):
     def prepare(self) -> None:
         self.reference = self.check_choice("reference", self.reference)
         check_count(steps=self.steps)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
 
     @property
     def trial_widths(self) -> tuple[Width, ...]:

@@ -6,8 +6,9 @@ import itertools
 from typing import ClassVar
 
 from ..statistics.interval import IntervalStatistics, ParameterStatistics
+from ..statistics.moving_average import ewma
 from ..widths import Width
-from .rule import Rule, ewma, usable
+from .rule import Rule, usable
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)

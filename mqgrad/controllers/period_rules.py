@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 from ..checks import check_count, check_positive
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
 
@@ -87,13 +87,15 @@ class AdaComm:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if not field.init}
+        return saved_fields(self, self._state_names())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), type(self).__name__)
-        for name, value in state.items():
-            setattr(self, name, value)
+        check_keys(state, self._state_names(), type(self).__name__)
+        restore_fields(self, self._state_names(), state)
+
+    def _state_names(self) -> list[str]:
+        return [field.name for field in dataclasses.fields(self) if not field.init]
 
 
 @dataclasses.dataclass(slots=True)

@@ -1,25 +1,14 @@
 """What the closed-form rules share: a choice of widths, a current one, and their state as plain types."""
 
 import abc
-import copy
 import dataclasses
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..checks import check_count
-from ..saved_state import check_keys
+from ..saved_state import check_keys, restore_fields, saved_fields
 from ..statistics.interval import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """A part of a rule that saves and restores itself."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
 
 _HUGE = 1e100  # sums and products of a few such numbers stay finite
 
@@ -68,7 +57,7 @@ class Rule(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers of the run, as plain types."""
-        return {"widths": self.widths, **{name: _saved(getattr(self, name)) for name in self._state_names()}}
+        return {"widths": self.widths, **saved_fields(self, self._state_names())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned.
@@ -84,12 +73,7 @@ class Rule(abc.ABC):
                 f"the state of {owner} was saved with widths {tuple(state['widths'])}, "
                 f"and its widths are {self.widths}"
             )
-        for name in names:
-            part = getattr(self, name)
-            if isinstance(part, Stateful):
-                part.load_state_dict(state[name])
-            else:
-                setattr(self, name, copy.copy(state[name]))
+        restore_fields(self, names, state)
 
     def _state_names(self) -> list[str]:
         return [field.name for field in dataclasses.fields(self) if not field.init]
@@ -129,18 +113,9 @@ class WidthRule(Rule):
         return self.widths[min(self.widths.index(bits) + 1, len(self.widths) - 1)]
 
 
-def _saved(value: Any) -> Any:
-    return value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
-
-
 def nearest(value: float, widths: tuple[Width, ...]) -> Width:
     """The width closest to ``value``; of two equally close, the wider."""
     return min(widths, key=lambda width: (abs(width - value), -width))
-
-
-def ewma(old: float | None, new: float, keep: float) -> float:
-    """Moving average with the share ``keep`` of the old value; the first value starts it."""
-    return new if old is None else keep * old + (1 - keep) * new
 
 
 def usable(*values: float) -> bool:

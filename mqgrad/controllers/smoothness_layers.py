@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import check_keep, check_range
+from ..checks import check_decay, check_range
 from ..statistics.interval import ParameterStatistics
 from ..widths import Width
 from .layer_rule import LayerRule, ewma_each
@@ -36,7 +36,7 @@ class SmoothnessLayers(LayerRule):
 
     def prepare(self) -> None:
         check_range(self.widths[0], self.widths[-1], budget=self.budget)
-        check_keep(keep=self.keep)
+        check_decay(keep=self.keep)
 
     def choose(self, parameters: tuple[ParameterStatistics, ...]) -> list[Width]:
         """The widths nearest to the formula's."""

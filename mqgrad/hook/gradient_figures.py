@@ -62,15 +62,15 @@ class GradientFigures:
         statistics.local_norm_sq, statistics.peak_energy = map(math.fsum, rows[:, :2].T.tolist())
         statistics.sketch = rows[:, 2:].sum(dim=0).float()
         if self._by_parameter:
-            nothing = [0.0] * (len(next(iter(self._parameters.values()))) - 1)
-            zero = {key: (numel, *nothing) for key, numel in enumerate(numels)}
-            statistics.parameters = {**zero, **self._parameters}
+            length = max(map(len, self._parameters.values()))
+            known = {**{key: (float(numel),) for key, numel in enumerate(numels)}, **self._parameters}
+            statistics.parameters = {key: (*row, *[0.0] * (length - len(row))) for key, row in known.items()}
         self._figures, self._parameters = {}, {}
 
     def _trials(self, work: BucketWork) -> list[list[float]]:
         """Of each parameter: ‖Q(g) − g‖² and ‖Q(g)‖² at the trial widths, one after another."""
-        if work.buffer.numel() == 0:
-            return [[0.0, 0.0] * len(self._trial_widths) for _ in work.gradients]
+        if work.buffer.numel() == 0:  # what is coded of nothing is filled in in the end
+            return [[] for _ in work.gradients]
         trials: list[list[float]] = [[] for _ in work.gradients]
         for bits in self._trial_widths:
             coded = self._compressor.tried(work, bits)

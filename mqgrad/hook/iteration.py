@@ -42,7 +42,7 @@ class Iteration:
     Args:
         parts: of the run.
         seed: of the run, equal on all ranks.
-        of_moves: whether what parameters have moved in a round is averaged, and not gradients.
+        of_deltas: whether what parameters have moved in a round is averaged, and not gradients.
         optimizer: of the script, if it is known.
         second_moment: by which some iterations are sent at more bits than was decided.
     """
@@ -52,14 +52,14 @@ class Iteration:
         parts: SharedParts,
         *,
         seed: int,
-        of_moves: bool,
+        of_deltas: bool,
         optimizer: HasParamGroups | None = None,
         second_moment: FrozenSecondMoment | None = None,
     ) -> None:
         self._transport, self._compressor = parts.transport, parts.compressor
         self._decisions, self._layouts, self._position = parts.decisions, parts.layouts, parts.position
         self._measured, self._clock = parts.measured, parts.clock
-        self._seed, self._of_moves, self._second_moment = seed, of_moves, second_moment
+        self._seed, self._of_deltas, self._second_moment = seed, of_deltas, second_moment
         self.last_statistics: IntervalStatistics | None = None
         """Statistics that the controller saw last."""
         terms = f"{parts.configuration}, {parts.decisions.terms}, {versions()}"
@@ -68,7 +68,7 @@ class Iteration:
         by_parameter, tried = traits.wants_parameters, traits.trial_widths
         self._figures = GradientFigures(seed, parts.compressor, by_parameter=by_parameter, trial_widths=tried)
         # A mean of moves is applied as it is, and steps by a frozen second moment are linear in the gradient.
-        self._probe = None if of_moves or second_moment else UpdateProbe(optimizer)
+        self._probe = None if of_deltas or second_moment else UpdateProbe(optimizer)
         self.closed_bits = parts.decisions.first_bits
         """Width of the last iteration that is complete, a mean over elements; before there is one, of the first."""
         self.bits: Widths = self.closed_bits
@@ -130,7 +130,7 @@ class Iteration:
             laps=self._clock.laps,
             number=number,
             period=period,
-            of_moves=self._of_moves,
+            of_deltas=self._of_deltas,
             statistics=self.last_statistics,
         )
 

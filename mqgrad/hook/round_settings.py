@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..checks import check_count, check_keep
+from ..checks import check_count, check_decay
 from ..controllers.period_rules import PeriodRule
 
 
@@ -22,7 +22,7 @@ class RoundSettings:
 
     def __post_init__(self) -> None:
         check_count(period=self.period)
-        check_keep(slow_momentum=self.slow_momentum)
+        check_decay(slow_momentum=self.slow_momentum)
         if not self.are_wanted and (self.slow_momentum > 0 or self.variance_reduced):
             raise ValueError(
                 f"slow_momentum={self.slow_momentum!r}, variance_reduced={self.variance_reduced!r} need rounds of "

@@ -60,7 +60,7 @@ def assemble_run(
         clock=IterationClock(),
     )
     iteration = Iteration(
-        shared, seed=seed, of_moves=rounds.are_wanted, optimizer=optimizer, second_moment=second_moment
+        shared, seed=seed, of_deltas=rounds.are_wanted, optimizer=optimizer, second_moment=second_moment
     )
     thread = CommThread(transport.device)
     queued = QueuedCollectives(shared, iteration, thread)

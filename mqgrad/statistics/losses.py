@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from .moving_average import ewma
+
 SMOOTHED_LIMIT = 1e3  # authors' losses are not normalised; this only keeps a diverged run finite
 LOSS_RANGE = (1e-6, 1e18)  # the loss is held inside before its logarithm is taken; squared dollars are large
 _KEEP = 0.9  # share of the old value in the authors' smoothing
@@ -19,7 +21,7 @@ class SmoothedLosses:
         """Append one smoothed value per loss; the first loss of a run starts the average."""
         for loss in losses:
             loss = held_within(loss, -SMOOTHED_LIMIT, SMOOTHED_LIMIT)
-            self.values.append(_KEEP * self.values[-1] + (1 - _KEEP) * loss if self.values else loss)
+            self.values.append(ewma(self.values[-1] if self.values else None, loss, _KEEP))
         del self.values[: -self._length]
 
     def window(self) -> list[float]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..saved_state import check_keys
 from .interval import IntervalStatistics
+from .moving_average import ewma
 
 FIGURES = ("gradient_signal", "gradient_noise", "peak_energy", "update_exponent")
 """What is averaged, by its name in ``IntervalStatistics``."""
@@ -29,10 +30,8 @@ class SmoothedGradient:
         """
         figures = {name: getattr(statistics, name) for name in FIGURES}
         if all(map(math.isfinite, figures.values())):
-            before = self._averages or figures
-            self._averages = {
-                name: self.keep * before[name] + (1 - self.keep) * new for name, new in figures.items()
-            }
+            before = self._averages
+            self._averages = {name: ewma(before.get(name), new, self.keep) for name, new in figures.items()}
         averages: dict[str, Any] = self._averages
         return dataclasses.replace(statistics, **averages)
 
