@@ -67,7 +67,9 @@ def mean_loss(values: Sequence[float]) -> Estimate | None:
 
 
 def mean_of_fractions(values: Sequence[float]) -> Estimate | None:
-    """Of values from 0 to 1: as :func:`mean_with_interval`, cut off at 0 and 1."""
+    """As :func:`mean_with_interval`, cut off at 0 and 1 where all values are within; a workload may give percent."""
+    if not all(0 <= value <= 1 for value in values):
+        return mean_with_interval(values)
     return _mapped(lambda value: min(max(value, 0.0), 1.0), mean_with_interval(values))
 
 
@@ -107,7 +109,7 @@ def mean_of_ratios(ratios: Sequence[Ratio]) -> Ratio | None:
     return Ratio(statistics.geometric_mean(ratio.value for ratio in ratios), next(iter(signs), "="))
 
 
-def standing(ratio: Ratio | None) -> tuple[int, float]:
+def sort_key(ratio: Ratio | None) -> tuple[int, float]:
     """Where a time stands among others, the best first: what is known, then bounds, then what has none."""
     if ratio is None:
         return 2, 0.0

@@ -50,7 +50,9 @@ def _living_seconds() -> float:
     children: dict[int, list[tuple[int, int]]] = {}  # process and ticks, by parent
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = path.read_text().rpartition(")")[2].split()  # a name may hold anything
+            fields = (
+                path.read_bytes().rpartition(b")")[2].split()
+            )  # a name may hold anything, or half of a letter
         except OSError:  # has ended
             continue
         children.setdefault(int(fields[1]), []).append((int(path.parent.name), sum(map(int, fields[11:15]))))

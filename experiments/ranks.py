@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from mqgrad.trainers.clusters.clock import ModelClock
 from mqgrad.trainers.clusters.distributed import Distributed
-from mqgrad.trainers.clusters.torchrun_ranks import on_rank_0
+from mqgrad.trainers.clusters.torchrun_ranks import check_torchrun, on_rank_0
 
 _T = TypeVar("_T")
 
@@ -17,9 +17,21 @@ def under_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def is_first() -> bool:
-    """Whether this process is rank 0 of a torchrun job, or of none."""
-    return not under_torchrun() or int(os.environ["RANK"]) == 0
+def rank() -> int:
+    """Of this process in the torchrun job; 0 outside.
+
+    Raises:
+        RuntimeError: torchrun's environment is not complete.
+    """
+    if not under_torchrun():
+        return 0
+    check_torchrun()
+    return int(os.environ["RANK"])
+
+
+def world_size(num_workers: int) -> int:
+    """Ranks of the torchrun job; outside, as many as local workers are wanted."""
+    return int(os.environ["WORLD_SIZE"]) if under_torchrun() else num_workers
 
 
 def read_once(read: Callable[[], _T]) -> _T:
@@ -43,7 +55,7 @@ def open_cluster(
             yield cluster
         return
     cluster = Distributed.from_torchrun(workload, settings, clock=clock, timeout_seconds=timeout_seconds)
-    if is_first():
+    if rank() == 0:
         with cluster:
             yield cluster
     else:

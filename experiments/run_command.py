@@ -1,7 +1,6 @@
 """The command ``mqgrad run``."""
 
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +80,7 @@ def run(
 ) -> None:
     """Train once with DDP under a controller, and report loss, time, bits and bytes."""
     from .oracle import oracle_trials, run_oracle, trials_table
-    from .ranks import open_cluster, read_once, under_torchrun
+    from .ranks import open_cluster, read_once, world_size
     from .recorded_run import check_run, run_once
 
     if iterations is None and budget_seconds is None:
@@ -91,9 +90,13 @@ def run(
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
     controller = _checked_controller(controller, compressor, method, is_oracle=bool(trials))
-    world_size = int(os.environ["WORLD_SIZE"]) if under_torchrun() else num_workers
     check_method(
-        method, make_method(method), world_size=world_size, controller=controller, clock=None, link=link
+        method,
+        make_method(method),
+        world_size=world_size(num_workers),
+        controller=controller,
+        clock=None,
+        link=link,
     )
     with open_cluster(workload, parse_settings(settings, data_root), num_workers, timeout_seconds) as cluster:
         if cluster is None:

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+_PYTHON = {"True": True, "False": False, "None": None}
+
 
 def parse_settings(items: Sequence[str], data_root: Path | None = None) -> dict[str, Any]:
-    """``["width=32", "learning_rate=0.1"]`` → values read as JSON where they are JSON, else as text.
+    """``["width=32", "learning_rate=0.1"]`` → values read as JSON where they are JSON, as ``True``, ``False`` and
+    ``None`` of Python's where they are these, else as text.
 
     Raises:
         ValueError: an item without ``=``.
@@ -17,8 +20,14 @@ def parse_settings(items: Sequence[str], data_root: Path | None = None) -> dict[
         name, separator, value = item.partition("=")
         if not separator:
             raise ValueError(f"{item!r} is not NAME=VALUE, as --set takes it")
-        try:
-            settings[name] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[name] = value
+        settings[name] = _value(value)
     return settings
+
+
+def _value(text: str) -> Any:
+    if text in _PYTHON:
+        return _PYTHON[text]
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,15 +1,11 @@
-"""Signals that ask to end, collected, so that what is half-way through is finished or undone first."""
+"""When a command ends: by signals that it is sent, and with its parent."""
 
-import contextlib
 import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from types import FrameType
-
-from mqgrad.trainers.signals import signals_to
 
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
@@ -35,11 +31,3 @@ def end_with_parent() -> None:
     """From now on the kernel sends SIGTERM to this process when its parent has died, by SIGKILL, too. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP by number instead of dying of them; none outside the main thread."""
-    caught: list[int] = []
-    with signals_to(lambda number, frame: caught.append(number)):
-        yield caught

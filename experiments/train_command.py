@@ -1,6 +1,7 @@
 """The commands ``mqgrad train`` and ``mqgrad export``."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -165,7 +166,13 @@ def export(
     """
     from mqgrad.agents.checkpoint import newest_model
     from mqgrad.agents.export import export as export_model
+    from mqgrad.agents.run_folder import check_file
 
+    if policy.suffix != ".mqg":
+        raise typer.BadParameter(
+            f"{policy} is to end in .mqg, by which --controller knows policies", param_hint="POLICY"
+        )
+    check_file(policy)
     model = newest_model(run) if run.is_dir() else run
     facts = export_model(model, policy).provenance
     _print_paths(f"{policy}: {facts['algorithm']} after {facts['steps']} decisions, from {model}")
@@ -178,18 +185,18 @@ def _not_none(options: dict[str, Any]) -> dict[str, Any]:
 def _train(config: "TrainConfig", *, resume: bool) -> None:
     from mqgrad.trainers import WorkerError
 
-    from .ranks import is_first
+    from .ranks import rank
     from .training import train_policy
 
     try:
         model = train_policy(config, resume=resume)
     except (KeyboardInterrupt, SystemExit, WorkerError):
-        if is_first():  # what can be gone on with is in its folder
+        if rank() == 0:  # what can be gone on with is in its folder
             _print_paths(_how_to_go_on(config.output), stderr=True)
         raise
     if model is not None:
-        _print_paths(f"model: {model}\nnext:  mqgrad export {config.output} policy.mqg")
-        _print_paths(f"look:  tensorboard --logdir {config.tensorboard_folder}")
+        _print_paths(f"model: {model}\nnext:  mqgrad export {quote(str(config.output))} policy.mqg")
+        _print_paths(f"look:  tensorboard --logdir {quote(str(config.tensorboard_folder))}")
 
 
 def _how_to_go_on(run: Path) -> str:
@@ -200,7 +207,7 @@ def _how_to_go_on(run: Path) -> str:
     if latest_checkpoint(run) is None:
         return "stopped before there was anything to save"
     command = "torchrun … -m mqgrad" if under_torchrun() else "mqgrad"
-    return f"stopped; to go on: {command} train {run} --resume"
+    return f"stopped; to go on: {command} train {quote(str(run))} --resume"
 
 
 def _print_paths(text: str, *, stderr: bool = False) -> None:

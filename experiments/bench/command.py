@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,21 +52,21 @@ def bench(
     from mqgrad.trainers.workloads.workload import make_workload
 
     from ..provenance import describe_run
-    from ..ranks import under_torchrun
+    from ..ranks import rank, world_size
     from ..settings import parse_settings
     from .tables import machine_line, print_codec
 
     if only not in (None, "codec", "transport"):
         raise typer.BadParameter(f"{only!r} is neither codec nor transport", param_hint="--only")
     try:
-        check_file(json_file if _rank() == 0 else None)  # the others write nothing
+        check_file(json_file if rank() == 0 else None)  # the others write nothing
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint="--json") from None
     workload_settings = parse_settings(settings, data_root)
     make_workload(workload, **workload_settings)  # a mistake is found before a minute has passed
     chosen = _transport_settings(workload, workload_settings, widths, seconds, quick)
-    console = Console(quiet=_rank() != 0)
-    if only != "codec" and under_torchrun() and int(os.environ["WORLD_SIZE"]) < 2:
+    console = Console(quiet=rank() != 0)
+    if only != "codec" and world_size(num_workers) < 2:
         raise typer.BadParameter("a job of one rank has no transport: give codec", param_hint="--only")
     report = describe_run(quick)
     console.print(machine_line(report), highlight=False, soft_wrap=True)
@@ -75,7 +74,7 @@ def bench(
         console.print(
             f"load average {report['load_average']:.1f}: other work disturbs these figures", style="yellow"
         )
-    if only != "transport" and _rank() == 0:
+    if only != "transport" and rank() == 0:
         codec = _measure_codec(quick)
         report["codec"] = dataclasses.asdict(codec)
         print_codec(codec, console)
@@ -86,20 +85,10 @@ def bench(
 
 
 def _save(report: dict[str, Any], json_file: Path | None) -> None:
-    if json_file is not None and _rank() == 0:
+    from ..ranks import rank
+
+    if json_file is not None and rank() == 0:
         replace_file(json_file, json.dumps(report, indent=1) + "\n")
-
-
-def _rank() -> int:
-    """Rank in the torchrun job, 0 outside."""
-    from mqgrad.trainers.clusters.torchrun_ranks import check_torchrun
-
-    from ..ranks import under_torchrun
-
-    if not under_torchrun():
-        return 0
-    check_torchrun()
-    return int(os.environ["RANK"])
 
 
 def _measure_codec(quick: bool) -> "CodecReport":

@@ -13,7 +13,7 @@ from pathlib import Path
 import script
 
 from mqgrad.experiments.compare import tuning
-from mqgrad.experiments.estimates import Ratio, standing
+from mqgrad.experiments.estimates import Ratio, sort_key
 from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.overall import summarize_overall
 from mqgrad.experiments.reports.tables import ratio_with_interval
@@ -39,7 +39,7 @@ def rows(by_system: dict[str, list[Ratio | None]]) -> Iterator[tuple[str, str, l
     """System, setting, ratios: the settings that were run, of each system the fastest first."""
     for system, settings in (tuning.CONTROLLERS | tuning.COMPRESSORS | tuning.METHODS).items():
         for setting in sorted(
-            (name for name in settings if name in by_system), key=lambda name: standing(by_system[name][0])
+            (name for name in settings if name in by_system), key=lambda name: sort_key(by_system[name][0])
         ):
             yield system, setting, by_system[setting]
 

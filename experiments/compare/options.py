@@ -1,10 +1,8 @@
 """Reading what ``mqgrad compare`` is told."""
 
-import contextlib
 import dataclasses
 import re
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from mqgrad.compressors import DEFAULT_COMPRESSOR
+from mqgrad.controllers.registry import is_policy
+from mqgrad.trainers.signals import deferred_signals
 from mqgrad.trainers.workloads.workload import workload_settings
 
 from ..settings import parse_settings
@@ -99,7 +99,8 @@ def system_name(kind: str, name: str) -> str:
 def split_list(*texts: str) -> list[str]:
     """``"fixed:2,linear-ramp:start=2,end=8"`` → ``["fixed:2", "linear-ramp:start=2,end=8"]``, of all texts together.
 
-    A part that begins with ``name=`` is a further argument of the system before it in the same text.
+    A part that begins with ``name=`` is a further argument of the system before it in the same text, if it is no
+    policy's path.
     """
     return [item for text in texts for item in _items(text)]
 
@@ -117,7 +118,7 @@ def given_list(option: str, texts: Sequence[str]) -> tuple[str, ...]:
 def _items(text: str) -> list[str]:
     items: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
-        if items and re.match(r"\w+=", part):
+        if items and re.match(r"\w+=", part) and not is_policy(part):
             items[-1] += f",{part}"
         else:
             items.append(part)
@@ -196,20 +197,6 @@ def parse_workload_settings(items: list[str], workloads: Sequence[str]) -> dict[
     return settings
 
 
-@contextlib.contextmanager
-def _raised_later() -> Iterator[None]:
-    """Signals that ask to end wait until what is being built has been removed."""
-    from ..signals import caught_signals
-
-    caught: list[int] = []
-    try:
-        with caught_signals() as caught:
-            yield
-    finally:
-        if caught:
-            signal.raise_signal(caught[0])
-
-
 def available_links(names: list[str], console: Console) -> list[str]:
     """The links, emulated where a lab cannot be built here, and a notice of that.
 
@@ -223,7 +210,7 @@ def available_links(names: list[str], console: Console) -> list[str]:
     if all(link.emulated for link in links):
         return names
     try:
-        with _raised_later(), NetLab(1):
+        with deferred_signals(), NetLab(1):  # what was built is removed first
             return names
     except NetLabError as error:
         console.print(f"[yellow]all links are emulated in the transport:[/yellow] {escape(str(error))}")

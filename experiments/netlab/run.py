@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.files import replace_file
+from mqgrad.trainers.signals import caught_signals
 
-from ..signals import caught_signals
 from .follow import Rank0Output
 from .job import HostResult, Job
 from .lab import NetLab

@@ -19,10 +19,10 @@ from ..estimates import (
     mean_loss,
     mean_of_fractions,
     paired_ratio,
-    standing,
+    sort_key,
 )
 from ..runs import PARTS
-from ..sweep.axes import HOOKED_FP32, SILENT, Cell
+from ..sweep.axes import HOOKED_FP32, Cell, exchanges_nothing
 from ..sweep.config import SweepConfig
 from ..sweep.result import RunResult
 from .references import Reference, references, timing_of
@@ -133,14 +133,14 @@ def _summarize_cell(cell: Cell, config: SweepConfig, runs: Sequence[RunResult]) 
         target=target,
         references=known,
         ceiling_bits=_ceiling(by_system, known.get("goodput")),
-        systems=sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32"))),
+        systems=sorted(summaries, key=lambda summary: sort_key(summary.ratios.get("fp32"))),
     )
 
 
 def _ratios(
     name: str, runs: Sequence[RunResult], target: float | None, known: dict[str, Reference]
 ) -> dict[str, Ratio | None]:
-    has_time = name not in SILENT and all(run.finished for run in runs)
+    has_time = not exchanges_nothing(name) and all(run.finished for run in runs)
     timing = timing_of(runs, target) if has_time else None
     return {each: paired_ratio(timing, reference.timing) for each, reference in known.items()}
 
@@ -167,7 +167,9 @@ def weighted_norms(run: RunResult) -> list[tuple[float, float]]:
 def _summarize_system(
     name: str, runs: Sequence[RunResult], target: float | None, known: dict[str, Reference]
 ) -> SystemSummary:
-    times = [] if target is None or name in SILENT else [run.curve.seconds_to(target) for run in runs]
+    times = (
+        [] if target is None or exchanges_nothing(name) else [run.curve.seconds_to(target) for run in runs]
+    )
     reached = [seconds for seconds in times if seconds is not None]
     finished = [run for run in runs if run.finished]
     outcomes = [run.outcome for run in runs]

@@ -12,7 +12,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.controllers.registry import is_policy
 from mqgrad.trainers.methods import DDP, has_width, make_method
 
-from ..sweep.axes import FP32, HOOKED_FP32, SILENT, System
+from ..sweep.axes import FP32, HOOKED_FP32, System, exchanges_nothing
 from .cells import CellSummary
 
 MOST_LINES = 9
@@ -45,7 +45,7 @@ def system_label(system: str) -> str:
     """What tables and legends call a system."""
     if system in (FP32, HOOKED_FP32):
         return f"fp32 ({system})"
-    if system in SILENT:
+    if exchanges_nothing(system):
         return f"{system} (sends no gradient)"
     controller = System.parse(system).controller
     if controller is None or not is_policy(controller):
@@ -120,7 +120,7 @@ def kind_of(system: str) -> str:
     """What a system competes as; of each kind, the plots show the best."""
     parsed = System.parse(system)
     controller, compressor, method, _ = parsed
-    if system in (FP32, HOOKED_FP32, *SILENT) or is_policy(controller or ""):
+    if system in (FP32, HOOKED_FP32) or exchanges_nothing(system) or is_policy(controller or ""):
         return system
     if not has_width(method):
         return parsed.torch_hook or "method"
@@ -139,7 +139,7 @@ def families(systems: Sequence[str]) -> dict[str, list[str]]:
     """The systems by family, without those that send no gradient; within a family in the given order."""
     found: dict[str, list[str]] = {name: [] for name in (_REFERENCES, *_FAMILIES.values())}
     for system in systems:
-        if system not in SILENT:
+        if not exchanges_nothing(system):
             found[_FAMILIES.get(kind_of(system), _REFERENCES)].append(system)
     return {name: members for name, members in found.items() if members}
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..estimates import Ratio, mean_of_ratios, standing
-from ..sweep.axes import SILENT
+from ..estimates import Ratio, mean_of_ratios, sort_key
+from ..sweep.axes import exchanges_nothing
 from ..sweep.config import SweepConfig
 from .cells import VERDICTS, CellSummary, SystemSummary, verdict
 
@@ -44,8 +44,10 @@ class OverallSummary:
 
 def summarize_overall(config: SweepConfig, cells: Sequence[CellSummary]) -> list[OverallSummary]:
     """One summary per system that trains, the fastest first."""
-    summaries = [_overall(system, config.fp32, cells) for system in config.systems if system not in SILENT]
-    return sorted(summaries, key=lambda summary: standing(summary.ratios.get("fp32")))
+    summaries = [
+        _overall(system, config.fp32, cells) for system in config.systems if not exchanges_nothing(system)
+    ]
+    return sorted(summaries, key=lambda summary: sort_key(summary.ratios.get("fp32")))
 
 
 def _overall(system: str, fp32: str, cells: Sequence[CellSummary]) -> OverallSummary:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mqgrad.widths import format_width
 
 from ..runs import PARTS
-from ..sweep.axes import SILENT
+from ..sweep.axes import exchanges_nothing
 from ..sweep.result import RunResult
 from .cells import CellSummary
 from .labels import families, has_policy, plot_label, short_labels, shown_systems, system_styles
@@ -34,7 +34,7 @@ def plot_cell(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
     loss_axes, bits_axes, time_axes = figure.subplots(1, 3, width_ratios=(1.25, 1, 1.15))
     for name, style in system_styles(systems).items():
         runs = [r for r in results if r.system == name and r.finished]
-        if runs and name not in SILENT:
+        if runs and not exchanges_nothing(name):
             grid, losses, bits = mean_curves(runs)
             loss_axes.plot(grid, losses, label=plot_label(name), **style)
             bits_axes.plot(grid, bits, **style)
@@ -79,7 +79,7 @@ def _loss_curves(cell: CellSummary, results: Sequence[RunResult]) -> _Curves:
     curves = {}
     for system in (summary.system for summary in cell.systems):
         runs = [run for run in results if run.system == system and run.finished]
-        if runs and system not in SILENT:
+        if runs and not exchanges_nothing(system):
             curves[system] = mean_curves(runs)[:2]
     return curves
 

@@ -8,7 +8,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.trainers.methods import DEFAULT_METHOD
 
 from ..estimates import Timing
-from ..sweep.axes import SILENT, System
+from ..sweep.axes import NO_EXCHANGE, System
 from ..sweep.result import RunResult
 
 
@@ -57,7 +57,7 @@ def references(
         if candidates:
             best = min(candidates, key=lambda name: _badness(candidates[name], target))
             found[reference] = _reference(best, candidates[best], target)
-    silent = next((name for name in SILENT if any(run.iterations for run in runs.get(name, ()))), None)
+    silent = next((name for name in NO_EXCHANGE if any(run.iterations for run in runs.get(name, ()))), None)
     if silent is not None and fp32 in runs:
         found["ideal"] = Reference(silent, _ideal(runs[fp32], runs[silent], target))
     return found

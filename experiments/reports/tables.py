@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ..estimates import Estimate, Ratio, paired_ratio
 from ..runs import PARTS
-from ..sweep.axes import SILENT, System
+from ..sweep.axes import System, exchanges_nothing
 from .cells import VERDICTS, CellSummary, SystemSummary, verdict
 from .labels import has_policy, is_marked, system_label
 from .overall import OverallSummary, WorstCell
@@ -143,13 +143,17 @@ def _cell_row(cell: CellSummary, policies: Sequence[str], names: Sequence[str]) 
 
 def _counts(cell: CellSummary) -> str:
     """How many systems are faster and slower than fp32."""
-    said = [verdict(each) for each in cell.systems if each.system not in (cell.fp32, *SILENT)]
+    said = [
+        verdict(each)
+        for each in cell.systems
+        if each.system != cell.fp32 and not exchanges_nothing(each.system)
+    ]
     return ", ".join(f"{said.count(each)} {each}" for each in VERDICTS if each in said) or _NONE
 
 
 def _place(cell: CellSummary, system: str) -> str:
     """A system's ratio, and where it stands among all that train."""
-    names = [each.system for each in cell.systems if each.system not in SILENT]
+    names = [each.system for each in cell.systems if not exchanges_nothing(each.system)]
     if system not in names:
         return _NONE
     ratio = next(each.ratios.get("fp32") for each in cell.systems if each.system == system)
@@ -196,7 +200,7 @@ def _marked(cell: CellSummary, system: str) -> str:
 
 
 def _seconds_to_target(summary: SystemSummary) -> str:
-    if summary.system in SILENT:
+    if exchanges_nothing(summary.system):
         return _NONE
     if summary.seconds_to_target is None:
         return f"never (0/{summary.runs})"
@@ -206,7 +210,7 @@ def _seconds_to_target(summary: SystemSummary) -> str:
 
 def _learned(summary: SystemSummary) -> list[str]:
     """Loss and accuracy; of replicas that never meet they say nothing."""
-    if summary.system in SILENT:
+    if exchanges_nothing(summary.system):
         return [_NONE, _NONE]
     return [_estimate(summary.final_loss, ".4f"), _estimate(summary.accuracy, ".3f")]
 

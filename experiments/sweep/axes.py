@@ -25,13 +25,20 @@ FP32 = "plain-ddp"
 HOOKED_FP32 = "fixed:32"
 """The same through our hook, which measures gradients."""
 
-SILENT = ("no-sync", "none")
-"""Systems that send no gradients, the one that sends nothing at all first; their losses say nothing."""
+NO_EXCHANGE = ("no-sync", "none")
+"""A method and a compressor that send no gradients, the one that sends nothing at all first; see
+:func:`exchanges_nothing`."""
 
 OWN_OPTIMIZER = "own"
 """The optimizer that a workload takes if nothing else is set."""
 
 _EMULATED = "emulated:"
+
+
+def exchanges_nothing(system: str) -> bool:
+    """Whether a system sends no gradients, whatever else is said of it; then its losses say nothing."""
+    parsed = System.parse(system)
+    return parsed.method in NO_EXCHANGE or parsed.compressor in NO_EXCHANGE
 
 
 def fp32_of(systems: Collection[str]) -> str:

@@ -56,8 +56,18 @@ class SweepConfig:
             Link.parse(link)
             for workload in self.workloads:
                 self._check_end(workload, link)
-        if self.time_limit_seconds is not None:
-            check_positive(time_limit_seconds=self.time_limit_seconds)
+        self._check_time_limit()
+
+    def _check_time_limit(self) -> None:
+        if self.time_limit_seconds is None:
+            return
+        check_positive(time_limit_seconds=self.time_limit_seconds)
+        longest = max(self.budget_seconds.values(), default=0.0)
+        if self.iterations is None and self.time_limit_seconds <= longest:
+            raise ValueError(
+                f"time_limit_seconds {self.time_limit_seconds:g} ends every run whose budget is {longest:g} s too "
+                "early: leave time for starting and evaluating, too"
+            )
 
     @property
     def fp32(self) -> str:
@@ -73,8 +83,10 @@ class SweepConfig:
             for optimizer in self.optimizers_of(workload):
                 trained = make_workload(workload, **self.workload_settings(workload, optimizer, system))
                 compressor_for(trained, System.parse(system).compressor, self.hosts)
-        if not any("optimizer" in workload_settings(workload) for workload in self.workloads):
-            self._check_keys("optimizers", self.optimizers, [OWN_OPTIMIZER])
+        has_choice = any("optimizer" in workload_settings(workload) for workload in self.workloads)
+        if not has_choice and self.optimizers != (OWN_OPTIMIZER,):
+            names = ", ".join(self.workloads)
+            raise ValueError(f"none of {names} has a setting 'optimizer': leave the choice of optimizers out")
         if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped
             raise ValueError(f"the target comes from fp32 runs: add {FP32} to the systems")
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from mqgrad.agents.run_folder import only_process_in
 from mqgrad.files import replace_file
-from mqgrad.trainers.signals import stopped_by
+from mqgrad.trainers.signals import caught_signals, stopped_by
 
 from ..netlab.link import SHAPING
 from ..netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from ..provenance import provenance
-from ..signals import caught_signals
 from .axes import Link, Run
 from .config import SweepConfig
 from .result import FAILED, RunResult

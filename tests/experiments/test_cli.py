@@ -5,6 +5,7 @@ import io
 import json
 import os
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -118,6 +119,9 @@ def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
         (["train", "run", "--widths", "2+few"], "'2+few': 'few' is not a number"),
         (["train", "run", "--widths", "4+1/4"], "increasing"),
         (["export", "nowhere.zip", "p.mqg"], "nowhere.zip"),
+        (["train", "run", "--budget-seconds", "inf"], "budget_seconds=inf cannot be saved"),
+        (["export", "nowhere.zip", "p.bin"], "is to end in .mqg"),
+        (["export", "nowhere.zip", "no-folder/p.mqg"], "there is no folder"),
     ],
 )
 def test_a_mistake_ends_in_one_message_and_exit_code_2(
@@ -300,14 +304,15 @@ def test_train_prints_paths_as_they_are_and_tells_how_to_go_on_once_stopped(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    run = tmp_path / ("a[x]" * 50)
+    run = tmp_path / ("a [x]" * 40)
+    quoted = shlex.quote(str(run))
     output = train_with(lambda config, resume: config.output / "model.zip")[1]
-    assert f"model: {run}/model.zip\nnext:  mqgrad export {run} policy.mqg\n" in output
-    assert f"--logdir {run}/tensorboard\n" in output
+    assert f"model: {run}/model.zip\nnext:  mqgrad export {quoted} policy.mqg\n" in output
+    assert f"--logdir {shlex.quote(f'{run}/tensorboard')}\n" in output
     code, _, error = train_with(interrupt)
     assert (code, error) == (130, "stopped before there was anything to save\n")
     (run / "checkpoints" / "step_00000040").mkdir(parents=True)
-    assert train_with(interrupt)[2] == f"stopped; to go on: mqgrad train {run} --resume\n"
+    assert train_with(interrupt)[2] == f"stopped; to go on: mqgrad train {quoted} --resume\n"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def test_intervals_are_students() -> None:
         1.0,
     )
     assert mean_of_fractions([]) is None
+    assert mean_of_fractions([93.5, 92.0]) == mean_with_interval([93.5, 92.0])  # percent
     ratio = paired_ratio(Timing({1: 2.0, 2: 8.0, 3: 1.0}), Timing({1: 1.0, 2: 1.0}))
     assert ratio is not None
     assert ratio.value == pytest.approx(4.0)

@@ -27,8 +27,8 @@ ARGUMENTS = {
 }
 """Arguments of compressors and methods, where the defaults would do nothing in so few iterations."""
 CONTROLLER_ARGUMENTS = {"fixed": "4", "accordion": "window=1", "gravac": "window=1"}
-SILENT = ("none", "no-sync")
-APART = (*SILENT, "overlap-local-sgd")
+NO_EXCHANGE = ("none", "no-sync")
+APART = (*NO_EXCHANGE, "overlap-local-sgd")
 """Whose replicas are not meant to be equal."""
 
 
@@ -51,7 +51,7 @@ def checked(cluster: Distributed, controller: str | None, compressor: str, metho
     assert all(math.isfinite(p.train_loss) and math.isfinite(p.heldout["loss"]) for p in record.points)
     assert 0 < record.mean_bits <= 32
     names = {compressor.partition(":")[0], method.partition(":")[0]}
-    if not names & set(SILENT):
+    if not names & set(NO_EXCHANGE):
         sent = [point.wire_bytes for point in record.points]
         assert sent[-1] > 0
         assert sent == sorted(sent)

@@ -82,3 +82,14 @@ def test_what_a_stranger_spends_is_that_of_others(done: Path) -> None:
     os.kill(int(pid), signal.SIGKILL)
     assert float(others) > 0.5 * SPENT
     assert float(own) < 0.5 * SPENT
+
+
+def test_a_name_that_is_cut_within_a_letter_is_read() -> None:
+    """The kernel cuts names at 15 bytes; anybody's process ended a comparison so."""
+    rename = "open('/proc/self/comm', 'wb').write(b'a' * 14 + 'ü'.encode()); print(flush=True); input()"
+    command = [sys.executable, "-c", rename]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert own_seconds() > 0
+        child.kill()

@@ -47,7 +47,7 @@ def test_a_write_that_is_cut_short_leaves_the_file_as_it_was(
     (file,) = tmp_path.iterdir()
     before = file.read_bytes()
 
-    def cut_short(path: Path, text: str) -> None:
+    def cut_short(path: Path, text: str, **_: object) -> None:
         with path.open("w") as cut:
             cut.write(text[: len(text) // 2])
         raise OSError("no space left on device")

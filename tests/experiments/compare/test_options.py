@@ -28,6 +28,7 @@ from mqgrad.experiments.compare.options import (
     with_defaults,
 )
 from mqgrad.experiments.netlab.iproute import NetLabError
+from mqgrad.experiments.settings import parse_settings
 from mqgrad.experiments.sweep.axes import System
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
@@ -47,6 +48,16 @@ def test_a_list_of_one_kind_of_system_is_the_whole_list() -> None:
     assert given.budget_seconds == {}
     with pytest.raises(ValueError, match=r"unknown grid 'all'; known: quick, links"):
         with_defaults({}, "all")
+
+
+def test_a_policy_in_a_folder_named_as_a_setting_is_no_setting() -> None:
+    assert split_list("dq-sgd:budget=4,start=2,lr=0.1/a.mqg") == ["dq-sgd:budget=4,start=2", "lr=0.1/a.mqg"]
+
+
+def test_settings_are_json_or_what_python_writes() -> None:
+    items = ["a=1e-2", "b=true", "c=False", "d=None", "e=null", "f=false alarm", "g=[1]"]
+    settings = {"a": 0.01, "b": True, "c": False, "d": None, "e": None, "f": "false alarm", "g": [1]}
+    assert parse_settings(items) == settings
 
 
 def test_some_workloads_of_a_grid_keep_what_it_says_of_them() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparison import ROWS, SYSTEMS, result, small_config, write_results
@@ -142,8 +143,8 @@ def test_what_stops_a_report_half_way_leaves_the_one_before(
     before = {path: path.read_text() for path in write_report(tmp_path)}
     write_text = Path.write_text
 
-    def half(path: Path, text: str) -> int:
-        write_text(path, text[: len(text) // 2])
+    def half(path: Path, text: str, **options: Any) -> int:
+        write_text(path, text[: len(text) // 2], **options)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "write_text", half)

@@ -18,6 +18,7 @@ from mqgrad.experiments.reports.cells import (
 from mqgrad.experiments.reports.labels import kind_of, shown_systems
 from mqgrad.experiments.reports.overall import WorstCell, summarize_overall
 from mqgrad.experiments.reports.tables import worst_table
+from mqgrad.experiments.sweep.axes import exchanges_nothing
 from mqgrad.experiments.sweep.result import RunResult
 
 
@@ -70,6 +71,15 @@ def test_ratios_are_geometric_means_over_pairs_of_seeds() -> None:
     dense = summaries()["fixed:32"]
     assert dense.ratios["oracle"] is not None
     assert dense.ratios["oracle"].value == pytest.approx(2.0)
+
+
+def test_what_exchanges_nothing_is_not_compared_by_any_name() -> None:
+    names = ("no-sync with learning_rate=0.02", "fixed:32 on none")
+    runs = [result(name, seed, [0.1] * 9, step=0.1) for name in names for seed in (1, 2)]
+    (cell,) = summarize(small_config(systems=("fixed:32", *names)), [*ROWS, *runs])
+    assert {each.system for each in cell.systems if each.ratios["fp32"]} == {"fixed:32"}
+    assert all(exchanges_nothing(name) for name in (*names, "no-sync", "none"))
+    assert not exchanges_nothing("fixed:4 on quantized with momentum=0")
 
 
 def test_a_final_loss_may_be_negative() -> None:

@@ -101,6 +101,10 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
         ({"budget_seconds": {"digits-mlp": -1.0}}, "-1.0"),
         ({"budget_seconds": {"digits-mlp": float("nan")}}, "budget_seconds of digits-mlp .*finite.* not nan"),
         ({"time_limit_seconds": float("nan")}, "time_limit_seconds .* not nan"),
+        (
+            {"iterations": None, "budget_seconds": {"digits-mlp": 3.0}, "time_limit_seconds": 3.0},
+            "time_limit_seconds 3 ends every run whose budget is 3 s",
+        ),
         ({"time_limit_seconds": float("inf")}, "time_limit_seconds .* not inf"),
         ({"budget_seconds": {"bytes-gpt": 1.0}}, "bytes-gpt, which is not compared"),
         ({"budget_seconds": {"digits-mlp@1gbit": 1.0}}, "digits-mlp@1gbit, which is not compared"),
@@ -145,7 +149,7 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
         ),
         (
             {"workloads": ("logreg",), "budget_seconds": {}, "optimizers": ("adam",)},
-            "optimizers for adam, which",
+            "none of logreg has a setting 'optimizer'",
         ),
         ({"optimizers": ("rmsprop",)}, "unknown optimizer 'rmsprop'; known: sgd, adam"),
         ({"systems": ("fixed:32", "gone.mqg")}, "gone.mqg"),
