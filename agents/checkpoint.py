@@ -21,6 +21,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
+from mqgrad.envs.recovering_cluster import with_all_settings
 from mqgrad.files import replace_file
 from mqgrad.saved_state import check_keys, check_version, restored_settings
 
@@ -163,7 +164,7 @@ def check_settings(run: Path, settings: BitWidthSettings) -> None:
     saved = load_settings(run)
     if saved is None:
         return
-    had, has = (json.loads(_as_json(each)) for each in (saved, settings))
+    had, has = (json.loads(_as_json(with_all_settings(each))) for each in (saved, settings))
     differing = [name for name in has if has[name] != had[name] and name != "timeout_seconds"]
     if differing:
         before, now = (", ".join(f"{name}={of[name]!r}" for name in differing) for of in (had, has))

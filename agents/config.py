@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,19 +101,10 @@ class TrainConfig:
         Raises:
             ValueError: naming the first setting that JSON cannot hold, as infinity, or a workload given as an object.
         """
-        for name, value in self.to_dict().items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                remedy = (
-                    "objects go through train(..., make_env=...)"
-                    if name == "env"
-                    else "objects cannot be saved"
-                )
-                raise ValueError(
-                    f"{name}={value!r} cannot be saved with the run ({error}); numbers have to be finite, and "
-                    f"{remedy}"
-                ) from error
+        settings = self.to_dict()
+        env = settings.pop("env")
+        _check_savable(settings, "objects cannot be saved")
+        _check_savable(env, "objects go through train(..., make_env=...)")
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def save(self, path: Path) -> None:
@@ -150,3 +142,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return plain_number(value)
+
+
+def _check_savable(settings: Mapping[str, Any], remedy: str) -> None:
+    for name, value in settings.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{name}={value!r} cannot be saved with the run ({error}); numbers have to be finite, and {remedy}"
+            ) from error

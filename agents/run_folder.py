@@ -70,4 +70,8 @@ def check_file(path: Path | None) -> None:
         raise FileNotFoundError(f"there is no folder {folder} for {path}")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give a file")
+    if path.exists() and not path.is_file():  # as /dev/stdout; written to in its place
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} cannot be written to")
+        return
     check_writable(folder)

@@ -86,6 +86,8 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """
+    check_agent(config)
+    config.to_json()  # what cannot be saved is found before there are folders
     check_writable(config.output)
     check_writable(config.tensorboard_folder)
     with only_process_in(config.output):
@@ -93,8 +95,6 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
 
 
 def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | None) -> Path:
-    check_agent(config)
-    config.to_json()  # what cannot be saved is found before workers start
     interruption = Interruption()
     with (
         signals_to(interruption.handle),

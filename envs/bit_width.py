@@ -142,7 +142,7 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
     * v0: Initial version
     """  # noqa: E501
 
-    metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium's own form
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own form, which wants a rate
     action_space: gymnasium.spaces.Discrete
 
     def __init__(

@@ -20,16 +20,20 @@ from mqgrad.agents.build import algorithm_class, build_env
 from mqgrad.agents.callbacks import LimitsCallback
 from mqgrad.agents.checkpoint import (
     FORMAT_VERSION,
+    check_settings,
     latest_checkpoint,
     load_checkpoint,
     load_model,
     load_settings,
     newest_model,
     save_checkpoint,
+    save_settings,
 )
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.run_folder import only_process_in
+from mqgrad.agents.run_folder import check_file, only_process_in
 from mqgrad.agents.train import train
+from mqgrad.envs.recovering_cluster import with_all_settings
+from mqgrad.envs.settings import make_settings
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +195,28 @@ def test_a_run_of_a_version_with_fewer_settings_goes_on_with_their_defaults(
     edit(run / "environment.json", lambda fields: fields.update(colour="red"))
     with pytest.raises(ValueError, match=r"environment\.json.*BitWidthSettings also has colour"):
         load_settings(run)
+
+
+def test_settings_of_a_workload_that_were_not_saved_are_its_defaults(tmp_path: Path) -> None:
+    """A run of a torchrun job, which saves all of them, could not go on locally, nor once there was one more."""
+    settings = make_settings(None, {"workload": "digits-mlp"})
+    save_settings(tmp_path, with_all_settings(settings))
+    edit(tmp_path / "environment.json", lambda fields: fields["workload_settings"].pop("decay_iterations"))
+    check_settings(tmp_path, settings)
+    with pytest.raises(ValueError, match=r"environment with workload_settings=.*'width': 256.*'width': 32"):
+        check_settings(tmp_path, dataclasses.replace(settings, workload_settings={"width": 32}))
+
+
+def test_a_device_is_written_to_where_its_folder_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As /dev/stdout, by who is not root."""
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr("mqgrad.agents.run_folder.check_writable", refuse)
+    check_file(Path(os.devnull))
+    with pytest.raises(PermissionError):
+        check_file(Path("/dev/new"))
 
 
 def edit(file: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -16,6 +16,7 @@ from toy_link import ToyLink
 from toy_training import config_for, tags
 
 from mqgrad.agents.build import algorithm_class
+from mqgrad.agents.callbacks import Limits
 from mqgrad.agents.checkpoint import latest_checkpoint, load_model
 from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.time_price import TimePrice
@@ -94,8 +95,13 @@ def test_a_limit_of_time_stops_and_exploration_follows_the_clock(tmp_path: Path)
         train(config_for(tmp_path), make_env=toy_env)
 
 
-def test_at_a_limit_of_time_an_on_policy_algorithm_learns_from_the_rollout_under_way(tmp_path: Path) -> None:
-    config = config_for(tmp_path, algo="ppo", total_steps=None, total_seconds=0.01)
+def test_at_a_limit_of_time_an_on_policy_algorithm_learns_from_the_rollout_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second passes whenever somebody looks at the clock."""
+    clock = itertools.count()
+    monkeypatch.setattr(Limits, "seconds", property(lambda limits: float(next(clock))))
+    config = config_for(tmp_path, algo="ppo", total_steps=None, total_seconds=30.0)
     model = load_model(train(config, make_env=toy_env), PPO)
     assert model.num_timesteps == model.n_steps + 1  # the first of the next one asks
     assert model._n_updates > 0
@@ -206,7 +212,8 @@ def test_a_run_goes_on_in_its_own_environment_only(
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown algorithm 'dqnn'"):
-        train(config_for(tmp_path, algo="dqnn"), make_env=toy_env)
+        train(config_for(tmp_path / "typo", algo="dqnn"), make_env=toy_env)
+    assert not (tmp_path / "typo").exists()
     with pytest.raises(ValueError, match=r"'sac' with .* on Discrete.* is refused"):
         train(config_for(tmp_path, algo="sac"), make_env=toy_env)
     with pytest.raises(ValueError, match="the action is 'absolute'"):

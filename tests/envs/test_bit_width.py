@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env as gymnasium_check
+from gymnasium.wrappers import PassiveEnvChecker
 from stable_baselines3.common.env_checker import check_env as sb3_check
 from toy_cluster import CLOCK, ToyCluster, play
 
@@ -279,7 +280,9 @@ def test_a_latency_without_a_rate_is_refused_and_a_clocks_own_stays(toy: ToyClus
 def test_render_ansi(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, render_mode="ansi")
     env.reset(seed=0)
-    assert "4 bits" in (env.render() or "")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "4 bits" in (PassiveEnvChecker(env).render() or "")  # as of gymnasium.make
     assert BitWidthEnv(cluster=toy).render() is None
 
 
