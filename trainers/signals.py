@@ -1,4 +1,4 @@
-"""Signals that ask to end, routed elsewhere for a while."""
+"""Signals that ask to end, held back while something is finished or undone."""
 
 import contextlib
 import signal
@@ -34,3 +34,23 @@ def stopped_by(number: int) -> KeyboardInterrupt | SystemExit:
     """What to raise once a caught signal has been heeded, to end as by the signal itself: a KeyboardInterrupt for
     SIGINT, for others a SystemExit with 128 and their number."""
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """Collect SIGINT, SIGTERM and SIGHUP by number instead of dying of them; none outside the main thread."""
+    caught: list[int] = []
+    with signals_to(lambda number, frame: caught.append(number)):
+        yield caught
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Signals that ask to end wait until the block has ended, however it does."""
+    caught: list[int] = []
+    try:
+        with caught_signals() as caught:
+            yield
+    finally:
+        for number in caught[:1]:
+            signal.raise_signal(number)

@@ -3,14 +3,13 @@
 import os
 import pickle
 import shutil
-import signal
 import tempfile
 import time
 import weakref
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..signals import signals_to
+from ..signals import deferred_signals
 from .errors import RESTART, WorkerError
 from .fork_server_process import CLOSE_SECONDS, fork_server
 from .worker import START_SECONDS, Command, Failure, Heartbeat, WorkerSetup
@@ -161,14 +160,9 @@ def _wait(channels: list[Connection], deadline: float) -> tuple[list[Any], float
 def _shut_down(workers: list[WorkerProcess], folder: str, owner: int) -> None:
     if os.getpid() != owner:
         return
-    caught: list[int] = []
-    with signals_to(
-        lambda number, _: caught.append(number)
-    ):  # they would leave processes and the folder behind
+    with deferred_signals():  # they would leave processes and the folder behind
         _end_all(workers)
         shutil.rmtree(folder, ignore_errors=True)  # workers remove it, too
-    for number in caught[:1]:
-        signal.raise_signal(number)
 
 
 def _end_all(workers: list[WorkerProcess]) -> None:

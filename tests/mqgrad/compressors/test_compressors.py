@@ -162,7 +162,7 @@ def test_the_default_feeds_back_slowly_at_1_to_8_bits_and_at_once_at_others() ->
     for bits in mqgrad.WIDTHS:
         alpha = 0.2 if 1 <= bits <= 8 else 1.0
         assert compressor.coefficients(compressor.push_gain, bits) == (alpha, 1.0)
-    assert compressor.coefficients(compressor.push_gain, 4, of_moves=True) == (1.0, 1.0)
+    assert compressor.coefficients(compressor.push_gain, 4, of_deltas=True) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("gain", [0, -0.1, 1.5, math.nan])

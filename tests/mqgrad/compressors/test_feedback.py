@@ -236,9 +236,7 @@ def test_the_old_bucket_of_what_is_left_out_is_freed() -> None:
         models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3))
         model[:3].requires_grad_(False)
         models.train(models.compressed_ddp(model, state), optimizer, state, rank, range(3, 5))
-        held = {
-            view.untyped_storage().nbytes() for view in state.compressor.feedback.push._residuals.values()
-        }
+        held = {view.untyped_storage().nbytes() for view in state.compressor.feedback.push._values.values()}
         state.close()
         return sum(held)
 
