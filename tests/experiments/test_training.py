@@ -88,7 +88,13 @@ def test_ranks_have_the_timeout_that_is_asked_for(torchrun: bool, monkeypatch: p
 
     monkeypatch.setattr("mqgrad.experiments.ranks.Distributed", Recorder)
     monkeypatch.setattr("mqgrad.experiments.ranks.under_torchrun", lambda: torchrun)
-    monkeypatch.setenv("RANK", "0")
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
     with open_cluster("digits-mlp", {}, 2, 300.0) as cluster:
         settings: Any = cluster if not torchrun else cluster.enter_result
     assert settings["timeout_seconds"] == 300.0
