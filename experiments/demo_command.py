@@ -18,10 +18,4 @@ def demo(
     """The whole job in about six minutes: learn a policy, freeze it, compare it on runs it has not seen."""
     from .demo import run_demo
 
-    try:
-        run_demo(output, train_seconds, Console(markup=False))  # a path may have brackets
-    except KeyboardInterrupt:
-        Console(stderr=True, markup=False).print(
-            f"stopped; the same command goes on in {output}", soft_wrap=True
-        )
-        raise
+    run_demo(output, train_seconds, Console(markup=False))  # a path may have brackets

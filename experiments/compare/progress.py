@@ -38,16 +38,16 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
     if stopped is not None:
         raise stopped
     console.print(f"table:  {report.markdown}\nreport: {report.html}", soft_wrap=True, markup=False)
-    check_outcomes(load_results(output))
+    check_outcomes(load_results(output), "the same command" if retry_failed else "--retry-failed")
 
 
-def check_outcomes(results: Sequence[RunResult]) -> None:
+def check_outcomes(results: Sequence[RunResult], remedy: str) -> None:
     """Raise ``RuntimeError`` if runs have failed: whoever started the sweep from a script has to learn of it."""
     failed = [result for result in results if result.outcome in FAILED]
     if failed:
         raise RuntimeError(
             f"{len(failed)} of {len(results)} runs crashed or timed out, the first for this reason: "
-            f"{failed[0].reason}; --retry-failed runs them again"
+            f"{failed[0].reason}; {remedy} runs them again"
         )
 
 

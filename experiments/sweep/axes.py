@@ -103,6 +103,8 @@ class System(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> "System":
         """What a name stands for; :meth:`check` tells whether there is such a thing."""
+        if name.endswith(".mqg"):  # a policy's path may have any word in it
+            return cls(name, DEFAULT_COMPRESSOR)
         name, _, settings = name.partition(" with ")
         return cls._parse(name)._replace(settings=tuple(filter(None, settings.split(","))))
 

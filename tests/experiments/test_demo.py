@@ -1,87 +1,86 @@
-"""The demo: real runs, as short as they can be, under a policy that is not learned here."""
+"""The demo, short, under a policy that is not learned here."""
 
+import collections
 import shutil
 from pathlib import Path
 
 import pytest
+from fake_server import SIGNALS, fake_program
 from rich.console import Console
 
+from mqgrad.agents.config import TrainConfig
 from mqgrad.experiments import demo
-from mqgrad.experiments.runs import RunRecord
-from mqgrad.experiments.sweep.axes import System
+from mqgrad.experiments.sweep.folder import load_results
 from mqgrad.policies.policy import policy_path
-from mqgrad.trainers import Distributed
-
-
-def fake_export(model: Path, policy: Path) -> None:
-    shutil.copy(policy_path("default"), policy)
 
 
 @pytest.fixture
 def short_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "train": lambda config, resume: config.output / "model.zip",
-        "export": fake_export,
+        "export": lambda model, policy: shutil.copy(policy_path("default"), policy),
         "BUDGET_SECONDS": 0.3,
         "TESTED_ON": {"width": 8},
         "TEST_SEEDS": (101,),
-        "OTHERS": {"fp32 DDP": demo.FP32},
+        "OTHERS": (demo.FP32,),
     }.items():
         monkeypatch.setattr(demo, name, value)
 
 
-@pytest.mark.usefixtures("short_demo")
-def test_runs_that_an_interrupted_demo_has_made_are_not_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, made = demo._run, []
-    files = tmp_path / "policy.mqg", tmp_path / "runs.json"
-
-    def interrupted(cluster: Distributed, system: System, seed: int) -> RunRecord:
-        if len(made) == 1:
-            raise KeyboardInterrupt
-        return again(cluster, system, seed)
-
-    def again(cluster: Distributed, system: System, seed: int) -> RunRecord:
-        made.append(str(system))
-        return run(cluster, system, seed)
-
-    monkeypatch.setattr(demo, "_run", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        demo.run_demo(tmp_path, 1.0, Console())
-    monkeypatch.setattr(demo, "_run", interrupted)
-    with monkeypatch.context() as changed:
-        changed.setattr(demo, "git_revision", lambda: "another")
-        assert not any(demo.earlier_runs(*files, Console()).values())
-    monkeypatch.setattr(demo, "_run", again)
-    console = Console(record=True, width=300)
-    demo.run_demo(tmp_path, 1.0, console)
-    assert len(made) == len(set(made)) == 2
-    assert "1 of its runs are missing, and follow" in console.export_text()
+def told_by_demo(output: Path) -> str:
+    output.mkdir(exist_ok=True)
+    console = Console(record=True, width=300, markup=False)
+    try:
+        demo.run_demo(output, 1.0, console)
+    except KeyboardInterrupt:
+        console.print("interrupted")
+    return console.export_text()
 
 
 @pytest.mark.usefixtures("short_demo")
 def test_the_demo_does_not_do_again_what_it_finds_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    demo.run_demo(tmp_path, 1.0, Console())
-    assert (tmp_path / "runs.png").exists()
-    done = {tmp_path / name: (tmp_path / name).stat().st_mtime_ns for name in ("policy.mqg", "runs.json")}
+    output = tmp_path / "runs [1] on mine with seed every 8"  # words that would take a system's name apart
+    assert f"policy {output / 'policy.mqg'}" in told_by_demo(output)
+    assert [row.outcome for row in load_results(output / demo.COMPARISON)] == ["finished", "finished"]
+    assert (output / "runs.png").read_bytes().startswith(b"\x89PNG")
 
-    for name in ("train", "Distributed"):
-        monkeypatch.setattr(demo, name, lambda *_, **__: pytest.fail("it is done again"))
-    console = Console(record=True, width=300)
-    demo.run_demo(tmp_path, 1.0, console)
-    assert {path: path.stat().st_mtime_ns for path in done} == done
-    told = console.export_text()
-    assert all(f"{path} is there already" in told for path in done)
-    assert "fp32 DDP" in told
+    monkeypatch.setattr(demo, "train", lambda *_, **__: pytest.fail("it is done again"))
+    monkeypatch.setattr("mqgrad.experiments.sweep.folder.default_program", lambda: ["false"])
+    told = told_by_demo(output)
+    for part in ("policy.mqg is there already", "2 runs, 2 of them done", "fp32 (plain-ddp)", "report.html"):
+        assert part in told
 
-    monkeypatch.setattr(demo, "BUDGET_SECONDS", 0.2)  # as of another version of the demo
-    with pytest.raises(pytest.fail.Exception, match="it is done again"):
-        demo.run_demo(tmp_path, 1.0, console)
-    monkeypatch.setattr(demo, "BUDGET_SECONDS", 0.3)
 
-    (tmp_path / "policy.mqg").touch()  # another policy than that of the runs
-    with pytest.raises(pytest.fail.Exception, match="it is done again"):
-        demo.run_demo(tmp_path, 1.0, console)
+@pytest.mark.usefixtures("short_demo")
+def test_runs_that_an_interrupted_demo_has_made_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = fake_program(tmp_path)
+    monkeypatch.setattr("mqgrad.experiments.sweep.folder.default_program", lambda: program)
+    monkeypatch.setattr(demo, "OTHERS", ("fixed:6", "fixed:32"))
+    assert "the same command goes on" in told_by_demo(tmp_path / "out")
+    monkeypatch.delitem(SIGNALS, "fixed:6")
+    fake_program(tmp_path)
+    policy = tmp_path / "out" / "policy.mqg"
+    for times in (1, 2):
+        told_by_demo(tmp_path / "out")
+        asked = collections.Counter(line.split()[1] for line in calls.read_text().splitlines())
+        assert asked == {str(policy): times, "fixed:32": times, "fixed:6": times + 1}
+        policy.unlink()  # so that another is learned
+
+
+@pytest.mark.usefixtures("short_demo")
+def test_learning_that_was_interrupted_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resumed = []
+
+    def interrupted(config: TrainConfig, resume: bool) -> Path:
+        resumed.append(resume)
+        (config.output / "checkpoints" / "step_00000001").mkdir(parents=True, exist_ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "train", interrupted)
+    told = told_by_demo(tmp_path) + told_by_demo(tmp_path)
+    assert told.count("the same command goes on\ninterrupted") == 2
+    assert resumed == [False, True]

@@ -48,6 +48,8 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert ruled == ("fixed:1,interval=5", "quantized", "ddp:period=16,period_rule=adacomm", ())
     assert System.parse("powersgd:rank=2 every 8") == (None, "powersgd:rank=2", "ddp:period=8", ())
     assert System.parse("fixed:1 frozen 16") == ("fixed:1", "quantized", "ddp:frozen_every=16", ())
+    path = "top-k:0.1/mine on 4 with all every 8/policy.mqg"
+    assert System.parse(path) == (path, "quantized", "ddp", ())
     assert System.parse("default every 8").kind == "controllers"
     assert System.parse("default every 8").has_width
     assert system_name("controllers", "default every 8") == "default every 8"

@@ -339,8 +339,11 @@ def test_who_started_a_sweep_learns_that_runs_failed(tmp_path: Path, monkeypatch
     monkeypatch.setattr("mqgrad.experiments.sweep.folder.default_program", lambda: program)
     config = small_config(systems=("fixed:32", "fixed:1"), seeds=(1,))
     console = Console(record=True, width=200)
-    with pytest.raises(RuntimeError, match=r"1 of 2 runs crashed.*out of luck; --retry-failed"):
-        run_sweep(tmp_path / "out", config, False, console)
+    for retry_failed, remedy in ((False, "--retry-failed"), (True, "the same command")):
+        with pytest.raises(
+            RuntimeError, match=rf"1 of 2 runs crashed.*out of luck; {remedy} runs them again"
+        ):
+            run_sweep(tmp_path / "out", config, retry_failed, console)
     assert "report.html" in console.export_text()
 
 
