@@ -1,6 +1,7 @@
 """The main job from end to end: learn a policy, freeze it, drive runs with it that it has not seen."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -59,7 +60,7 @@ def run_demo(output: Path, train_seconds: float, console: Console) -> None:
     console.print(f"plot:           {plot}", soft_wrap=True)
     console.print(f"frozen policy:  {policy}", soft_wrap=True)
     logs = training / "tensorboard"
-    console.print(f"reward curves:  .venv/bin/tensorboard --logdir {logs}", soft_wrap=True)
+    console.print(f"reward curves:  tensorboard --logdir {quote(str(logs))}", soft_wrap=True)
 
 
 def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> None:
