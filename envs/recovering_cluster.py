@@ -142,13 +142,14 @@ def _check_same(settings: BitWidthSettings, name: str, held: dict[str, Any] | No
 
 
 def with_all_settings(settings: BitWidthSettings) -> BitWidthSettings:
-    """With those settings of the workload, too, that were not given; as they are where its name means nothing, as
-    that of a cluster's own may."""
+    """With those settings of the workload, too, that were not given; as they are where it is no dataclass, or where
+    its name means nothing, as that of a cluster's own may."""
     try:
         workload = make_workload(settings.workload, **settings.workload_settings or {})
     except ValueError:
         return settings
-    return dataclasses.replace(settings, workload_settings=_settings_of(workload))
+    held = _settings_of(workload)
+    return settings if held is None else dataclasses.replace(settings, workload_settings=held)
 
 
 def _settings_of(workload: Any) -> dict[str, Any] | None:

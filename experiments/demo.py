@@ -50,7 +50,7 @@ def run_demo(output: Path, train_seconds: float, console: Console) -> None:
     learn_policy(training, policy, train_seconds, console)
     console.rule("2. train anew under the frozen policy, a rule, fixed widths, and in fp32")
     config = comparison(policy)
-    run_sweep(output / COMPARISON, config, True, console)
+    run_comparison(output / COMPARISON, config, console)
     console.rule("3. what came out")
     results = load_results(output / COMPARISON)
     (cell,) = summarize(config, results)
@@ -78,6 +78,18 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
     for name in ("config.json", "results.jsonl"):  # runs of an earlier policy are made anew
         (policy.parent / COMPARISON / name).unlink(missing_ok=True)
     export(model, policy)
+
+
+def run_comparison(folder: Path, config: SweepConfig, console: Console) -> None:
+    """What is missing of it.
+
+    Raises:
+        ValueError: the folder holds runs of another one, as where it has been moved.
+    """
+    try:
+        run_sweep(folder, config, True, console)
+    except ValueError as error:
+        raise ValueError(f"{error}; or delete {folder}, to make its runs anew") from error
 
 
 def comparison(policy: Path) -> SweepConfig:

@@ -19,6 +19,8 @@ class ActiveParameters:
         self._replaced: dict[int, int] = {}  # by key: as many as that, when wholly other parameters came
         self._left: dict[int, int] = {}  # by key: as many as that, when it came no more
         self._turns = 0  # times that some left where others came back soon
+        self.takes_turns = False
+        """Whether parts with others in common have come in turn, quickly, and now often enough to be told of it."""
 
     def count_iteration(self) -> None:
         """When its last bucket comes, before that is looked at."""
@@ -39,7 +41,9 @@ class ActiveParameters:
             if self._are_soon_back(keys, self._replaced):
                 return False
         left = self.keys - keys
-        self._turns += bool(left) and self._are_soon_back(keys - self.keys, self._left)
+        takes_turn = bool(left) and self._are_soon_back(keys - self.keys, self._left)
+        self._turns += takes_turn
+        self.takes_turns = takes_turn and self._turns == _TOLD_TURNS
         self._left |= dict.fromkeys(left, self._seen)
         self._gone = all_keys - keys
         self.keys = keys
@@ -47,11 +51,6 @@ class ActiveParameters:
 
     def _are_soon_back(self, keys: set[int], since: dict[int, int]) -> bool:
         return any(self._iterations - since[key] <= _PHASE for key in keys if key in since)
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether parts with others in common have come in turn, quickly, just often enough to be told of it."""
-        return self._turns == _TOLD_TURNS
 
     def take_gone(self) -> set[int]:
         """Keys of parameters that DDP has ceased to bring: once."""

@@ -45,7 +45,7 @@ CONTROLLERS = {
         "smoothness-layers",
         *(f"smoothness-layers:budget={bits},start={bits}" for bits in (2, 3)),
     ),
-    "MQGrad's agent": (
+    "the paper's agent": (
         "mqgrad-authors on minmax",
         "mqgrad-authors on minmax:min_numel=1000",
         "mqgrad-authors on quantized",

@@ -84,12 +84,14 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
     store.set(keys[of.rank()], str(_num_groups()))
     try:
         store.wait(keys, timeout)
+        if not store.check(keys):
+            raise RuntimeError("a member of the group has given up, having waited for another")
+        most = max(int(store.get(key)) for key in keys)
     except BaseException:  # it may be called again, and then is the call that late ones wait for
         with contextlib.suppress(RuntimeError):  # of a store that is gone
             store.delete_key(keys[of.rank()])
             store.add(f"calls of {of.rank()}", -1)
         raise
-    most = max(int(store.get(key)) for key in keys)
     while _num_groups() < most:
         _make_idle_group()
 

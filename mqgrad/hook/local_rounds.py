@@ -64,6 +64,8 @@ class LocalRounds:
         self._buckets: list[Layout] = []
         """As they last came through the hook. Not all come in every backward: there is ``no_sync()``, and DDP may be
         told to keep those to itself whose parameters nobody has used."""
+        self._came: set[Layout] = set()
+        """Of these, since a backward's last one."""
         self._expected: dict[int, str] = {}
         """By parameter: what the model was saved with, until it has been looked at."""
         self._trained: set[int] = set()
@@ -85,8 +87,10 @@ class LocalRounds:
         if layout not in self._buckets:  # DDP has regrouped its parameters
             others = [known for known in self._buckets if not set(known.keys) & set(layout.keys)]
             self._buckets = [*others, layout]
+        self._came.add(layout)
         if bucket.is_last():  # what DDP brings no more is not averaged
-            self._buckets = [known for known in self._buckets if self._layouts.is_active(known.keys)]
+            self._buckets = [b for b in self._buckets if b in self._came or self._layouts.is_active(b.keys)]
+            self._came.clear()
         self._know(layout)
         self._is_at_rest = self._is_at_rest and not bucket.is_last()
         self._note_trained(layout.keys)

@@ -207,6 +207,17 @@ def test_settings_of_a_workload_that_were_not_saved_are_its_defaults(tmp_path: P
         check_settings(tmp_path, dataclasses.replace(settings, workload_settings={"width": 32}))
 
 
+def test_settings_of_a_workload_that_is_no_dataclass_are_compared_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqgrad.envs.recovering_cluster.make_workload", lambda name, **_: object())
+    settings = make_settings(None, {"workload_settings": {"size": 64}})
+    save_settings(tmp_path, settings)
+    check_settings(tmp_path, settings)
+    with pytest.raises(ValueError, match=r"workload_settings=.*64.*128"):
+        check_settings(tmp_path, dataclasses.replace(settings, workload_settings={"size": 128}))
+
+
 def test_a_device_is_written_to_where_its_folder_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """As /dev/stdout, by who is not root."""
 
