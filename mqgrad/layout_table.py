@@ -124,10 +124,8 @@ class LayoutTable:
         self._came.add(bucket.index())
         if not bucket.is_last():
             return
-        is_regrouped = (
-            self._is_regrouped or len(self._buckets) > bucket.index() + 1
-        )  # or the last ones come no more
-        if is_regrouped and len(self._came) == bucket.index() + 1:
+        are_fewer = len(self._buckets) > bucket.index() + 1  # the last ones come no more
+        if (self._is_regrouped or are_fewer) and len(self._came) == bucket.index() + 1:
             self._buckets = {index: self._buckets[index] for index in self._came}
             self._note_active({key for each in self._buckets.values() for key in each.layout.keys})
             self._is_regrouped = False
