@@ -5,8 +5,9 @@ adds: with few bits its steps become too short, and what error feedback repays l
 (Tang et al., ICML 2021) therefore freezes the second moment after a warm-up in full precision, and 0/1 Adam (Lu et
 al., ICLR 2023) refreshes it ever less often. Here, with :class:`FrozenSecondMoment`,
 
-1. iteration i is a *refreshing* one if i is divisible by min(every, 2^⌊log2(i/8)⌋): all of the first 16, then every
-   second, fourth and so on, as the gradient's size changes most at first. It is sent at `bits` at least.
+1. iteration i is a *refreshing* one if i is divisible by min(every, 2^(1 + ⌊log2(i/opening)⌋)): all of the first
+   `opening`, 64, every second of as many more, then every fourth and so on, as the gradient's size changes most at
+   first. It is sent at `bits` at least.
 2. After each other step, which is PyTorch's own, the second moment is what it was before, but for the correction of
    its bias. Where that begins, elements below `floor` times the mean of their parameter are raised to that: their
    steps would be as many times larger than Adam's as the code's noise is than their gradients.
@@ -28,8 +29,6 @@ from ..checks import check_count, check_not_negative
 from ..tensors import raise_small_
 from ..widths import CODED_WIDTHS, Width, Widths, check_width
 
-_FIRST = 4
-"""Bits of the iteration number at which every second iteration refreshes no more: all of the first 16 do."""
 _REFRESHING_WIDTHS = CODED_WIDTHS[1:]
 """One bit is what there is to shield from, and at 16 and 32 error feedback repays all that it owes at once."""
 _STEPS_FROZEN = "mqgrad_steps_frozen"
@@ -50,21 +49,25 @@ class FrozenSecondMoment:
     """
 
     every: int = 16
-    """Iterations from one refreshing iteration to the next, once a run has had eight times as many."""
+    """Iterations from one refreshing iteration to the next, once a run is long enough."""
+    opening: int = 64
+    """Iterations at the beginning of a run that all refresh. With 16 one training of five went wrong while learning
+    rates rose (docs/results.md, "A whole training")."""
     bits: Width = 4
     """Width of a refreshing iteration, unless it has more anyway."""
     floor: float = 1e-3
     """Least element of a frozen second moment, relative to the mean of its parameter."""
 
     def __post_init__(self) -> None:
-        check_count(every=self.every)
+        check_count(every=self.every, opening=self.opening)
         object.__setattr__(self, "bits", check_width(self.bits, _REFRESHING_WIDTHS))
         check_not_negative(floor=self.floor)
 
     @property
     def text(self) -> str:
         """What all ranks must have alike, and saved states are told by."""
-        return f"second_moment=every {int(self.every)} at {self.bits} above {float(self.floor)}"
+        when = f"every {int(self.every)} after {int(self.opening)}"
+        return f"second_moment={when} at {self.bits} above {float(self.floor)}"
 
     def in_force(self, bits: Widths, iteration: int) -> Widths:
         """Widths at which an iteration is sent, where others were decided on; iterations count from 0."""
@@ -76,7 +79,7 @@ class FrozenSecondMoment:
         return raised[0] if len(set(raised)) == 1 else raised
 
     def _is_due(self, iteration: int) -> bool:
-        spacing = 1 << max(0, iteration.bit_length() - _FIRST)
+        spacing = 1 << (iteration // self.opening).bit_length()
         return iteration % min(self.every, spacing) == 0
 
     def is_refreshed_at(self, bits: Widths) -> bool:

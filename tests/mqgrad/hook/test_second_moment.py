@@ -15,15 +15,23 @@ import mqgrad
 
 
 def test_iterations_that_refresh_grow_rarer() -> None:
-    settings = mqgrad.FrozenSecondMoment(every=16)
+    settings = mqgrad.FrozenSecondMoment(every=16, opening=16)
     raised = [i for i in range(400) if settings.in_force(1, i) != 1]
     assert raised == DUE
-    rarest = mqgrad.FrozenSecondMoment(every=6)
+    later = [i for i in range(1600) if mqgrad.FrozenSecondMoment().in_force(1, i) != 1]
+    assert later == [
+        *range(64),
+        *range(64, 128, 2),
+        *range(128, 256, 4),
+        *range(256, 512, 8),
+        *range(512, 1600, 16),
+    ]
+    rarest = mqgrad.FrozenSecondMoment(every=6, opening=16)
     assert [i for i in range(64, 80) if rarest.in_force(1, i) == 4] == [66, 72, 78]
 
 
 def test_they_have_at_least_as_many_bits_as_decided() -> None:
-    settings = mqgrad.FrozenSecondMoment(bits=4)
+    settings = mqgrad.FrozenSecondMoment(bits=4, opening=16)
     assert [settings.in_force(bits, 0) for bits in (1 / 4, 3, 4, 8, 32)] == [4, 4, 4, 8, 32]
     assert [settings.in_force(bits, 17) for bits in (1 / 4, 3, 4, 8, 32)] == [1 / 4, 3, 4, 8, 32]
     assert settings.in_force((1, 8, 2), 0) == (4, 8, 4)
@@ -41,7 +49,9 @@ def new_run(controller: mqgrad.Controller, **settings: Any) -> models.Run:
     model = models.small_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     state = mqgrad.CompressionState(
-        controller, optimizer=optimizer, second_moment=mqgrad.FrozenSecondMoment(**settings)
+        controller,
+        optimizer=optimizer,
+        second_moment=mqgrad.FrozenSecondMoment(**{"opening": 16, **settings}),
     )
     return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state
 
@@ -208,6 +218,6 @@ def test_what_cannot_be_frozen_is_refused() -> None:
             mqgrad.CompressionState(controller, optimizer=adam_, second_moment=True)  # type: ignore[arg-type]
 
     run_ranks(rank_main, 1)
-    for wrong in ({"bits": 1}, {"bits": 16}, {"every": 0}, {"floor": -1.0}):
+    for wrong in ({"bits": 1}, {"bits": 16}, {"every": 0}, {"opening": 0}, {"floor": -1.0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))}|bit width"):
             mqgrad.FrozenSecondMoment(**wrong)

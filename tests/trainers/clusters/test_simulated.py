@@ -94,13 +94,13 @@ def test_a_second_moment_is_frozen_as_on_real_ranks(num_workers: int) -> None:
         results = []
         for cluster in (real, virtual):
             cluster.reset(seed=2, method="ddp:frozen_every=8")
-            results.append([cluster.run(8, bits=1) for _ in range(5)])
+            results.append([cluster.run(32, bits=1) for _ in range(5)])
         real.verify_replicas()
         virtual.reset(seed=2)
-        live = [virtual.run(8, bits=1) for _ in range(5)]
+        live = [virtual.run(32, bits=1) for _ in range(5)]
     assert results[0] == results[1]
     sent = [statistics.wire_bytes for statistics in results[0]]
-    assert sent[0] > sent[1] > sent[2] > sent[4] > live[4].wire_bytes
+    assert sent[0] == sent[1] > sent[2] > sent[4] > live[4].wire_bytes
 
 
 def test_a_run_goes_on_after_a_reset_that_is_refused() -> None:
