@@ -100,7 +100,7 @@ def test_a_second_moment_is_frozen_as_on_real_ranks(num_workers: int) -> None:
         live = [virtual.run(32, bits=1) for _ in range(5)]
     assert results[0] == results[1]
     sent = [statistics.wire_bytes for statistics in results[0]]
-    assert sent[0] == sent[1] > sent[2] > sent[4] > live[4].wire_bytes
+    assert sent[0] >= sent[1] > sent[2] > sent[4] > live[4].wire_bytes
 
 
 def test_a_run_goes_on_after_a_reset_that_is_refused() -> None:
