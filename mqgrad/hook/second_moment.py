@@ -49,7 +49,7 @@ class FrozenSecondMoment:
     """
 
     every: int = 16
-    """Iterations from one refreshing iteration to the next, once a run is long enough."""
+    """Iterations from one refreshing iteration to the next, once a run has had every / 2 times the opening."""
     opening: int = 64
     """Iterations at the beginning of a run that all refresh. With 16 one training of five went wrong while learning
     rates rose (docs/results.md, "A whole training")."""
