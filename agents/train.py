@@ -78,41 +78,45 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
             e.g. around a cluster of one's own.
 
     Raises:
-        OSError: if the run or TensorBoard folder cannot be written, or has no locks; nothing was started then.
-        ValueError: for an algorithm that is unknown or does not fit; for wrappers of ``make_env``'s that change
-            observations or actions, which an exported policy would lack; for a run to resume that had another
-            algorithm, seed, environment or other settings of the agent, is damaged or of another format; if another
-            process trains in the folder.
+        OSError: if the run or TensorBoard folder cannot be written, or has no locks; no worker was started then.
+        ValueError: for an algorithm that is unknown or does not fit; for settings that the environment refuses,
+            neither of which leaves a folder; for wrappers of ``make_env``'s that change observations or actions,
+            which an exported policy would lack; for a run to resume that had another algorithm, seed, environment or
+            other settings of the agent, is damaged or of another format; if another process trains in the folder.
         FileExistsError: if the folder already holds a run and ``resume`` is not set.
         FileNotFoundError: if ``resume`` is set and there is no checkpoint.
     """
     check_agent(config)
-    config.to_json()  # what cannot be saved is found before there are folders
-    check_writable(config.output)
-    check_writable(config.tensorboard_folder)
-    with only_process_in(config.output):
-        return _train(config, _starting_point(config, resume), make_env)
-
-
-def _train(config: TrainConfig, checkpoint: Path | None, make_env: MakeEnv | None) -> Path:
+    config.to_json()
     interruption = Interruption()
     with (
         signals_to(interruption.handle),
         # A network this small gains nothing from more, and the cores belong to the training that is watched.
         torch_threads(1),
-        contextlib.closing(build_env(config, make_env)) as env,
+        contextlib.closing(
+            build_env(config, make_env)
+        ) as env,  # what is refused up to here leaves no folders
     ):
-        settings = env.get_attr("settings")[0]
-        if checkpoint is not None:
-            check_settings(config.output, settings)
-        model, seconds = _start(config, env, checkpoint)
-        _warn_unless_exportable(model)
-        config.save(config.output / "config.json")  # a run that is refused stays as it was
-        save_settings(config.output, settings)
-        _learn(config, model, seconds, interruption)
-        if model.num_timesteps > 0:  # else the run was interrupted before it began
-            save_model(config.output, model)
-        interruption.reraise()
+        check_writable(config.output)
+        check_writable(config.tensorboard_folder)
+        with only_process_in(config.output):
+            return _train(config, env, _starting_point(config, resume), interruption)
+
+
+def _train(
+    config: TrainConfig, env: DummyVecEnv, checkpoint: Path | None, interruption: Interruption
+) -> Path:
+    settings = env.get_attr("settings")[0]
+    if checkpoint is not None:
+        check_settings(config.output, settings)
+    model, seconds = _start(config, env, checkpoint)
+    _warn_unless_exportable(model)
+    config.save(config.output / "config.json")  # a run that is refused stays as it was
+    save_settings(config.output, settings)
+    _learn(config, model, seconds, interruption)
+    if model.num_timesteps > 0:  # else the run was interrupted before it began
+        save_model(config.output, model)
+    interruption.reraise()
     return config.output / "model.zip"
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from toy_env import toy_env
 from toy_training import config_for
@@ -46,8 +47,10 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_folders_that_cannot_be_written_are_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
-    def never():  # type: ignore[no-untyped-def]
-        raise AssertionError("the environment was started")
+    def never() -> gymnasium.Env:
+        env = toy_env()
+        env.reset = lambda **_: pytest.fail("the environment was started")
+        return env
 
     for settings in ({"output": tmp_path / "file"}, {"tensorboard": tmp_path / "file" / "logs"}):
         config = config_for(tmp_path / "run")

@@ -107,6 +107,13 @@ def test_at_a_limit_of_time_an_on_policy_algorithm_learns_from_the_rollout_under
     assert model._n_updates > 0
 
 
+@pytest.mark.parametrize(("env", "named"), [({"workload": "nope"}, "nope"), ({"widths": (3, 2)}, "widths")])
+def test_settings_that_are_refused_leave_no_folder(tmp_path: Path, env: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        train(config_for(tmp_path / "run", env=env))
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_environment_that_cannot_start_leaves_the_folder_free(tmp_path: Path) -> None:
     def broken() -> gymnasium.Env:
         env = toy_env()
