@@ -3,12 +3,13 @@
     python experiments/benchmarks/stability.py --json stability.json           # ten minutes on two cores
     python experiments/benchmarks/stability.py --widths 1/64,1,4 --iterations 100 --seeds 1
     python experiments/benchmarks/stability.py --workload bytes-gpt --set width=64 --set num_layers=2 --iterations 800
+    python experiments/benchmarks/stability.py --widths '1,4,1>4@150,4>1@150'  # 1 bit, and 4 from iteration 150 on
     python experiments/benchmarks/stability.py --compressors 'quantized quantized:feedback_gain=1' --widths 1,4
     python experiments/benchmarks/stability.py --methods 'ddp ddp:frozen_every=16' --optimizers adam --widths 1,32 \
         --learning-rates 0.002 0.004 0.008
 
-Trains on four virtual ranks, every run at one width from its first iteration on, with the workload's own learning
-rate unless others are given. Printed is the training loss of the last 20 iterations: mean over seeds (least–most),
+Trains on four virtual ranks, every run at one width, or one that changes once, with the workload's own learning rate
+unless others are given. Printed is the training loss of the last 20 iterations: mean over seeds (least–most),
 and how many runs diverged: some loss is not finite, or the last are no better than the first. At 32 bits nothing is
 coded. The file has the losses on the way, too.
 """
@@ -39,11 +40,41 @@ BLOCK, LAST = 10, 20  # iterations
 CLOCK = ModelClock(compute_seconds=0.01, mbit_per_s=100)  # of no consequence: nothing here depends on time
 
 
+class Plan(NamedTuple):
+    """The widths of a run."""
+
+    bits: Width
+    then: Width | None = None
+    """Width from iteration ``since`` on; None: as before."""
+    since: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Plan":
+        """``"4"``, or ``"1>4@400"``.
+
+        Raises:
+            ValueError: for another form, or an unknown width.
+        """
+        first, change, rest = text.partition(">")
+        if not change:
+            return cls(parse_width(first))
+        then, _, since = rest.partition("@")
+        if not since.isdecimal():
+            raise ValueError(
+                f"{text!r} must be a width, or of the form 1>4@400: 4 bits from iteration 400 on"
+            )
+        return cls(parse_width(first), parse_width(then), int(since))
+
+    def __str__(self) -> str:
+        first = format_width(self.bits)
+        return first if self.then is None else f"{first}>{format_width(self.then)}@{self.since}"
+
+
 class Job(NamedTuple):
     """One run to be carried out."""
 
     optimizer: str
-    bits: Width
+    plan: Plan
     seed: int
     iterations: int
     workload: str = "digits-cnn"
@@ -59,7 +90,7 @@ class Run(NamedTuple):
     """What came of it. Losses are means over ranks, in nats."""
 
     optimizer: str
-    bits: Width
+    plan: Plan
     seed: int
     losses: list[float]
     """Means of ten iterations each."""
@@ -76,7 +107,8 @@ class Run(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: None for what is not finite."""
         numbers = {"losses": [_finite(loss) for loss in self.losses], "last_loss": _finite(self.last_loss)}
-        return {**self._asdict(), **numbers, "diverged": self.diverged}
+        fields = {name: value for name, value in self._asdict().items() if name != "plan"}
+        return {**self.plan._asdict(), **fields, **numbers, "diverged": self.diverged}
 
 
 def train(job: Job) -> Run:
@@ -85,11 +117,18 @@ def train(job: Job) -> Run:
         settings["learning_rate"] = job.learning_rate
     with Simulated(job.workload, settings, num_workers=WORLD_SIZE, clock=CLOCK) as cluster:
         cluster.reset(job.seed, compressor=job.compressor, method=job.method)
-        losses = cluster.run(job.iterations, bits=job.bits).losses
+        losses = _losses(cluster, job.plan, job.iterations)
     blocks = [statistics.fmean(losses[i : i + BLOCK]) for i in range(0, len(losses), BLOCK)]
     last = statistics.fmean(losses[-LAST:])
     last = last if math.isfinite(last) else math.inf
-    return Run(job.optimizer, job.bits, job.seed, blocks, last, job.compressor, job.method, job.learning_rate)
+    return Run(job.optimizer, job.plan, job.seed, blocks, last, job.compressor, job.method, job.learning_rate)
+
+
+def _losses(cluster: Simulated, plan: Plan, iterations: int) -> list[float]:
+    if plan.then is None:
+        return cluster.run(iterations, bits=plan.bits).losses
+    before = cluster.run(plan.since, bits=plan.bits).losses
+    return before + cluster.run(iterations - plan.since, bits=plan.then).losses
 
 
 def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
@@ -100,20 +139,20 @@ def train_all(jobs: Sequence[Job], processes: int) -> list[Run]:
 
 
 def print_table(runs: Sequence[Run]) -> None:
-    """One row a width, compressor, method and learning rate, one column an optimizer, in Markdown."""
+    """One row a plan, compressor, method and learning rate, one column an optimizer, in Markdown."""
     optimizers = dict.fromkeys(run.optimizer for run in runs)
     rows = []
     for way in dict.fromkeys(map(_way, runs)):
         own = [run for run in runs if _way(run) == way]
         cells = (_cell([run for run in own if run.optimizer == key]) for key in optimizers)
         rate = "own" if way[3] is None else f"{way[3]:g}"
-        rows.append((format_width(way[0]), *way[1:3], rate, *cells))
+        rows.append((str(way[0]), *way[1:3], rate, *cells))
     header = ("bits", "compressor", "method", "learning rate", *(OPTIMIZERS[key] for key in optimizers))
     script.print_markdown(header, rows)
 
 
-def _way(run: Run) -> tuple[Width, str, str, float | None]:
-    return run.bits, run.compressor, run.method, run.learning_rate
+def _way(run: Run) -> tuple[Plan, str, str, float | None]:
+    return run.plan, run.compressor, run.method, run.learning_rate
 
 
 def _cell(runs: Sequence[Run]) -> str:
@@ -133,7 +172,11 @@ def main() -> None:
     parser.add_argument("--methods", default=DEFAULT_METHOD, help="one or more, joined by spaces")
     parser.add_argument("--optimizers", nargs="+", choices=tuple(OPTIMIZERS), default=list(OPTIMIZERS))
     parser.add_argument("--learning-rates", nargs="+", type=float, default=[None], metavar="RATE")
-    parser.add_argument("--widths", default=",".join(map(format_width, WIDTHS)))
+    parser.add_argument(
+        "--widths",
+        default=",".join(map(format_width, WIDTHS)),
+        help="joined by commas; 1>4@400 is 1 bit, and 4 from iteration 400 on",
+    )
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--workload", default="digits-cnn")
@@ -142,10 +185,13 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.append(os.getcwd())  # where a workload of one's own may lie
     settings = parse_settings(options.set)
-    widths = [parse_width(text) for text in options.widths.split(",")]
+    plans = [Plan.parse(text) for text in options.widths.split(",")]
+    for plan in plans:
+        if plan.then is not None and not 0 < plan.since < options.iterations:
+            parser.error(f"--widths {plan}: the width must change within the {options.iterations} iterations")
     jobs = [
-        Job(optimizer, bits, seed, options.iterations, options.workload, tuple(settings.items()), *way)
-        for bits in widths
+        Job(optimizer, plan, seed, options.iterations, options.workload, tuple(settings.items()), *way)
+        for plan in plans
         for way in itertools.product(
             options.compressors.split(), options.methods.split(), options.learning_rates
         )

@@ -1,4 +1,4 @@
-"""Controls: widths that rise on a schedule, whatever the training does."""
+"""Controls: widths that change on a schedule, whatever the training does."""
 
 import dataclasses
 import random
@@ -11,16 +11,16 @@ from .rule import WidthRule
 
 @dataclasses.dataclass(kw_only=True)
 class LinearRamp(WidthRule):
-    """From ``start`` to ``end`` at a constant rate. A control, not a published method.
+    """From ``start`` to ``end`` at a constant rate, up or down. A control, not a published method.
 
     MQGrad's agent (Cui et al., ICTIR 2018) can only keep or add bits, so "few, then many" is built into it:
-    a ramp shows what that alone is worth.
+    a ramp shows what that alone is worth, and its mirror image what the order is worth.
     """
 
     start: Width = 2
     """Width until the first decision."""
     end: Width = 8
-    """Width from the last decision of the ramp on, at least ``start``."""
+    """Width from the last decision of the ramp on."""
     decisions: int = 100
     """Decisions from ``start`` to ``end``."""
     made: int = dataclasses.field(init=False, default=0)
@@ -29,8 +29,6 @@ class LinearRamp(WidthRule):
     def prepare(self) -> None:
         self.check_choice("end", self.end)
         check_count(decisions=self.decisions)
-        if self.end < self.start:
-            raise ValueError(f"end {self.end!r} must be at least start, {self.start!r}")
 
     def wanted_bits(self, statistics: IntervalStatistics) -> float:
         """The line's value at this decision."""
@@ -52,6 +50,8 @@ class RandomRamp(LinearRamp):
 
     def prepare(self) -> None:
         super().prepare()
+        if self.end < self.start:
+            raise ValueError(f"end {self.end!r} must be at least start, {self.start!r}")
         if self.decisions < self._steps:
             raise ValueError(
                 f"decisions {self.decisions!r} is too few for the {self._steps} steps from {self.start} to {self.end}"

@@ -196,7 +196,7 @@ def test_arguments_leave_a_policy_its_budget() -> None:
         ("dq-sgd:contraction=0.5", "contraction 0.5 needs a horizon"),
         ("dq-sgd:contraction=2,horizon=5", "contraction must be .*not 2.0"),
         ("dq-sgd:horizon=0", "horizon must be .*not 0"),
-        ("linear-ramp:start=8,end=2", "end 2 must be at least start, 8"),
+        ("random-ramp:start=8,end=2", "end 2 must be at least start, 8"),
         ("linear-ramp:end=9", "end: bit width 9"),
         ("random-ramp:decisions=3", "decisions 3 is too few"),
         ("adaquantfl:start=1", "start 1 must be at least 2"),
