@@ -36,9 +36,9 @@ CONTROLLERS = {
         "accordion:interval=10,window=2,start=4,few=2",
     ),
     "GraVAC over widths": (
-        "gravac:interval=5,window=2",
-        "gravac:interval=5,window=1,start=4",
-        "gravac:interval=5,window=1,start=4,least_gain=0.5,tolerance=0.1",
+        "gravac:interval=5,window=2 on quantized",  # a compressor has this name, too
+        "gravac:interval=5,window=1,start=4 on quantized",
+        "gravac:interval=5,window=1,start=4,least_gain=0.5,tolerance=0.1 on quantized",
     ),
     "L-GreCo": ("l-greco", *(f"l-greco:reference={bits},start={bits}" for bits in (2, 3))),
     "smoothness-aware, by layer": (

@@ -6,6 +6,8 @@ import best_settings
 import pytest
 from comparison import result, small_config, write_results
 
+from mqgrad.experiments.compare.grids import GRIDS
+
 LINKS = ("emulated:100mbit", "emulated:1gbit")
 SYSTEMS = ("plain-ddp", "fixed:1", "fixed:2", "fixed:3", "top-k:0.01", "slowmo:period=16")
 
@@ -52,3 +54,10 @@ def test_the_table_has_a_row_for_each(folder: Path, capsys: pytest.CaptureFixtur
 def test_a_folder_without_a_comparison_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"best_settings\.py: "):
         best_settings.main([str(tmp_path)])
+
+
+def test_whatever_the_grid_runs_has_a_row() -> None:
+    grid = GRIDS["tuning"]
+    run = [*grid.controllers, *grid.compressors, *grid.methods]
+    rows = best_settings.rows({name: [None] for name in run})
+    assert sorted(setting for _, setting, _ in rows) == sorted(run)
