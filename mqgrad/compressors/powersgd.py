@@ -131,14 +131,16 @@ class PowerSGD(CompressorDefaults):
 
     def _finish(self, part: LowRank, p: torch.Tensor, q: torch.Tensor) -> None:
         mean = p @ q.T
+        applied = mean.view_as(part.gradient).to(part.gradient.dtype)
         # An overflowing step is not applied: keep what was there. P and Q are the same on every rank.
-        if bool(p.isfinite().all()) and bool(q.isfinite().all()):
+        halves = () if part.gradient.dtype == mean.dtype else (applied,)  # which hold less than P and Q
+        if all(bool(x.isfinite().all()) for x in (p, q, *halves)):
             if self.error_feedback:
                 self.residuals[part.key] = part.matrix - mean
             self.factors.pop(part.key, None)
             if self.warm_start and bool(q.any()):  # from zeros it would begin with the first unit vectors
                 self.factors[part.key] = q
-        part.gradient.copy_(mean.view_as(part.gradient))  # last: the matrix may be a view of it
+        part.gradient.copy_(applied)  # last: the matrix may be a view of it
 
     def state_dict(self) -> dict[str, Any]:
         return {"residuals": dict(self.residuals), "factors": dict(self.factors)}

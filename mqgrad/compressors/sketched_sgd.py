@@ -118,7 +118,8 @@ class SketchedSGD(CompressorDefaults):
                 work.buffer.fill_(torch.nan)
 
     def _is_large(self, x: torch.Tensor) -> bool:
-        return x.numel() >= self.min_numel
+        sketch = self.rows * self.columns * num_largest(x.numel(), self.ratio)
+        return x.numel() >= max(self.min_numel, 1) and sketch <= x.numel()
 
     def _sketch_of(self, key: int, x: torch.Tensor, seed: int) -> "CountSketch":
         if key not in self.hashes or self.hashes[key].device != x.device:

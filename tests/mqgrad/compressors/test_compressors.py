@@ -17,7 +17,8 @@ CASES = [
     # specification, width, ‖mean − exact‖ / ‖exact‖ at most
     ("ecq-sgd", 3, 1.5),
     ("ecq-sgd:alpha=0.3,beta=0.9", 2, 3.0),
-    ("dgc:ratio=0.05,clip=5", 32, 2.0),
+    ("dgc:ratio=0.05", 32, 2.0),
+    ("dgc:ratio=0.05,clip=0.2", 32, 2.0),
     ("fp16", 16, 0.001),
     ("gravac:least_factor=5,least_gain=0.3,window=2,tolerance=0", 32, 1.5),
     ("gravac:base=dgc,least_factor=5,least_gain=0.3,window=2,tolerance=0", 32, 3.0),
@@ -40,6 +41,9 @@ CASES = [
 
 
 SPECS_AND_BITS = [(spec, bits) for spec, bits, _ in CASES]
+RESUMED = [
+    (spec, bits) for spec, bits in SPECS_AND_BITS if "clip=" not in spec
+]  # which goes by DDP's buckets
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="world_size={}".format)
@@ -74,10 +78,10 @@ def resumed() -> dict[tuple, tuple]:
             lambda: models.new_run(mqgrad.FixedBits(bits), compressor=spec), rank
         )
 
-    return run_cases(rank_main, SPECS_AND_BITS, timeout=100)
+    return run_cases(rank_main, RESUMED, timeout=100)
 
 
-@pytest.mark.parametrize(("spec", "bits"), SPECS_AND_BITS)
+@pytest.mark.parametrize(("spec", "bits"), RESUMED)
 def test_a_resumed_run_continues_with_the_same_bytes(
     resumed: dict[tuple, tuple], spec: str, bits: int
 ) -> None:

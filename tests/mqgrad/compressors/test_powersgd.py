@@ -147,3 +147,27 @@ def test_a_gradient_of_zeros_leaves_a_random_start_to_a_matrix_whose_first_row_a
         return float(model.weight.grad.norm())
 
     assert min(run_ranks(rank_main)) > 1.0
+
+
+def test_what_a_half_precision_gradient_cannot_hold_is_remembered() -> None:
+    """What rank 1 leaves out grows until its turn, and is then more than float16 has: it waits for a smaller scale."""
+    blocks = torch.zeros(32, 32)
+    blocks[:16, :16], blocks[16:, 16:] = 5e4, 3e4
+
+    def rank_main(rank: int) -> tuple[list[bool], bool]:
+        model = nn.Linear(32, 32, bias=False).half()
+        compressor = mqgrad.make_compressor("powersgd:1")
+        state = mqgrad.CompressionState(mqgrad.FixedBits(32), compressor=compressor)
+        ddp = models.compressed_ddp(model, state)
+        finite, owed = [], []
+        for _ in range(6):
+            model.zero_grad()
+            (ddp(torch.eye(32).half()) * blocks.half()).sum().backward()
+            finite.append(bool(model.weight.grad.isfinite().all()))
+            owed += [residual.clone() for residual in compressor.residuals.values()]
+        state.close()
+        return finite, torch.equal(owed[-1], owed[-2])
+
+    for finite, kept in run_ranks(rank_main):
+        assert finite == sorted(finite, reverse=True)
+        assert (finite[0], finite[-2:], kept) == (True, [False, False], True)

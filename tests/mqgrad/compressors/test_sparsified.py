@@ -133,6 +133,12 @@ def test_what_a_half_precision_bucket_cannot_hold_is_remembered(spec: str) -> No
     assert run_ranks(rank_main) == [([True, True, False, False], True)] * 2
 
 
+def test_what_rounding_would_give_a_larger_sketch_is_not_sketched() -> None:
+    sketched = SketchedSGD(0.02, min_numel=0)  # ten columns, five rows: a sketch as large as its parameter
+    large = [numel for numel in range(120) if sketched._is_large(torch.zeros(numel))]
+    assert large == [50, 100]
+
+
 @pytest.mark.parametrize("index", [-1, 1024, 2**31 - 1, -(2**31)])
 def test_an_index_outside_the_vector_is_refused_and_changes_nothing(index: int) -> None:
     none = torch.empty(0, dtype=torch.int64)
