@@ -150,7 +150,7 @@ def test_a_gradient_of_zeros_leaves_a_random_start_to_a_matrix_whose_first_row_a
 
 
 def test_what_a_half_precision_gradient_cannot_hold_is_remembered() -> None:
-    """What rank 1 leaves out grows until its turn, and is then more than float16 has: it waits for a smaller scale."""
+    """What rank 1 leaves out grows until its turn, and is then more than float16 has: it waits for a smaller one."""
     blocks = torch.zeros(32, 32)
     blocks[:16, :16], blocks[16:, 16:] = 5e4, 3e4
 
