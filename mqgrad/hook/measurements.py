@@ -124,8 +124,13 @@ def check_loss(loss: torch.Tensor | float, rank: int) -> None:
 
 def _own(loss: torch.Tensor | float) -> torch.Tensor | float:
     """A copy, as scripts reuse the tensor that they add losses up in; in fp32 at least, as those of a round are added
-    up here."""
-    if not isinstance(loss, torch.Tensor):
+    up here.
+
+    On the CPU it is a number, as nothing has to be waited for there: small tensors that are kept, one an iteration,
+    come to lie in the gaps that activations have left, which then no longer fit, and memory grows by an iteration's
+    activations each time.
+    """
+    if not isinstance(loss, torch.Tensor) or loss.device.type == "cpu":
         return float(loss)
     return loss.detach().to(torch.promote_types(loss.dtype, torch.float32), copy=True)
 

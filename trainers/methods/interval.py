@@ -21,7 +21,7 @@ class CompressedInterval:
     def __init__(self, compression: mqgrad.CompressionState) -> None:
         self._compression = compression
         self._before = Totals()
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[float] = []
 
     def begin(self, iterations: int, bits: Width | None) -> None:
         """Announce some iterations. ``bits`` is their width where the caller decides, else None."""
@@ -34,7 +34,7 @@ class CompressedInterval:
     def step(self, loss: torch.Tensor) -> None:
         """Report an iteration's loss, after ``optimizer.step()``."""
         self._compression.step(loss)
-        self._losses.append(loss.detach())
+        self._losses.append(float(loss))
 
     def end(self) -> RankInterval:
         """What the iterations since :meth:`begin` cost and showed."""
@@ -71,7 +71,7 @@ class CompressedInterval:
         # What the state collects, gradient figures included, belongs to the controller.
         costs = dataclasses.asdict(self._compression.totals.since(self._before))
         costs["step_seconds"] += drained  # or decisions would be free where a run is looked at
-        return RankStatistics(losses=[float(loss) for loss in self._losses], **costs)
+        return RankStatistics(losses=list(self._losses), **costs)
 
 
 def combine(intervals: list[RankInterval]) -> IntervalStatistics:

@@ -26,7 +26,7 @@ class MeasuredMethod:
     _transport: ProcessGroupTransport = dataclasses.field(init=False, repr=False)
     _iterations: int = dataclasses.field(init=False, repr=False, default=0)
     _interval: RankStatistics = dataclasses.field(init=False, repr=False)
-    _losses: list[torch.Tensor] = dataclasses.field(init=False, repr=False)
+    _losses: list[float] = dataclasses.field(init=False, repr=False)
     _step_time: float = dataclasses.field(init=False, repr=False)
 
     @property
@@ -48,7 +48,7 @@ class MeasuredMethod:
         self._step_time = time.perf_counter()
 
     def end_interval(self) -> RankInterval:
-        self._interval.losses = [float(loss) for loss in self._losses]
+        self._interval.losses = list(self._losses)
         return RankInterval(statistics=self._interval, bits=32, iteration=self._iterations)
 
     def move_costs(self, costs: Costs) -> None:
@@ -62,7 +62,7 @@ class MeasuredMethod:
         costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
         self.move_costs(costs)
         self._interval.add(costs)
-        self._losses.append(loss.detach())
+        self._losses.append(float(loss))
 
     def close(self) -> None:
         self._transport.close()

@@ -17,6 +17,15 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
     assert measured.take(1).losses == [3.0]
 
 
+def test_on_the_cpu_losses_are_kept_as_numbers() -> None:
+    """Small tensors, one an iteration, would keep what activations leave from fitting the next iteration's."""
+    measured = Measurements()
+    measured.report(torch.tensor(2.5), None)
+    measured.end_round(interval=10)
+    assert measured.losses == [2.5]
+    assert type(measured.losses[0]) is float
+
+
 def test_losses_of_a_round_are_not_added_up_in_16_bits() -> None:
     measured, loss = Measurements(), torch.tensor(2.3125, dtype=torch.bfloat16)
     for _ in range(9):
