@@ -37,7 +37,8 @@ $(VENV)/.torch: constraints.txt
 
 # Installed as users install it, not in editable mode: the tests must see the folder-to-package mapping.
 $(VENV)/.installed: $(VENV)/.torch $(SOURCES)
-	rm -rf build/lib* && $(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation ".[train,dev]"
+	rm -rf build/lib* && PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip install --quiet --constraint constraints.txt \
+		--no-build-isolation ".[train,dev]"
 	@echo '$(INSTALLED)' > $@
 
 demo: setup

@@ -16,7 +16,7 @@ def _load_library() -> str | None:
     """Load the compiled ops; the reason if that is not possible."""
     libraries = sorted(Path(__file__).parent.glob("_C*.so"))
     if not libraries:
-        return "it was not built"
+        return "it was not built: pip install -v --no-build-isolation shows why"
     try:
         torch.ops.load_library(libraries[0])
     except OSError as error:

@@ -126,9 +126,8 @@ def _own(loss: torch.Tensor | float) -> torch.Tensor | float:
     """A copy, as scripts reuse the tensor that they add losses up in; in fp32 at least, as those of a round are added
     up here.
 
-    On the CPU it is a number, as nothing has to be waited for there: small tensors that are kept, one an iteration,
-    come to lie in the gaps that activations have left, which then no longer fit, and memory grows by an iteration's
-    activations each time.
+    On the CPU it is a number, as nothing has to be waited for there, and tensors that are kept may come to lie in the
+    gaps that activations leave. (Simulated ranks that kept theirs grew by 0.5 GiB in 300 iterations.)
     """
     if not isinstance(loss, torch.Tensor) or loss.device.type == "cpu":
         return float(loss)

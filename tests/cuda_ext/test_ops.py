@@ -177,6 +177,8 @@ def test_without_the_library_the_reference_runs_and_says_so_once(library: str, t
     before, after = run.stderr.split("imported")
     assert "RuntimeWarning" not in before  # importing is not using
     assert after.count("RuntimeWarning: mqgrad runs on its slow torch reference") == 1
-    reason = "it was not built" if library == "missing" else "_C.abi3.so: "  # what the linker says of it
+    reason = (
+        "it was not built: pip install -v" if library == "missing" else "_C.abi3.so: "
+    )  # what the linker says of it
     assert reason in after
     assert run.stdout.strip() == str(PAYLOAD.tolist())

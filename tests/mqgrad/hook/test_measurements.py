@@ -18,7 +18,7 @@ def test_a_loss_is_what_it_was_when_it_was_reported() -> None:
 
 
 def test_on_the_cpu_losses_are_kept_as_numbers() -> None:
-    """Small tensors, one an iteration, would keep what activations leave from fitting the next iteration's."""
+    """Small tensors that are kept may lie in the gaps that activations leave, which then no longer fit."""
     measured = Measurements()
     measured.report(torch.tensor(2.5), None)
     measured.end_round(interval=10)
