@@ -124,7 +124,7 @@ def train(job: Job) -> Run:
     return Run(job.optimizer, job.plan, job.seed, blocks, last, job.compressor, job.method, job.learning_rate)
 
 
-def _losses(cluster: Simulated, plan: Plan, iterations: int) -> list[float]:
+def _losses(cluster: Simulated, plan: Plan, iterations: int) -> tuple[float, ...]:
     if plan.then is None:
         return cluster.run(iterations, bits=plan.bits).losses
     before = cluster.run(plan.since, bits=plan.bits).losses
