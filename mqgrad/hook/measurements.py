@@ -129,8 +129,10 @@ def _own(loss: torch.Tensor | float) -> torch.Tensor | float:
     On the CPU it is a number, as nothing has to be waited for there, and tensors that are kept may come to lie in the
     gaps that activations leave. (Simulated ranks that kept theirs grew by 0.5 GiB in 300 iterations.)
     """
-    if not isinstance(loss, torch.Tensor) or loss.device.type == "cpu":
+    if not isinstance(loss, torch.Tensor):
         return float(loss)
+    if loss.device.type == "cpu":
+        return float(loss.detach())
     return loss.detach().to(torch.promote_types(loss.dtype, torch.float32), copy=True)
 
 

@@ -34,7 +34,7 @@ class CompressedInterval:
     def step(self, loss: torch.Tensor) -> None:
         """Report an iteration's loss, after ``optimizer.step()``."""
         self._compression.step(loss)
-        self._losses.append(float(loss))
+        self._losses.append(float(loss.detach()))
 
     def end(self) -> RankInterval:
         """What the iterations since :meth:`begin` cost and showed."""

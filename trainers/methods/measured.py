@@ -62,7 +62,7 @@ class MeasuredMethod:
         costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
         self.move_costs(costs)
         self._interval.add(costs)
-        self._losses.append(float(loss))
+        self._losses.append(float(loss.detach()))
 
     def close(self) -> None:
         self._transport.close()
