@@ -93,9 +93,8 @@ def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None
         signals_to(interruption.handle),
         # A network this small gains nothing from more, and the cores belong to the training that is watched.
         torch_threads(1),
-        contextlib.closing(
-            build_env(config, make_env)
-        ) as env,  # what is refused up to here leaves no folders
+        # What is refused up to here leaves no folders.
+        contextlib.closing(build_env(config, make_env)) as env,
     ):
         check_writable(config.output)
         check_writable(config.tensorboard_folder)
