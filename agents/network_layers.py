@@ -4,7 +4,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from stable_baselines3.common.torch_layers import FlattenExtractor
-from stable_baselines3.dqn.policies import DQNPolicy
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
 from .sarsa import SarsaPolicy
@@ -41,13 +41,14 @@ def _actor_parts(policy: BasePolicy) -> list[nn.Module]:
     extractor = getattr(policy, "features_extractor", None) or getattr(
         getattr(policy, "q_net", None), "features_extractor", None
     )
-    if extractor is not None and not isinstance(extractor, FlattenExtractor):
+    if extractor is not None and type(extractor) is not FlattenExtractor:
         raise ValueError(f"only flat observations can be exported, not those of a {type(extractor).__name__}")
     if isinstance(policy, SarsaPolicy):
         return [policy.net]
-    if isinstance(policy, DQNPolicy):
+    # Classes derived from these may compute otherwise with the same layers, as a dueling network does.
+    if type(policy) is DQNPolicy and type(policy.q_net) is QNetwork:
         return [policy.q_net.q_net]
-    if isinstance(policy, ActorCriticPolicy) and type(policy).__name__ == "ActorCriticPolicy":
+    if type(policy) is ActorCriticPolicy:
         return [policy.mlp_extractor.policy_net, policy.action_net]
     raise ValueError(
         f"a {type(policy).__name__} cannot be exported; train DQN, PPO or A2C with MlpPolicy, or sarsa"

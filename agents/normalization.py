@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
-from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecCheckNan, VecEnvWrapper, VecMonitor, VecNormalize
 
 from mqgrad.policies.policy_network import Normalization
 
@@ -54,7 +54,7 @@ def check_observations(model: BaseAlgorithm) -> None:
     """
     wrappers = list(_vector_wrappers(model))
     for wrapper in wrappers:
-        if type(wrapper) not in (VecNormalize, VecMonitor):
+        if type(wrapper) not in (VecNormalize, VecMonitor, VecCheckNan):
             raise ValueError(
                 f"the model learned from what {type(wrapper).__name__} made of observations, and a frozen policy has "
                 "no such wrapper: leave it out, or normalize with VecNormalize"

@@ -12,7 +12,7 @@ from mqgrad.envs import BitWidthSettings
 from mqgrad.files import replace_file
 from mqgrad.trainers.versions import git_revision, package_versions
 
-from .config import TrainConfig
+from .config import TrainConfig, plain
 
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
@@ -46,6 +46,8 @@ def load_origin(run: Path) -> dict[str, Any] | None:
 _ENVIRONMENT = (
     "workload",
     "num_workers",
+    "simulated",
+    "clock",
     "link_mbit_per_s",
     "link_latency_ms",
     "compressor",
@@ -65,7 +67,7 @@ def provenance(
         "steps": model.num_timesteps,
         "seed": model.seed,
         "config": _without_paths(config) if config else None,
-        "environment": {name: getattr(settings, name) for name in _ENVIRONMENT},
+        "environment": {name: plain(getattr(settings, name)) for name in _ENVIRONMENT},
         "exported": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     return json.loads(json.dumps(facts, default=str))

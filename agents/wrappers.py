@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.wrappers import MaxAndSkipObservation, NormalizeObservation
+from gymnasium.wrappers import FrameStackObservation, MaxAndSkipObservation, NormalizeObservation
 
 from mqgrad.widths import Width
 
@@ -16,6 +16,8 @@ CHANGING: tuple[type[gymnasium.Wrapper], ...] = (
     gymnasium.ActionWrapper,
     NormalizeObservation,
     MaxAndSkipObservation,
+    FrameStackObservation,
+    *filter(None, [getattr(gymnasium.wrappers, "RepeatAction", None)]),  # since Gymnasium 1.3
 )
 """What a frozen policy cannot hold: it is given observations as they are, and what it chooses is what is done."""
 

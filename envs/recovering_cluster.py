@@ -123,7 +123,8 @@ def settings_of_cluster(
     if "workload" not in given:
         own["workload"] = name
     else:
-        _check_same(settings, name, held)
+        _check_name(settings, name)
+    _check_held(settings.workload_settings or {}, cluster.workload)
     own["workload_settings"] = held
     clock = getattr(cluster, "clock", settings.clock)
     if settings.clock not in (None, clock):
@@ -131,14 +132,19 @@ def settings_of_cluster(
     return dataclasses.replace(settings, clock=clock, **own)
 
 
-def _check_same(settings: BitWidthSettings, name: str, held: dict[str, Any] | None) -> None:
+def _check_name(settings: BitWidthSettings, name: str) -> None:
     given = make_workload(settings.workload, **settings.workload_settings or {})
     if given.name != name:
         raise ValueError(f"workload {settings.workload!r} is not that of the cluster, {name!r}: leave it out")
-    if settings.workload_settings and held != _settings_of(given):
-        raise ValueError(
-            f"workload_settings {settings.workload_settings} are not those of the cluster, {held}: leave them out"
-        )
+
+
+def _check_held(given: dict[str, Any], workload: Any) -> None:
+    held = _settings_of(workload)
+    if not given or held is None:
+        return
+    # As the workload itself would hold them: of a list, a tuple.
+    if not given.keys() <= held.keys() or _settings_of(dataclasses.replace(workload, **given)) != held:
+        raise ValueError(f"workload_settings {given} are not those of the cluster, {held}: leave them out")
 
 
 def with_all_settings(settings: BitWidthSettings) -> BitWidthSettings:

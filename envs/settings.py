@@ -97,7 +97,8 @@ class BitWidthSettings:
         if self.initial_bits is None:
             small = [bits for bits in self.widths if bits <= 4]
             object.__setattr__(self, "initial_bits", small[-1] if small else self.widths[0])
-        check_width(self.first_bits, self.widths)
+        if self.first_bits not in self.widths:
+            raise ValueError(f"initial_bits {self.first_bits!r} must be one of widths, {self.widths}")
         sendable = make_compressor(self.compressor).widths
         for bits in self.widths:
             check_width(bits, sendable)
@@ -178,7 +179,7 @@ def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSett
     """
     if preset is not None:
         check_choice("preset", preset, tuple(PRESETS))
-        arguments = PRESETS[preset] | arguments
+        arguments = _of_preset(preset, arguments)
     names = [field.name for field in dataclasses.fields(BitWidthSettings)]
     unknown = sorted(set(arguments) - set(names))
     if unknown:
@@ -186,6 +187,14 @@ def make_settings(preset: str | None, arguments: dict[str, Any]) -> BitWidthSett
             f"unknown argument {', '.join(unknown)}; choose from preset, cluster, {', '.join(names)}"
         )
     return BitWidthSettings(**arguments)
+
+
+def _of_preset(preset: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Its own width to begin with is one of its own widths, and means nothing among others."""
+    chosen = PRESETS[preset]
+    if "widths" in arguments:
+        chosen = {name: value for name, value in chosen.items() if name != "initial_bits"}
+    return chosen | arguments
 
 
 def check_rate(rate: Any) -> Any:

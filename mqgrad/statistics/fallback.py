@@ -61,7 +61,7 @@ class Fallback:
         """Of an interval at 32 bits, or at what was decided: not of a trial, nor of the opening."""
         seconds, count = statistics.step_seconds / statistics.period, len(statistics.losses)
         is_known = count > 0 and 0 < seconds < math.inf
-        if not is_known or statistics.mean_bits not in (UNCODED, self._decided):
+        if not is_known or not self._decided or statistics.mean_bits not in (UNCODED, self._decided):
             return
         block = Block(count, count * math.log(seconds), (count - 1) * _DEVIATION**2)
         if not self._measured.learn(UNCODED, int(statistics.mean_bits == UNCODED), block):

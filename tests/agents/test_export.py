@@ -15,13 +15,16 @@ from gymnasium import spaces
 from gymnasium.wrappers import RecordEpisodeStatistics
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
     SubprocVecEnv,
+    VecCheckNan,
     VecFrameStack,
     VecMonitor,
     VecNormalize,
 )
+from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from toy_env import toy_env
 from toy_training import config_for
 
@@ -73,9 +76,9 @@ def test_frozen_policy_acts_like_the_model(tmp_path: Path, algorithm: Any, activ
 
 def test_normalization_is_carried(tmp_path: Path) -> None:
     env = toy_env()
-    normalized = VecMonitor(VecNormalize(DummyVecEnv([lambda: env]), clip_obs=2.0))
+    normalized = VecCheckNan(VecMonitor(VecNormalize(DummyVecEnv([lambda: env]), clip_obs=2.0)))
     model = PPO("MlpPolicy", normalized, n_steps=64, seed=3, device="cpu").learn(128)
-    normalized.venv.training = False
+    normalized.venv.venv.training = False
     export(model, tmp_path / "policy.mqg")
     assert_same_actions(model, load_policy(tmp_path / "policy.mqg"), env)
 
@@ -140,6 +143,16 @@ def test_wrappers_that_change_what_is_observed_or_done_are_refused(
         with pytest.raises(ValueError, match=r"of the kind (Observation|Action)Wrapper.*VecNormalize"):
             export(model, tmp_path / "policy.mqg")
     assert not (tmp_path / "policy.mqg").exists()
+
+
+def test_wrappers_that_stack_observations_or_repeat_actions_are_refused(tmp_path: Path) -> None:
+    wrapped = [gymnasium.wrappers.FrameStackObservation(toy_env(), 1)]
+    if hasattr(gymnasium.wrappers, "RepeatAction"):
+        wrapped.append(gymnasium.wrappers.RepeatAction(toy_env(), 2))
+    for env in wrapped:
+        model = PPO("MlpPolicy", env, n_steps=64, seed=3, device="cpu")
+        with pytest.raises(ValueError, match=f"of the kind {type(env).__name__}"):
+            export(model, tmp_path / "policy.mqg")
 
 
 def test_vectorized_wrappers_that_change_observations_are_refused(tmp_path: Path) -> None:
@@ -229,6 +242,9 @@ def test_a_policy_that_learned_in_simulation_is_exported_like_any_other(tmp_path
     )
     model_zip = train(config)
     assert export(model_zip, tmp_path / "policy.mqg").budget_seconds == 5.0
+    learned_in = load_policy(tmp_path / "policy.mqg").provenance["environment"]
+    assert learned_in["simulated"]
+    assert learned_in["clock"] == {"compute_seconds": 0.01, "mbit_per_s": 10.0, "latency_ms": 0.0}
     (tmp_path / "environment.json").unlink()  # the configuration alone is enough
     assert export(model_zip, tmp_path / "policy.mqg").provenance["config"]["env"] == env
 
@@ -307,6 +323,39 @@ def test_environments_that_one_policy_cannot_be_for_are_refused(
         [lambda: toy_env(10.0, link_mbit_per_s=10.0), lambda: toy_env(20.0, link_mbit_per_s=20.0)]
     )
     export(PPO("MlpPolicy", links, n_steps=64, seed=3, device="cpu"), tmp_path / "policy.mqg")
+
+
+class DuelingNetwork(QNetwork):
+    """Its values are not what its layers alone compute."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        values = super().forward(obs)
+        return -values
+
+
+class DuelingPolicy(DQNPolicy):
+    def make_q_net(self) -> QNetwork:
+        return DuelingNetwork(**self._update_features_extractor(self.net_args, None)).to(self.device)
+
+
+class Doubled(FlattenExtractor):
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(observations)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy", "kwargs", "message"),
+    [
+        (DQN, DuelingPolicy, {}, "a DuelingPolicy cannot be exported"),
+        (PPO, "MlpPolicy", {"features_extractor_class": Doubled}, "not those of a Doubled"),
+    ],
+)
+def test_networks_that_compute_otherwise_with_the_same_layers_are_refused(
+    tmp_path: Path, algorithm: Any, policy: Any, kwargs: dict[str, Any], message: str
+) -> None:
+    model = algorithm(policy, toy_env(), device="cpu", policy_kwargs=kwargs)
+    with pytest.raises(ValueError, match=message):
+        export(model, tmp_path / "policy.mqg")
 
 
 def test_a_mixed_network_is_refused(tmp_path: Path) -> None:

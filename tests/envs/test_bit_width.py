@@ -248,6 +248,10 @@ def test_settings_are_those_of_a_cluster_that_is_given() -> None:
             ValueError, match=r"workload_settings {'batch_size': 9} are not those of the cluster"
         ):
             BitWidthEnv(cluster=cluster, workload="logreg", workload_settings={"batch_size": 9})
+        for other in ({"batch_size": 9}, {"depth": 9}):
+            with pytest.raises(ValueError, match=f"workload_settings {other} are not those of the cluster"):
+                BitWidthEnv(cluster=cluster, workload_settings=other)
+        BitWidthEnv(cluster=cluster, workload_settings={"batch_size": 8})
 
 
 def test_numbers_of_numpy_are_taken_as_plain_ones(toy: ToyCluster) -> None:

@@ -41,7 +41,7 @@ NUMBERS = (
         ({"widths": (4, 2)}, "increasing"),
         ({"widths": ()}, "non-empty"),
         ({"widths": 4}, "widths must be a sequence.*, not 4"),
-        ({"initial_bits": 5}, "5"),
+        ({"initial_bits": 5, "widths": (2, 4)}, r"initial_bits 5 must be one of widths, \(2, 4\)"),
         ({"num_workers": 0}, "num_workers .*, not 0"),
         ({"interval": 2.5}, r"interval .*, not 2\.5"),
         ({"opening": 0}, "opening .*, not 0"),
@@ -95,6 +95,8 @@ def test_that_one_worker_sends_nothing_is_said(toy: ToyCluster) -> None:
 def test_arguments_win_over_the_preset(toy: ToyCluster) -> None:
     settings = BitWidthEnv(preset="authors", cluster=toy, max_steps=7).settings
     assert (settings.max_steps, settings.reward) == (7, "authors")
+    settings = BitWidthEnv(preset="authors", cluster=toy, widths=(4, 8)).settings  # none begins at its 2 bits
+    assert (settings.widths, settings.initial_bits) == ((4, 8), 4)
 
 
 def test_the_table_of_arguments_has_every_setting_with_its_default() -> None:

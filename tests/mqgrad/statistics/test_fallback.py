@@ -97,6 +97,12 @@ def test_a_width_near_32_needs_no_trial(decided: Width) -> None:
     assert 32 in run(fast, decided=decided, start=decided)[:10]
 
 
+def test_an_opening_at_32_bits_is_no_measurement_of_them() -> None:
+    """Its iterations are a process's first: slow, and few."""
+    taken = run(lambda number, bits: fast(number, bits) * (1.0 if number else 1.5), start=32)
+    assert taken.count(32) >= 25
+
+
 def test_a_trial_takes_no_bits_away() -> None:
     assert run(slow_below_16, decided=lambda number: 1 if number == 0 else 16)[:2] == [1, 16]
 
