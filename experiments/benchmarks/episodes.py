@@ -146,8 +146,16 @@ def print_table(played: Sequence[Episode]) -> None:
     for name in sorted(names, key=lambda name: -_mean_return(played, name)):
         bits = statistics.fmean(episode.mean_bits for episode in played if episode.player == name)
         cells = [beside_rule(part, name) for part in (played, *by_decade.values())]
-        rows.append((name, f"{_mean_return(played, name):.3f}", f"{bits:.1f}", *map(_cell, cells)))
+        rows.append(
+            (_of(played, name), f"{_mean_return(played, name):.3f}", f"{bits:.1f}", *map(_cell, cells))
+        )
     script.print_markdown(("player", "return", "bits", "minus the rule's", *counts), rows)
+
+
+def _of(played: Sequence[Episode], name: str) -> str:
+    """The player, and of how many episodes its means are, if it did not play all."""
+    count, total = sum(e.player == name for e in played), len({e.seed for e in played})
+    return name if count == total else f"{name} ({count} of {total})"
 
 
 def _cell(difference: Estimate | None) -> str:

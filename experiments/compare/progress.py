@@ -17,6 +17,7 @@ from ..sweep.result import FAILED, RunResult
 from ..sweep.runner import server_options
 
 _START_UP_CORE_SECONDS = 6.0  # of one rank; guesses, only for the estimate before the first run
+_LONGER = ", and --time-limit-seconds gives a run more time"
 _BESIDES_TRAINING = 0.15  # of a run's budget: evaluations
 
 
@@ -45,9 +46,10 @@ def check_outcomes(results: Sequence[RunResult], remedy: str) -> None:
     """Raise ``RuntimeError`` if runs have failed: whoever started the sweep from a script has to learn of it."""
     failed = [result for result in results if result.outcome in FAILED]
     if failed:
+        more_time = any(result.outcome == "timed out" for result in failed)
         raise RuntimeError(
             f"{len(failed)} of {len(results)} runs crashed or timed out, the first for this reason: "
-            f"{failed[0].reason}; {remedy} runs them again"
+            f"{failed[0].reason}; {remedy} runs them again{_LONGER if more_time else ''}"
         )
 
 

@@ -22,7 +22,7 @@ from ..estimates import (
     sort_key,
 )
 from ..runs import PARTS
-from ..sweep.axes import HOOKED_FP32, Cell, exchanges_nothing
+from ..sweep.axes import HOOKED_FP32, Cell, Link, System, exchanges_nothing
 from ..sweep.config import SweepConfig
 from ..sweep.result import RunResult
 from .references import Reference, references, timing_of
@@ -55,8 +55,11 @@ class SystemSummary:
     busiest_mib: float | None
     """That the interface of the busiest host has sent; None where there was no lab."""
     mean_bits: float | None
+    run_seconds: float | None
+    """Of training. Methods that average every some iterations end with an average, which may be after the budget."""
     milliseconds: dict[str, float]
-    """Per iteration: the whole of it, and by ``PARTS``. Empty if no run finished."""
+    """Per iteration: the whole of it, and by ``PARTS``, without ``compute`` where that is not known apart from
+    waiting (:meth:`.System.tells_waiting`). Empty if no run finished."""
 
     @property
     def failed(self) -> bool:
@@ -73,6 +76,8 @@ class CellSummary:
     """The system that is fp32 here."""
     target: float | None
     """None if no fp32 run finished."""
+    first_look: float
+    """Share of its seconds after which an fp32 run was first looked at, the largest of all runs; 0 without any."""
     references: dict[str, Reference]
     """What ratios refer to here, by name; those that were not run are missing."""
     ceiling_bits: float | None
@@ -107,6 +112,11 @@ def _early_loss(run: RunResult) -> float | None:
     return min((loss for at, loss in known if at <= end), default=known[0][1] if known else None)
 
 
+def _first_look(results: Iterable[RunResult], fp32: str) -> float:
+    dense = [result for result in results if result.system == fp32 and result.finished and result.seconds]
+    return max((run.seconds[0] / run.seconds[-1] for run in dense), default=0.0)
+
+
 def verdict(summary: SystemSummary) -> str:
     """``faster`` or ``slower`` than fp32 where the interval says so, else ``undecided``; ``missed``, ``failed``;
     ``unknown`` without a run of fp32's to compare with."""
@@ -131,6 +141,7 @@ def _summarize_cell(cell: Cell, config: SweepConfig, runs: Sequence[RunResult]) 
         cell=cell,
         fp32=config.fp32,
         target=target,
+        first_look=_first_look(runs, config.fp32),
         references=known,
         ceiling_bits=_ceiling(by_system, known.get("goodput")),
         systems=sorted(summaries, key=lambda summary: sort_key(summary.ratios.get("fp32"))),
@@ -188,6 +199,7 @@ def _summarize_system(
             finished, lambda run: max(run.interface_bytes) / 2**20 if run.interface_bytes else None
         ),
         mean_bits=_mean(finished, lambda run: run.mean_bits),
+        run_seconds=_mean(finished, lambda run: run.seconds[-1]),
         milliseconds=_milliseconds(finished),
     )
 
@@ -201,9 +213,11 @@ def _milliseconds(runs: Sequence[RunResult]) -> dict[str, float]:
     ]
     if not per_run:
         return {}
+    tells_waiting = System.parse(runs[0].system).tells_waiting(Link.parse(runs[0].link))
     return {
         name: statistics.fmean(1e3 * each[name] / each["iterations"] for each in per_run)
         for name in ("whole", *PARTS)
+        if name != "compute" or tells_waiting
     }
 
 

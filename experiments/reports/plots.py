@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from mqgrad.widths import format_width
 
 from ..runs import PARTS
-from ..sweep.axes import exchanges_nothing
+from ..sweep.axes import System, exchanges_nothing
 from ..sweep.result import RunResult
 from .cells import CellSummary
 from .labels import families, has_policy, plot_label, short_labels, shown_systems, system_styles
@@ -24,6 +24,7 @@ _POLICY_COLOURS = ("tab:red", "tab:pink")
 _POLICY_LINES = ("-", "--", "-.", ":")  # of one colour after the other: as many policies as twice that
 _LINES_A_PANEL = len(_COLOURS)  # beside fp32 and policies
 _FOLDED_DPI = 80
+_UNDIVIDED = "computing and waiting"
 _PART_COLOURS = {"encode": "#4477aa", "wire": "#ee9944", "decode": "#66bbaa", "decide": "#aa3377"}
 
 
@@ -37,7 +38,8 @@ def plot_cell(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
         if runs and not exchanges_nothing(name):
             grid, losses, bits = mean_curves(runs)
             loss_axes.plot(grid, losses, label=plot_label(name), **style)
-            bits_axes.plot(grid, bits, **style)
+            if name == cell.fp32 or System.parse(name).has_width:
+                bits_axes.plot(grid, bits, **style)
     if cell.target is not None:
         loss_axes.axhline(cell.target, color="grey", linewidth=0.8, label="target")
     loss_axes.set(title="held-out loss", xlabel="seconds of training", ylabel="loss")
@@ -149,20 +151,25 @@ def _plot_times(axes: Axes, cell: CellSummary) -> None:
     shown = shown_systems(cell)
     known = [summary for summary in cell.systems if summary.milliseconds and summary.system in shown]
     for row, summary in enumerate(known):
-        spent = summary.milliseconds
-        waiting = max(spent["whole"] - spent["compute"], 0.0)
-        _stack(axes, row - 0.2, {"computing": spent["compute"], "waiting": waiting}, row == 0)
-        _stack(axes, row + 0.2, {part: spent[part] for part in PARTS[1:]}, row == 0)
+        _stack(axes, row - 0.2, _training_thread(summary.milliseconds))
+        _stack(axes, row + 0.2, {part: summary.milliseconds[part] for part in PARTS[1:]})
     labels = short_labels([each.system for each in known])
     axes.set_yticks(range(len(known)), labels=[labels[each.system] for each in known], fontsize="small")
     axes.invert_yaxis()
     axes.set(title="training thread, below it\nthe communication thread", xlabel="ms per iteration")
 
 
-def _stack(axes: Axes, y: float, parts: dict[str, float], with_labels: bool) -> None:
-    colours = {"computing": "#555555", "waiting": "#cccccc", **_PART_COLOURS}
-    left = 0.0
+def _training_thread(spent: Mapping[str, float]) -> dict[str, float]:
+    whole, compute = spent["whole"], spent.get("compute")
+    if compute is None:
+        return {_UNDIVIDED: whole}
+    return {"computing": compute, "waiting": max(whole - compute, 0.0)}
+
+
+def _stack(axes: Axes, y: float, parts: dict[str, float]) -> None:
+    colours = {"computing": "#555555", "waiting": "#cccccc", _UNDIVIDED: "#909090", **_PART_COLOURS}
+    left, known = 0.0, axes.get_legend_handles_labels()[1]
     for name, value in parts.items():
-        label = name if with_labels else "_"
+        label = "_" if name in known else name
         axes.barh(y, value, height=0.36, left=left, color=colours[name], label=label)
         left += value

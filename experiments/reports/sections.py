@@ -50,8 +50,9 @@ _NOTES = (
     "counted at the host that sent most, headers, evaluations and all, but for the first hundredths of a second.",
     "**Time**: links that switch count seconds of training. Training and communication "
     "have a thread each: their times overlap. *Wire* is the time for which the communication thread was blocked, "
-    "waiting for slower ranks included; PyTorch's DDP (plain-ddp) waits within *compute*. The delays of "
-    "backup-workers are **simulated**; nothing else has any.",
+    "waiting for slower ranks included. How long PyTorch's DDP (plain-ddp) waits is known only where an emulated "
+    "link paces it. *Seconds* are those of a run: methods that average every some iterations may end after the "
+    "budget, with an average. The delays of backup-workers are **simulated**; nothing else has any.",
     "**Implementations**: seconds include each code's own. quantized, qsgd, ecq-sgd, rotation and minmax have C++ of "
     "ours. All others are plain torch, smoothness with NumPy: top-k, dgc, gravac, sketched-sgd, terngrad, onebit, "
     "onebit-adam, powersgd, fp16. The tables of where time goes tell what they spend on encoding and decoding.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..sweep.axes import Link
 from ..sweep.config import SweepConfig
 from ..sweep.result import RunResult
-from .cells import CellSummary
+from .cells import TARGET_SHARE, CellSummary
 from .labels import system_label
 
 _REASON_CHARACTERS = 160  # of an attempt that has been repeated
@@ -92,6 +92,11 @@ def _revisions(results: Sequence[RunResult]) -> str:
 def describe_cell(cell: CellSummary, config: SweepConfig) -> str:
     """The target of a cell, when its runs ended, what no schedule can pass, and which references lack runs."""
     target = "No fp32 run finished: no target." if cell.target is None else f"Target: {cell.target:.4f}."
+    if cell.first_look > TARGET_SHARE:
+        target += (
+            f" TOO FEW SECONDS: fp32 was first looked at after {cell.first_look:.0%} of its own, and its loss then "
+            "is the target; a larger --budget-seconds tells more."
+        )
     budget = config.budget_of(cell.cell.workload, cell.cell.link)
     ends = [] if budget is None else [f"{budget:g} s of training"]
     ends += [] if config.iterations is None else [f"{config.iterations} iterations"]

@@ -92,13 +92,14 @@ def systems_table(cell: CellSummary) -> Table:
     """One row a system, for one cell."""
     names = list(cell.references)
     header = ["system", "s to target", *(f"÷ {name}" for name in names), "final loss", "accuracy"]
-    header += ["iterations", "wire MiB", "busiest interface, MiB", "mean bits", "runs"]
+    header += ["seconds", "iterations", "wire MiB", "busiest interface, MiB", "mean bits", "runs"]
     rows = [
         [
             _marked(cell, each.system),
-            _seconds_to_target(each),
+            _NONE if cell.target is None else _seconds_to_target(each),
             *(ratio_with_interval(each.ratios[name]) for name in names),
             *_learned(each),
+            _number(each.run_seconds, ".2f"),
             _number(each.iterations, ".0f"),
             _number(each.wire_mib, ".2f"),
             _number(each.busiest_mib, ".2f"),
@@ -122,9 +123,11 @@ def time_table(cell: CellSummary) -> Table:
     rows = []
     for each in cell.systems:
         if each.milliseconds:
-            whole, compute, *thread = (each.milliseconds[name] for name in ("whole", *PARTS))
-            figures = (whole, compute, max(whole - compute, 0.0), *thread)
-            rows.append([system_label(each.system), *(f"{figure:.2f}" for figure in figures)])
+            whole, compute = each.milliseconds["whole"], each.milliseconds.get("compute")
+            waiting = None if compute is None else max(whole - compute, 0.0)
+            thread = (each.milliseconds[name] for name in PARTS[1:])
+            figures = (whole, compute, waiting, *thread)
+            rows.append([system_label(each.system), *(_number(figure, ".2f") for figure in figures)])
     return Table(header, rows)
 
 
@@ -196,6 +199,8 @@ def _marked(cell: CellSummary, system: str) -> str:
         for name, each in cell.references.items()
         if each.system == system and name in ("fp16", "PowerSGD", "oracle") and name != system
     ]
+    if cell.target is None:  # nothing tells which is the best
+        return system_label(system)
     return system_label(system) + (f" ◂ {', '.join(roles)}" if roles else "")
 
 

@@ -170,6 +170,12 @@ class System(NamedTuple):
         method = make_method(self.method)
         return method.hook if isinstance(method, PlainDDP) and method.hook != "none" else ""
 
+    def tells_waiting(self, link: Link) -> bool:
+        """Whether what it waits for communication is known apart from its computing: not of PyTorch's own DDP, unless
+        a hook of ours paces it."""
+        is_paced = link.emulated and any(rate is not None for rate in link.rates.mbit_per_s)
+        return is_paced or not isinstance(make_method(self.method), PlainDDP)
+
     @property
     def can_be_emulated(self) -> bool:
         """Whether it runs on emulated links."""

@@ -28,6 +28,17 @@ def test_the_best_width_is_chosen_on_other_episodes() -> None:
     assert {episode.player for episode in best} == {episodes.BEST}
 
 
+def test_means_of_fewer_episodes_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a decade has one episode, there is no other half to choose the best width on."""
+    links = dict.fromkeys(range(4), 50.0) | {4: 5000.0}
+    names = ("1 bits", episodes.RULE)
+    episodes.print_table(
+        [episodes.Episode(s, name, link, 1.0, 1.0, 10) for s, link in links.items() for name in names]
+    )
+    assert f"| {episodes.BEST} (4 of 5) |" in (table := capsys.readouterr().out)
+    assert "| 1 bits |" in table
+
+
 def test_everyone_plays_the_same_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

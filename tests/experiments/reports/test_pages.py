@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from mqgrad.compressors import compressor_names
 from mqgrad.controllers import controller_names, make_controller
+from mqgrad.experiments.reports import plots
 from mqgrad.experiments.reports.cells import summarize, verdict
 from mqgrad.experiments.reports.labels import families
 from mqgrad.experiments.reports.overall import summarize_overall
@@ -43,6 +44,29 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert (rows["fixed:2"][-2], rows["fp16"][-2]) == ("4", "—")  # fp16 has no width to choose
     times = {row[0]: row for row in time_table(cell).rows}
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
+
+
+@pytest.mark.parametrize(
+    ("link", "known"), [("emulated:100mbit", True), ("emulated:none", False), ("100mbit", False)]
+)
+def test_what_ddp_waits_is_told_where_it_is_known(link: str, known: bool) -> None:
+    config = small_config(systems=("plain-ddp", "fixed:4"), links=(link,))
+    runs = [result(system, 1, [2.0, 1.0], link=link) for system in config.systems]
+    (cell,) = summarize(config, runs)
+    times = {row[0]: row for row in time_table(cell).rows}
+    assert times["fp32 (plain-ddp)"][1:4] == ["200.00", *(["150.00", "50.00"] if known else ["—", "—"])]
+    assert times["fixed:4"][1:4] == ["200.00", "150.00", "50.00"]
+    plot_cell(cell, runs)
+
+
+def test_what_has_no_width_is_not_drawn_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(systems=("plain-ddp", "fixed:4", "powersgd:rank=4", "local-sgd:period=8"))
+    runs = [result(system, 1, [2.0, 1.0]) for system in config.systems]
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plots, "png_bytes", lambda figure: drawn.append(figure) or b"")
+    plot_cell(summarize(config, runs)[0], runs)
+    losses, bits, _ = drawn[0].axes
+    assert (len(losses.lines), len(bits.lines)) == (4 + 1, 2)  # and the target
 
 
 def test_tables_tell_widths_over_time_and_what_codes_report() -> None:

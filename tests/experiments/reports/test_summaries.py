@@ -17,7 +17,7 @@ from mqgrad.experiments.reports.cells import (
 )
 from mqgrad.experiments.reports.labels import kind_of, shown_systems
 from mqgrad.experiments.reports.overall import WorstCell, summarize_overall
-from mqgrad.experiments.reports.tables import worst_table
+from mqgrad.experiments.reports.tables import systems_table, worst_table
 from mqgrad.experiments.sweep.axes import exchanges_nothing
 from mqgrad.experiments.sweep.result import RunResult
 
@@ -294,9 +294,10 @@ def test_a_target_missed_on_a_seed_that_fp32_lacks_is_told() -> None:
     assert verdict(summary) == "missed"
 
 
-def test_without_a_finished_fp32_run_there_is_no_target() -> None:
+def test_without_a_finished_fp32_run_there_is_no_target_and_nothing_misses_it() -> None:
     rows = [result("fixed:32", 1, [], outcome="timed out"), result("fixed:4", 1, [1.0])]
     (cell,) = summarize(small_config(systems=SYSTEMS), rows)
+    assert {row[0]: row[1] for row in systems_table(cell).rows} == {"fp32 (fixed:32)": "—", "fixed:4": "—"}
     assert cell.target is None
     assert all(set(summary.ratios.values()) == {None} and summary.reached == 0 for summary in cell.systems)
     assert {summary.system: verdict(summary) for summary in cell.systems} == {
