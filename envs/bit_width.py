@@ -244,6 +244,16 @@ class BitWidthEnv(gymnasium.Env[Observation, np.int64]):
         self._running = not (diverged or is_over)
         return observation, reward, diverged, is_over, self._info(statistics, diverged=diverged)
 
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the model as it is now, its ``loss`` among them; costs nothing of the budget.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode has begun, or on a `cluster` that environments share, another has
+                begun its own since.
+            WorkerError: a worker died or hangs; ``reset`` starts new ones.
+        """
+        return self._cluster.evaluate()
+
     def render(self) -> str | None:
         """One line on the last interval, in mode ``ansi``."""
         return self._line if self.render_mode == "ansi" else None

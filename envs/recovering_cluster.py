@@ -71,6 +71,15 @@ class RecoveringCluster:
                 environment is a copy.
             WorkerError: a worker died or hangs; ``reset`` starts new ones.
         """
+        cluster = self._begun()
+        return self._guard(lambda: cluster.run(rounds * self._settings.period, bits=bits))
+
+    def evaluate(self) -> dict[str, float]:
+        """Held-out figures of the model as it is; raises as :meth:`run`."""
+        return self._guard(self._begun().evaluate)
+
+    def _begun(self) -> Cluster:
+        """The cluster, on which this is who began the current run."""
         cluster = self.cluster
         if cluster is None or _DRIVERS.get(id(cluster)) is not self:
             raise ResetNeeded(
@@ -78,7 +87,7 @@ class RecoveringCluster:
                 "or this one is a copy, which has none: call reset() to begin anew, or give each environment a "
                 "cluster of its own"
             )
-        return self._guard(lambda: cluster.run(rounds * self._settings.period, bits=bits))
+        return cluster
 
     def close(self) -> None:
         """Stop the workers, unless they are the caller's."""

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from . import demo_command, run_command, train_command
+from . import demo_command, export_command, run_command, train_command
 from .bench import command as bench_command
 from .compare import command as compare_command
 from .error_line import error_line
@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 # In the order in which ``mqgrad --help`` lists them.
 app.command()(train_command.train)
-app.command()(train_command.export)
+app.command()(export_command.export)
 app.command()(run_command.run)
 app.command()(demo_command.demo)
 app.command()(compare_command.compare)

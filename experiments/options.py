@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from mqgrad.trainers.workloads.workload import workload_names
 from mqgrad.widths import Width, parse_widths
@@ -59,3 +60,8 @@ def widths_option(text: str | None) -> tuple[Width, ...] | None:
         return None if text is None else parse_widths(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: {error}", param_hint="--widths") from None
+
+
+def print_paths(text: str, *, stderr: bool = False) -> None:
+    """Print lines that people copy from: not wrapped, and brackets in paths are no markup."""
+    Console(stderr=stderr, markup=False, soft_wrap=True).print(text)

@@ -1,11 +1,10 @@
-"""The commands ``mqgrad train`` and ``mqgrad export``."""
+"""The command ``mqgrad train``."""
 
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from mqgrad.agents.config import DEFAULT_ALGO
 
@@ -19,6 +18,7 @@ from .options import (
     WorkloadSettings,
     check_latency,
     folder,
+    print_paths,
     widths_option,
 )
 from .settings import parse_settings
@@ -39,6 +39,7 @@ Rate = Annotated[
 _SETS = {
     "settings": "workload_settings",
     "data_root": "workload_settings",
+    "simulated_compute_ms": "clock",
 }  # by another name than the option's
 _AUTHORS = {"algo": ("sarsa",), "warm_start": ("auto", "none"), "action_repeat": (1,)}
 """What the preset 'authors' sets, in other words too."""
@@ -55,6 +56,13 @@ def train(
     num_workers: Workers = 2,
     link_mbit_per_s: Rate = None,
     link_latency_ms: Latency = 0.0,
+    simulated_compute_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="Simulate: virtual workers in this process, whose seconds are modelled, of so much computing an "
+            "iteration and of sending at --link-mbit-per-s. Equal seeds learn equal policies."
+        ),
+    ] = None,
     interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
     period: Annotated[
         int | None,
@@ -119,6 +127,7 @@ def train(
         "num_workers": num_workers,
         "link_mbit_per_s": parse_rate(link_mbit_per_s),
         "link_latency_ms": link_latency_ms,
+        **simulation(simulated_compute_ms, parse_rate(link_mbit_per_s), link_latency_ms),
         "interval": interval,
         "period": period,
         "budget_seconds": budget_seconds,
@@ -152,32 +161,6 @@ def train(
     _train(config, resume=False)
 
 
-def export(
-    run: Annotated[Path, typer.Argument(help="Run folder of `mqgrad train`, or its model.zip.")],
-    policy: Annotated[Path, typer.Argument(help="File to write, e.g. policy.mqg.")],
-) -> None:
-    """Freeze a trained policy into one file without code, for deployment.
-
-    Of a run folder the model that has learned longest: that of its last checkpoint where the run ended before its
-    model.zip could be written.
-
-    Loading a model.zip runs code from it (it is Stable-Baselines3's format): export only your own. The file that is
-    written holds tensors and JSON and is safe to share.
-    """
-    from mqgrad.agents.checkpoint import newest_model
-    from mqgrad.agents.export import export as export_model
-    from mqgrad.agents.run_folder import check_file
-
-    if policy.suffix != ".mqg":
-        raise typer.BadParameter(
-            f"{policy} is to end in .mqg, by which --controller knows policies", param_hint="POLICY"
-        )
-    check_file(policy)
-    model = newest_model(run) if run.is_dir() else run
-    facts = export_model(model, policy).provenance
-    _print_paths(f"{policy}: {facts['algorithm']} after {facts['steps']} decisions, from {model}")
-
-
 def _not_none(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
@@ -192,11 +175,11 @@ def _train(config: "TrainConfig", *, resume: bool) -> None:
         model = train_policy(config, resume=resume)
     except (KeyboardInterrupt, SystemExit, WorkerError):
         if rank() == 0:  # what can be gone on with is in its folder
-            _print_paths(_how_to_go_on(config.output), stderr=True)
+            print_paths(_how_to_go_on(config.output), stderr=True)
         raise
     if model is not None:
-        _print_paths(f"model: {model}\nnext:  mqgrad export {quote(str(config.output))} policy.mqg")
-        _print_paths(f"look:  tensorboard --logdir {quote(str(config.tensorboard_folder))}")
+        print_paths(f"model: {model}\nnext:  mqgrad export {quote(str(config.output))} policy.mqg")
+        print_paths(f"look:  tensorboard --logdir {quote(str(config.tensorboard_folder))}")
 
 
 def _how_to_go_on(run: Path) -> str:
@@ -208,11 +191,6 @@ def _how_to_go_on(run: Path) -> str:
         return "stopped before there was anything to save"
     command = "torchrun … -m mqgrad" if under_torchrun() else "mqgrad"
     return f"stopped; to go on: {command} train {quote(str(run))} --resume"
-
-
-def _print_paths(text: str, *, stderr: bool = False) -> None:
-    """Print lines that people copy from: not wrapped, and brackets in paths are no markup."""
-    Console(stderr=stderr, markup=False, soft_wrap=True).print(text)
 
 
 def check_authors(given: dict[str, tuple[str, Any]]) -> None:
@@ -234,6 +212,28 @@ def given_options(context: typer.Context, values: dict[str, Any]) -> dict[str, t
         and getattr(context.get_parameter_source(parameter.name or ""), "name", "") == "COMMANDLINE"
         for option in parameter.opts[:1]
     }
+
+
+def simulation(
+    compute_ms: float | None, rate: float | tuple[float, float] | None, latency_ms: float
+) -> dict[str, Any]:
+    """Arguments of the environment by which workers are simulated; none where ``compute_ms`` is None.
+
+    Raises:
+        typer.BadParameter: there is no rate, or the workers are those of a torchrun job.
+    """
+    from .ranks import under_torchrun
+
+    if compute_ms is None:
+        return {}
+    if rate is None or under_torchrun():
+        told = "start it without torchrun" if under_torchrun() else "give the rate too, --link-mbit-per-s"
+        raise typer.BadParameter(
+            f"workers and their links are simulated: {told}", param_hint="--simulated-compute-ms"
+        )
+    at = rate if isinstance(rate, float) else rate[1]  # where there are two, each episode draws its own
+    clock = {"compute_seconds": compute_ms * 1e-3, "mbit_per_s": at, "latency_ms": latency_ms}
+    return {"simulated": True, "clock": clock}
 
 
 def parse_rate(text: str | None) -> float | tuple[float, float] | None:

@@ -1,14 +1,15 @@
 """What is there to learn? The episodes that a policy learned in, by fixed widths, the goodput rule and policies.
 
     python experiments/benchmarks/episodes.py --json episodes.json                        # of the packaged policy
-    python experiments/benchmarks/episodes.py --policies 'default mine.mqg' --widths 1/2,1,4 --episodes 20
+    python experiments/benchmarks/episodes.py --policies 'default mine.mqg' --widths '1/2,1,4,4>1' --episodes 20
 
 Everyone plays the same episodes, of seeds of their own: the same links, optimizers, data and initial weights, one
-player after another, with real workers as in training. A return is the log-loss that training lost within the
-episode's budget. Printed are means, and how far they are from the rule's, by pairs, with 95 % intervals (Student's
-t), in all and by decade of the link's rate. "The best width of each decade" is what could be known of a link that
-never changes: chosen on the other half of the episodes, so that it does not profit from chance. The rule is the one
-that networks begin as an imitation of, told what they are told.
+player after another, with the workers of training, real ones or simulated. A return is the log-loss that training
+lost within the episode's budget; "4>1" is a ramp of widths in equal steps as the budget is spent. Printed are means,
+and how far they are from the rule's, by pairs, with 95 % intervals (Student's t), in all and by decade of the link's
+rate. "The best width of each decade" is what could be known of a link that never changes: chosen on the other half of
+the episodes, so that it does not profit from chance. The rule is the one that networks begin as an imitation of, told
+what they are told.
 """
 
 import math
@@ -32,8 +33,9 @@ from mqgrad.agents.warm_start import rule_action
 from mqgrad.envs import BitWidthSettings
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
 from mqgrad.experiments.signals import exit_on_sigterm
+from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import load_policy
-from mqgrad.widths import parse_width
+from mqgrad.widths import Width, parse_width
 
 FIRST_SEED = 10_000  # far from those of trainings
 RULE = "goodput rule"
@@ -51,6 +53,10 @@ class Episode(NamedTuple):
     episode_return: float
     mean_bits: float
     iterations: int
+    heldout_loss: float = math.nan
+    """Of the model at its end."""
+    widths: Sequence[float] = ()
+    """Of its intervals, but for the opening."""
 
 
 def players_of(
@@ -64,12 +70,13 @@ def players_of(
     players: dict[str, Player] = {}
     schema = settings.schema
     for text in widths:
-        if parse_width(text) not in schema.widths:
+        first, _, last = text.partition(">")
+        ends = [parse_width(end) for end in (first, last or first)]
+        if not set(ends) <= set(schema.widths):
             raise ValueError(
                 f"{text} bits is none of the environment's widths, {schema.widths}: choose --widths"
             )
-        action = schema.widths.index(parse_width(text))
-        players[f"{text} bits"] = partial(_always, action)
+        players[f"{text} bits"] = partial(_ramp, schema, ends[0], ends[1])
     players[RULE] = lambda observation: rule_action(observation, schema, settings.relative_bytes)
     for path in policies:
         policy, name = load_policy(path), f"policy {Path(path).stem}"
@@ -83,8 +90,10 @@ def players_of(
     return players
 
 
-def _always(action: int, observation: npt.NDArray[np.float32]) -> int:
-    return action
+def _ramp(schema: ObservationSchema, first: Width, last: Width, observation: npt.NDArray[np.float32]) -> int:
+    """The action nearest to the line from one width to the other over the budget that is spent."""
+    wanted = first if first == last else first + (last - first) * observation[schema.at("spent")].item()
+    return min(range(len(schema.widths)), key=lambda action: abs(schema.widths[action] - wanted))
 
 
 def play(env: gymnasium.Env, seed: int, name: str, player: Player) -> Episode:
@@ -96,7 +105,10 @@ def play(env: gymnasium.Env, seed: int, name: str, player: Player) -> Episode:
         rewards.append(float(reward))
         bits.append(float(info["bits"]))
         ended = terminated or truncated
-    return Episode(seed, name, link, math.fsum(rewards), statistics.fmean(bits), info["iteration"])
+    heldout = env.get_wrapper_attr("evaluate")()["loss"]
+    return Episode(
+        seed, name, link, math.fsum(rewards), statistics.fmean(bits), info["iteration"], heldout, bits
+    )
 
 
 def decade(episode: Episode) -> str:
@@ -109,7 +121,7 @@ def decade(episode: Episode) -> str:
 
 def with_best_widths(played: Sequence[Episode]) -> list[Episode]:
     """The episodes, and those of the width that was best in the other half of each decade's."""
-    fixed = [episode for episode in played if episode.player.endswith(" bits")]
+    fixed = [each for each in played if each.player.endswith(" bits") and ">" not in each.player]
     best: list[Episode] = []
     for name in {decade(episode) for episode in fixed}:
         own = [episode for episode in fixed if decade(episode) == name]
@@ -144,12 +156,16 @@ def print_table(played: Sequence[Episode]) -> None:
     counts = [f"{name} ({len({e.seed for e in own})})" for name, own in by_decade.items()]
     names, rows = dict.fromkeys(episode.player for episode in played), []
     for name in sorted(names, key=lambda name: -_mean_return(played, name)):
-        bits = statistics.fmean(episode.mean_bits for episode in played if episode.player == name)
+        own = [episode for episode in played if episode.player == name]
+        means = [
+            f"{_mean_return(own, name):.3f}",
+            f"{statistics.fmean(episode.heldout_loss for episode in own):.3f}",
+            f"{statistics.fmean(episode.mean_bits for episode in own):.1f}",
+        ]
         cells = [beside_rule(part, name) for part in (played, *by_decade.values())]
-        rows.append(
-            (_of(played, name), f"{_mean_return(played, name):.3f}", f"{bits:.1f}", *map(_cell, cells))
-        )
-    script.print_markdown(("player", "return", "bits", "minus the rule's", *counts), rows)
+        rows.append((_of(played, name), *means, *map(_cell, cells)))
+    header = ("player", "return", "held-out loss", "bits", "return minus the rule's", *counts)
+    script.print_markdown(header, rows)
 
 
 def _of(played: Sequence[Episode], name: str) -> str:

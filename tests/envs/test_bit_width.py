@@ -281,6 +281,19 @@ def test_a_latency_without_a_rate_is_refused_and_a_clocks_own_stays(toy: ToyClus
     assert toy.resets[-1][1] == LinkEmulation(mbit_per_s=10.0, latency_ms=50.0)
 
 
+def test_the_model_of_an_episode_is_evaluated_on_held_out_data(toy: ToyCluster) -> None:
+    env = BitWidthEnv(cluster=toy)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="call reset"):
+        env.evaluate()
+    env.reset()
+    before = env.evaluate()["loss"]
+    env.step(np.int64(0))
+    assert env.evaluate()["loss"] == toy.loss < before
+    BitWidthEnv(cluster=toy).reset()
+    with pytest.raises(gymnasium.error.ResetNeeded, match="another environment"):
+        env.evaluate()
+
+
 def test_render_ansi(toy: ToyCluster) -> None:
     env = BitWidthEnv(cluster=toy, render_mode="ansi")
     env.reset(seed=0)

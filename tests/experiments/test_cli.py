@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from ranks import run_ranks
 
@@ -22,6 +23,7 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.envs.settings import make_settings
 from mqgrad.experiments.cli import format_warning, main
 from mqgrad.experiments.runs import RunRecord
+from mqgrad.policies.policy import load_policy
 from mqgrad.trainers.clusters.errors import WorkerError
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
@@ -102,6 +104,8 @@ def test_the_command_names_its_subcommands(invoke: Invoke) -> None:
             ["train", "run", "--preset", "authors", "--algo", "ppo"],
             "authors sets --algo sarsa, and --algo asks",
         ),
+        (["train", "run", "--simulated-compute-ms", "5"], "give the rate too, --link-mbit-per-s"),
+        (["train", "run", "--simulated-compute-ms=-1", "--link-mbit-per-s", "9"], "compute_seconds"),
         (["train", "run", "--preset", "authors", "--warm-start", "goodput"], "sets --warm-start auto"),
         (["run", "--method", "local-sgd", "--compressor", "qsgd"], "--compressor qsgd would change nothing"),
         (["run", "--seed", "-1"], "--seed"),
@@ -157,6 +161,28 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
     code, _, error = invoke("train", str(tmp_path), "--resume", *same)
     assert code == 2
     assert "no checkpoint to resume from" in error
+
+
+def test_a_simulated_training_is_repeated_by_its_seed_and_resumed(tmp_path: Path, invoke: Invoke) -> None:
+    options = ["--workload", "digits-mlp", "--set", "width=16", "--simulated-compute-ms", "10"]
+    options += ["--link-mbit-per-s", "5:10", "--budget-seconds", "0.5", "--seed", "7"]
+    policies = []
+    for name in ("one", "other"):
+        folder = str(tmp_path / name)
+        code, _, error = invoke("train", folder, *options, "--total-steps", "64", "--warm-start", "none")
+        assert code == 0, error
+        code, _, error = invoke("export", folder, f"{folder}.mqg")
+        assert code == 0, error
+        policies.append(load_policy(f"{folder}.mqg"))
+    assert policies[0].provenance["environment"]["simulated"]
+    for (one, _), (other, _) in zip(policies[0].layers, policies[1].layers, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+    code, _, error = invoke("train", str(tmp_path / "one"), "--resume", *options[:4], "--total-steps", "65")
+    assert code == 0, error
+    options[options.index("10")] = "20"
+    code, _, error = invoke("train", str(tmp_path / "one"), "--resume", *options, "--total-steps", "66")
+    assert code == 2
+    assert "--simulated-compute-ms asks for" in error
 
 
 def test_a_timeout_reaches_the_workers_and_its_error_names_the_option(invoke: Invoke) -> None:

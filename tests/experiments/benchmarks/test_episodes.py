@@ -4,7 +4,10 @@ import json
 from pathlib import Path
 
 import episodes
+import numpy as np
 import pytest
+
+from mqgrad.envs import BitWidthSettings
 
 
 def test_differences_are_of_the_same_episodes() -> None:
@@ -39,6 +42,19 @@ def test_means_of_fewer_episodes_say_so(capsys: pytest.CaptureFixture[str]) -> N
     assert "| 1 bits |" in table
 
 
+def test_a_ramp_follows_the_budget_that_is_spent() -> None:
+    settings = BitWidthSettings(widths=(1, 2, 3, 4, 8))
+    player = episodes.players_of([], ["4>1", "3"], settings)["4>1 bits"]
+    observation = np.zeros(settings.schema.size, np.float32)
+    taken = []
+    for spent in (0.0, 0.3, 0.6, 0.9, 1.0):
+        observation[settings.schema.at("spent")] = spent
+        taken.append(settings.widths[player(observation)])
+    assert taken == [4, 3, 2, 1, 1]
+    with pytest.raises(ValueError, match="4>5 bits is none of the environment's widths"):
+        episodes.players_of([], ["4>5"], settings)
+
+
 def test_everyone_plays_the_same_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +73,8 @@ def test_everyone_plays_the_same_episodes(
     assert [episode["seed"] for episode in played] == [70] * 3 + [71] * 3
     assert len({episode["link_mbit_per_s"] for episode in played}) == 2
     assert {episode["iterations"] for episode in played} == {22}
+    assert players["1 bits"]["widths"] == [1, 1]
+    assert all(0 < episode["heldout_loss"] < 10 for episode in played)
     table = capsys.readouterr().out
     assert f"| {episodes.RULE} |" in table
     assert "Mbit/s (" in table
