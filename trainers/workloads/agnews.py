@@ -16,13 +16,11 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.optim import Adam, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.checks import check_count, check_positive
 
 from .classification import Classification, held_out_figures
 from .data_files import find_folder
-from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -31,7 +29,6 @@ PADDING, UNKNOWN = 0, 1  # words from 2 on
 _FOLDER = "ag_news_csv"
 _FILES = ("train.csv", "test.csv")
 _SOURCE = "ag_news_csv.tgz, the AG News corpus of Zhang et al. 2015 (train.csv, test.csv)"
-_WARMUP_ITERATIONS = 100
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -42,6 +39,9 @@ class AGNewsBiLSTM(Classification):
     Raises:
         ValueError: an invalid setting, or a ``data_root`` without the files.
     """
+
+    warmup_iterations: int = dataclasses.field(init=False, repr=False, default=100)
+    """No setting of its own."""
 
     data_root: str = ""
     """Folder that holds ``ag_news_csv``, or the two files themselves."""
@@ -85,11 +85,6 @@ class AGNewsBiLSTM(Classification):
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         return Adam(model.parameters(), lr=self.learning_rate)
-
-    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        if self.decay_iterations:
-            return warmup_cosine(optimizer, _WARMUP_ITERATIONS, self.decay_iterations)
-        return warmup_constant(optimizer, _WARMUP_ITERATIONS)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Word numbers int64 [batch_size, length], padded with 0; classes int64 [batch_size], 0 to 3."""

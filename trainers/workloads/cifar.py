@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
@@ -18,7 +17,6 @@ from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
 from .classification import Classification, held_out_figures
 from .convnets import MQGradCNN, ResNet
 from .data_files import find_folder
-from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -73,11 +71,6 @@ class CIFAR(Classification, abc.ABC):
         return SGD(
             model.parameters(), lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
-
-    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        if self.decay_iterations:
-            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
-        return warmup_constant(optimizer, self.warmup_iterations)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Images float32 [batch_size, 3, crop, crop], labels int64 [batch_size]."""

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
+from .schedules import warmup_constant, warmup_cosine
 from .sharding import batch_indices
 from .workload import Batch
 
@@ -14,7 +17,15 @@ class Classification:
     """Batches are inputs and labels, int64 [batch_size]. The settings are the subclass's."""
 
     batch_size: int
+    warmup_iterations: int
+    decay_iterations: int
     dirichlet_alpha: float | None
+
+    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
+        """A warm-up, then the same learning rate throughout, unless ``decay_iterations`` say when it falls to 0."""
+        if self.decay_iterations:
+            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
+        return warmup_constant(optimizer, self.warmup_iterations)
 
     def batch_indices(
         self, labels: torch.Tensor, rank: int, world_size: int, seed: int

@@ -9,13 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from mqgrad.checks import check_count, check_not_negative, check_positive
 
 from .classification import Classification, held_out_figures
 from .optimizers import check_optimizer_name, make_optimizer
-from .schedules import warmup_constant, warmup_cosine
 from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
@@ -74,11 +72,6 @@ class Digits(Classification):
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
-
-    def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        if self.decay_iterations:
-            return warmup_cosine(optimizer, self.warmup_iterations, self.decay_iterations)
-        return warmup_constant(optimizer, self.warmup_iterations)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Images float32 [batch_size, 1, 8, 8], labels int64 [batch_size]."""

@@ -36,7 +36,8 @@ class Workload(Protocol):
         ...
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
-        """Learning rate by iteration. The length of the run is unknown: do not anneal towards an end."""
+        """Learning rate by iteration. The length of the run is unknown, unless a setting gives it, as
+        ``decay_iterations`` of the built-in workloads does: without one do not anneal towards an end."""
         ...
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
