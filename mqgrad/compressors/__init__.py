@@ -7,10 +7,12 @@ from .gravac import GraVAC
 from .message_checks import CorruptPayload
 from .minmax import MinMax
 from .onebit import OneBit
+from .onebit_adam import OneBitAdam
 from .plain import FP16, NoCommunication
 from .powersgd import PowerSGD
 from .quantized import QSGD, Quantized
 from .registry import DEFAULT_COMPRESSOR, compressor_names, make_compressor
+from .rotated import Rotated
 from .sketched_sgd import SketchedSGD
 from .smoothness import Smoothness
 from .terngrad import TernGrad
@@ -28,8 +30,10 @@ __all__ = [
     "MinMax",
     "NoCommunication",
     "OneBit",
+    "OneBitAdam",
     "PowerSGD",
     "Quantized",
+    "Rotated",
     "SketchedSGD",
     "Smoothness",
     "TernGrad",
