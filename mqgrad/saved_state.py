@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -108,6 +108,17 @@ def saved_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
 
 def _saved(value: Any) -> Any:
     return value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
+
+
+def state_names(owner: "DataclassInstance") -> list[str]:
+    """Fields that no argument of the constructor sets: the state of a rule, which has all of it in such fields."""
+    return [field.name for field in dataclasses.fields(owner) if not field.init]
+
+
+def restore_all(owner: object, names: Collection[str], state: Mapping[str, Any], told: str) -> None:
+    """Restore what :func:`saved_fields` returned, unless :func:`check_keys` refuses it as a state of ``told``."""
+    check_keys(state, names, told)
+    restore_fields(owner, names, state)
 
 
 def restore_fields(owner: object, names: Iterable[str], state: Mapping[str, Any]) -> None:

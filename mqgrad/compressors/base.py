@@ -11,7 +11,7 @@ from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
-from ..saved_state import check_keys, restore_fields, saved_fields
+from ..saved_state import restore_all, saved_fields
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, Widths
 
@@ -201,5 +201,4 @@ class CompressorDefaults(abc.ABC):
         return saved_fields(self, self.parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, self.parts, repr(self))
-        restore_fields(self, self.parts, state)
+        restore_all(self, self.parts, state, repr(self))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..checks import check_count, check_decay, check_range
 from ..gain_search import stepped
-from ..saved_state import check_keys, restore_fields, saved_fields
+from ..saved_state import restore_all, saved_fields
 from ..statistics.moving_average import ewma
 
 DENSE = 1.0
@@ -114,8 +114,7 @@ class FactorSearch:
 
     def load_search_state(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`search_state` returned."""
-        check_keys(state, _STATE, "the search for a factor")
-        restore_fields(self, _STATE, state)
+        restore_all(self, _STATE, state, "the search for a factor")
 
     def _search(self) -> None:
         self.safe, self.candidate, self.is_frozen = stepped(

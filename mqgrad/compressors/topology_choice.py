@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..saved_state import check_keys, restore_fields, saved_fields
+from ..saved_state import restore_all, saved_fields
 from ..statistics.bandit import Block, TwoArmedBandit
 from ..statistics.efficiency import log_efficiency
 from ..statistics.interval import IntervalStatistics
@@ -121,8 +121,7 @@ class TopologyChoice:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, _STATE, "the choice of a topology")
-        restore_fields(self, _STATE, state)
+        restore_all(self, _STATE, state, "the choice of a topology")
         self._logs, self._is_first, self._laps, self._iteration = [], True, -1, -1
         self._begun, self._gathered, self._in_interval = 0, 0, (0, 0)
 

@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 from ..checks import check_count, check_positive
-from ..saved_state import check_keys, restore_fields, saved_fields
+from ..saved_state import check_keys, restore_all, saved_fields, state_names
 from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
 
@@ -87,15 +87,11 @@ class AdaComm:
 
     def state_dict(self) -> dict[str, Any]:
         """State as plain types."""
-        return saved_fields(self, self._state_names())
+        return saved_fields(self, state_names(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        check_keys(state, self._state_names(), type(self).__name__)
-        restore_fields(self, self._state_names(), state)
-
-    def _state_names(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(self) if not field.init]
+        restore_all(self, state_names(self), state, type(self).__name__)
 
 
 @dataclasses.dataclass(slots=True)

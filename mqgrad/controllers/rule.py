@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..checks import check_count
-from ..saved_state import check_keys, restore_fields, saved_fields
+from ..saved_state import check_keys, restore_fields, saved_fields, state_names
 from ..statistics.interval import IntervalStatistics
 from ..widths import CODED_WIDTHS, Width, check_width, check_widths
 
@@ -57,7 +57,7 @@ class Rule(abc.ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What the rule remembers of the run, as plain types."""
-        return {"widths": self.widths, **saved_fields(self, self._state_names())}
+        return {"widths": self.widths, **saved_fields(self, state_names(self))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned.
@@ -65,7 +65,7 @@ class Rule(abc.ABC):
         Raises:
             ValueError: it was saved by another rule, or with other widths.
         """
-        names = self._state_names()
+        names = state_names(self)
         owner = type(self).__name__
         check_keys(state, ["widths", *names], owner)
         if tuple(state["widths"]) != self.widths:
@@ -74,9 +74,6 @@ class Rule(abc.ABC):
                 f"and its widths are {self.widths}"
             )
         restore_fields(self, names, state)
-
-    def _state_names(self) -> list[str]:
-        return [field.name for field in dataclasses.fields(self) if not field.init]
 
     def check_choice(self, name: str, bits: Width) -> Width:
         """Return ``bits`` if it is one of ``widths``."""
