@@ -7,13 +7,14 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import nn
 
+from mqgrad.policies.policy_network import Layer
+
 from .sarsa import SarsaPolicy
 
-Layers = list[tuple[torch.Tensor, torch.Tensor]]
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
-def network_layers(policy: BasePolicy) -> tuple[Layers, str]:
+def network_layers(policy: BasePolicy) -> tuple[list[Layer], str]:
     """The linear layers from observation to action values or logits, and the activation between them.
 
     Raises:

@@ -47,10 +47,8 @@ class SmoothnessLayers(LayerRule):
         energies = np.array([p.peak_energy for p in parameters])
         with np.errstate(divide="ignore"):  # a gradient of zero has −∞ and gets the fewest bits
             needs = 0.5 * np.log2(energies / np.maximum(numels, 1)) + 0.5 * np.log2(self.curvatures)
-        return [nearest(bits, self.widths) for bits in share(self.budget, needs, numels, *self._range())]
-
-    def _range(self) -> tuple[Width, Width]:
-        return self.widths[0], self.widths[-1]
+        shared = share(self.budget, needs, numels, self.widths[0], self.widths[-1])
+        return [nearest(bits, self.widths) for bits in shared]
 
 
 def share(

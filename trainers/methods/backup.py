@@ -4,12 +4,10 @@ import dataclasses
 import time
 
 import torch
-from torch import nn
 
 from mqgrad.checks import check_count, check_not_negative
 from mqgrad.seeding import stream_seed
 
-from .base import Setup
 from .measured import MeasuredMethod
 
 
@@ -28,7 +26,7 @@ class BackupWorkers(MeasuredMethod):
     Gradients travel in fp32 after backward.
 
     Raises:
-        ValueError: for a setting out of range; from ``start``, when no rank would be left.
+        ValueError: for a setting out of range.
     """
 
     backups: int = 1
@@ -46,10 +44,6 @@ class BackupWorkers(MeasuredMethod):
             raise ValueError(
                 f"{self.backups} backups leave none of {world_size} ranks: give at most {world_size - 1}"
             )
-
-    def start(self, setup: Setup) -> nn.Module:
-        self.check_world_size(setup.group.size())
-        return super().start(setup)
 
     def step(self, loss: torch.Tensor) -> None:
         start = time.perf_counter()

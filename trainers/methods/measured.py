@@ -26,7 +26,6 @@ class MeasuredMethod:
     _transport: ProcessGroupTransport = dataclasses.field(init=False, repr=False)
     _iterations: int = dataclasses.field(init=False, repr=False, default=0)
     _interval: RankStatistics = dataclasses.field(init=False, repr=False)
-    _losses: list[float] = dataclasses.field(init=False, repr=False)
     _step_time: float = dataclasses.field(init=False, repr=False)
 
     @property
@@ -44,11 +43,9 @@ class MeasuredMethod:
 
     def begin_interval(self, iterations: int, bits: Width | None) -> None:
         self._interval = RankStatistics()
-        self._losses = []
         self._step_time = time.perf_counter()
 
     def end_interval(self) -> RankInterval:
-        self._interval.losses = list(self._losses)
         return RankInterval(statistics=self._interval, bits=32, iteration=self._iterations)
 
     def move_costs(self, costs: Costs) -> None:
@@ -62,7 +59,7 @@ class MeasuredMethod:
         costs = Costs(step_seconds=seconds, compute_seconds=seconds - waited)
         self.move_costs(costs)
         self._interval.add(costs)
-        self._losses.append(float(loss.detach()))
+        self._interval.losses.append(float(loss.detach()))
 
     def close(self) -> None:
         self._transport.close()
