@@ -19,7 +19,7 @@ CLOSE_SECONDS = 3.0  # a process that is idle exits at once
 LINGER_SECONDS = (
     60.0  # what has no workers any more may be asked for others: after a failure, or for the next cluster
 )
-_LOG_TAIL_BYTES = 8000
+LOG_TAIL_BYTES = 8000
 _OF_PYTEST = "PYTEST_CURRENT_TEST"  # differs from test to test, and changes nothing
 
 
@@ -130,7 +130,9 @@ class ForkServerProcess:
 
     def _ask(self, channel: int, log: int, seconds: float) -> ForkedProcess:
         if self._requests.fileno() < 0:
-            raise ForkServerError("was asked for a worker in vain before", self._log_tail(), has_ended=True)
+            raise ForkServerError(
+                "was asked for a worker in vain before", log_tail(self._log), has_ended=True
+            )
         ours, theirs = Pipe(duplex=False)
         folder = os.open(".", os.O_PATH)
         try:
@@ -140,13 +142,13 @@ class ForkServerProcess:
             answer = self._requests.recv(PID.size)
         except TimeoutError:
             reason = f"did not answer within {seconds:g} s"
-            raise ForkServerError(reason, self._log_tail(), has_ended=False) from None
+            raise ForkServerError(reason, log_tail(self._log), has_ended=False) from None
         except ConnectionError:
             answer = b""
         finally:
             os.close(folder)
         if not answer:
-            raise ForkServerError(self.how_it_ended(), self._log_tail(), has_ended=True)
+            raise ForkServerError(self.how_it_ended(), log_tail(self._log), has_ended=True)
         (pid,) = PID.unpack(answer)
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
@@ -161,12 +163,6 @@ class ForkServerProcess:
             return "closed its socket"
         return describe_exit(code)
 
-    def _log_tail(self) -> str:
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), _LOG_TAIL_BYTES, max(size - _LOG_TAIL_BYTES, 0)).decode(
-            errors="replace"
-        )
-
 
 def describe_exit(code: int) -> str:
     """How a process ended."""
@@ -174,6 +170,12 @@ def describe_exit(code: int) -> str:
         return f"exited with code {code}"
     hint = " (out of memory?)" if code == -signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{hint}"
+
+
+def log_tail(log: IO[bytes], num_bytes: int = LOG_TAIL_BYTES) -> str:
+    """The end of what a process wrote to a file."""
+    size = os.fstat(log.fileno()).st_size
+    return os.pread(log.fileno(), num_bytes, max(size - num_bytes, 0)).decode(errors="replace")
 
 
 _Surroundings = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]

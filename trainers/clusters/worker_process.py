@@ -14,15 +14,16 @@ from typing import IO
 from .errors import LONGER, RESTART, WorkerError
 from .fork_server_process import (
     CLOSE_SECONDS,
+    LOG_TAIL_BYTES,
     ForkedProcess,
     ForkServerError,
     describe_exit,
     fork_server,
+    log_tail,
 )
 from .worker import Failure, Heartbeat, Reply
 
 GRACE_SECONDS = 0.5  # between the first failure and asking who failed first
-_LOG_TAIL_BYTES = 8000
 _MOST_LOG_BYTES = 2**20
 _MODULES = "Extension modules: "  # the last line that faulthandler writes of a crash, longer than all stacks
 
@@ -90,10 +91,8 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """The end of what it wrote to stdout and stderr, without the list of modules after a crash."""
-        size = os.fstat(self.log.fileno()).st_size
-        tail = os.pread(self.log.fileno(), 2 * _LOG_TAIL_BYTES, max(size - 2 * _LOG_TAIL_BYTES, 0))
-        lines = tail.decode(errors="replace").splitlines(keepends=True)
-        return "".join(line for line in lines if not line.startswith(_MODULES))[-_LOG_TAIL_BYTES:]
+        lines = log_tail(self.log, 2 * LOG_TAIL_BYTES).splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith(_MODULES))[-LOG_TAIL_BYTES:]
 
 
 def _appended_file() -> IO[bytes]:
