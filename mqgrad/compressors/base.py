@@ -167,7 +167,7 @@ class CompressorDefaults(abc.ABC):
         return 0
 
     @property
-    def has_momentum(self) -> bool:
+    def applies_momentum(self) -> bool:
         """Whether it takes a momentum of the gradients by itself, so that the optimizer is to have none."""
         return False
 

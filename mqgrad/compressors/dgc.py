@@ -47,7 +47,7 @@ class DGC(Sparsified):
         check_count(0, warmup_iterations=self.warmup_iterations)
 
     @property
-    def has_momentum(self) -> bool:
+    def applies_momentum(self) -> bool:
         return self.momentum > 0
 
     @property

@@ -49,7 +49,7 @@ class GraVAC(FactorSearch, CompressorDefaults):
         self.sparsifier = TopK() if self.base == "top-k" else DGC(momentum=self.momentum)
 
     @property
-    def has_momentum(self) -> bool:
+    def applies_momentum(self) -> bool:
         return self.base == "dgc" and self.momentum > 0
 
     @property

@@ -65,7 +65,7 @@ class OneBitAdam(CompressorDefaults):
         return self.coder.bucket_size
 
     @property
-    def has_momentum(self) -> bool:
+    def applies_momentum(self) -> bool:
         return True
 
     @property

@@ -61,7 +61,7 @@ class SketchedSGD(CompressorDefaults):
         check_decay(momentum=self.momentum)
 
     @property
-    def has_momentum(self) -> bool:
+    def applies_momentum(self) -> bool:
         return self.momentum > 0
 
     @property

@@ -1,4 +1,4 @@
-"""What a script's optimizer tells of itself: the learning rate of each parameter."""
+"""What a script's optimizer tells of itself: the learning rate of each parameter, and whether it has a momentum."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -43,6 +43,11 @@ def has_momentum(optimizer: HasParamGroups | None) -> bool:
     """Whether a script's optimizer steps by a mean of past gradients, as SGD with momentum does, and Adam."""
     groups = [] if optimizer is None else optimizer.param_groups
     return any(group.get("momentum") or "betas" in group for group in groups)
+
+
+def brings_momentum(compressor: object) -> bool:
+    """Whether a compressor takes a momentum of the gradients by itself; someone else's need not tell."""
+    return bool(getattr(compressor, "applies_momentum", False))
 
 
 def _is_group(group: object) -> bool:

@@ -27,7 +27,7 @@ from .checkpoint import Checkpoint
 from .decisions import Decisions
 from .own_widths import OwnWidths
 from .ownership import check_free, check_savable, claim
-from .param_groups import HasParamGroups, check_optimizer, has_momentum
+from .param_groups import HasParamGroups, brings_momentum, check_optimizer, has_momentum
 from .round_settings import RoundSettings
 from .run import assemble_run
 from .second_moment import FrozenSecondMoment, SecondMoments, check_second_moment
@@ -143,7 +143,7 @@ class CompressionState:
         check_savable(self.compressor, controller, period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
         averages_gradients = self._transport.world_size > 1 and not rounds.are_wanted
-        if averages_gradients and has_momentum(optimizer) and getattr(self.compressor, "has_momentum", False):
+        if averages_gradients and has_momentum(optimizer) and brings_momentum(self.compressor):
             told = _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__)
             warnings.warn(told, RuntimeWarning, stacklevel=2)
         run = assemble_run(

@@ -5,7 +5,7 @@ import warnings
 import torch
 
 from mqgrad.compressors import Compressor
-from mqgrad.hook.param_groups import has_momentum
+from mqgrad.hook.param_groups import brings_momentum, has_momentum
 
 from ..link import LinkEmulation
 from ..methods import DDP, BackupWorkers, PlainDDP, TrainingMethod, has_width
@@ -49,7 +49,7 @@ def check_method(
 
 def warn_of_momentum(workload: Workload, compressor: Compressor, method: TrainingMethod) -> None:
     """Here, as what a worker warns of goes to its log: both the compressor and the workload's optimizer have one."""
-    if not getattr(compressor, "has_momentum", False) or not isinstance(method, DDP) or method.is_local:
+    if not brings_momentum(compressor) or not isinstance(method, DDP) or method.is_local:
         return
     with torch.random.fork_rng(devices=[]):
         optimizer = workload.build_optimizer(workload.build_model())
