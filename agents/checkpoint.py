@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from mqgrad.envs import BitWidthSettings
 from mqgrad.envs.recovering_cluster import with_all_settings
-from mqgrad.files import replace_file
+from mqgrad.files import replace_file, replacing
 from mqgrad.saved_state import check_keys, check_version, restored_settings
 
 from .config import plain, with_clock
@@ -118,9 +118,9 @@ def _remove_partial(checkpoints: Path) -> None:
 
 def save_model(run: Path, model: BaseAlgorithm) -> Path:
     """Write ``run/model.zip``, complete or not at all."""
-    partial, final = run / "partial_model.zip", run / "model.zip"
-    model.save(partial)
-    os.replace(partial, final)
+    final = run / "model.zip"
+    with replacing(final, run / "partial_model.zip") as partial:
+        model.save(partial)
     return final
 
 

@@ -1,6 +1,8 @@
 """Files that are whole whenever they are looked at."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -16,9 +18,16 @@ def replace_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()  # a link stays one
-    partial = path.with_name(f"{path.name}.partial")
-    try:
+    with replacing(path, path.with_name(f"{path.name}.partial")) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str], partial: Path) -> Iterator[Path]:
+    """Write to ``partial``, in the same folder, and it takes the place of ``path`` as a whole; nothing is left of it
+    where that fails."""
+    try:
+        yield partial
         os.replace(partial, path)
     except BaseException:  # as of a full disk, or Ctrl-C
         partial.unlink(missing_ok=True)

@@ -10,12 +10,12 @@ it is opened and those of its entries before they are read, and stored entries c
 and not unpacked.
 """
 
-import contextlib
 import errno
 import io
 import json
 import math
 import os
+import pathlib
 import stat
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ..files import replacing
 
 FORMAT = "mqgrad-policy"
 VERSION = 1
@@ -67,16 +69,12 @@ def write_policy_file(path: Path, document: Mapping[str, Any], arrays: Mapping[s
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):  # else the error would name the temporary file
         raise FileNotFoundError(errno.ENOENT, "the folder of the policy file does not exist", folder)
-    partial = f"{os.fspath(path)}.{os.getpid()}.part"
-    try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in entries.items():
-                archive.writestr(zipfile.ZipInfo(name), content)
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+    with (
+        replacing(path, pathlib.Path(f"{os.fspath(path)}.{os.getpid()}.part")) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
 
 
 def _check_sizes(path: Path, entries: Mapping[str, bytes]) -> None:
