@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils.tensorboard import SummaryWriter
 
 from mqgrad.policies.policy_file import MAX_FILE_BYTES
+from mqgrad.run_folder import check_writable, only_process_in
 from mqgrad.trainers.signals import signals_to, stopped_by
 from mqgrad.trainers.threads import torch_threads
 
@@ -36,7 +37,6 @@ from .checkpoint import (
 from .config import OF_THE_AGENT, TrainConfig, plain
 from .network_layers import network_layers
 from .origin import save_origin
-from .run_folder import check_writable, only_process_in
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mqgrad.run_folder import check_file
+
 from .options import print_paths
 
 
@@ -22,7 +24,6 @@ def export(
     """
     from mqgrad.agents.checkpoint import newest_model
     from mqgrad.agents.export import export as export_model
-    from mqgrad.agents.run_folder import check_file
 
     if policy.suffix != ".mqg":
         raise typer.BadParameter(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mqgrad.agents.run_folder import check_file, check_writable
 from mqgrad.checks import check_positive
+from mqgrad.run_folder import check_file, check_writable
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width

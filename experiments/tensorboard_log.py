@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from mqgrad.agents.run_folder import check_writable
+from mqgrad.run_folder import check_writable
 
 from .runs import PARTS, RunPoint
 

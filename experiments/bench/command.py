@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from mqgrad.files import replace_file
+from mqgrad.run_folder import check_file
 
 from ..options import DataRoot, WorkloadName, WorkloadSettings, widths_option
 
@@ -48,7 +49,6 @@ def bench(
     Measures the codec beside memcpy and other codecs, the compressed mean between ranks, and training steps of a
     workload. Run it under torchrun or `mqgrad netlab` to measure a real or shaped link instead of loopback.
     """
-    from mqgrad.agents.run_folder import check_file
     from mqgrad.trainers.workloads.workload import make_workload
 
     from ..provenance import describe_run

@@ -16,7 +16,7 @@ from mqgrad.collectives.wire_meter import DONE
 from mqgrad.compressors import Compressor, Quantized
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.costs import Costs
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.widths import Width
 

@@ -5,8 +5,8 @@ from typing import NamedTuple, cast
 import torch
 import torch.distributed as dist
 
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.layout import Layout
-from mqgrad.layout_table import LayoutTable
 from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.trainers.workloads.workload import make_workload
 

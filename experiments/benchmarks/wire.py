@@ -42,7 +42,7 @@ from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
 from mqgrad.experiments.netlab.run import run_on_new_lab
 from mqgrad.experiments.netlab.tcp import DEFAULT_CONGESTION_CONTROL
 from mqgrad.experiments.provenance import describe_run
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.trainers.workloads.workload import make_workload
 from mqgrad.widths import Width, format_width, parse_width
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqgrad.agents.run_folder import only_process_in
 from mqgrad.files import replace_file
+from mqgrad.run_folder import only_process_in
 from mqgrad.trainers.signals import caught_signals, stopped_by
 
 from ..netlab.link import SHAPING

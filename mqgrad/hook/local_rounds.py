@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from ..compressors.base import BucketWork
 from ..layout import Layout
-from ..layout_table import LayoutTable, unscaled
 from ..saved_state import check_keys
 from .common_start import digest
+from .layout_table import LayoutTable, unscaled
 from .queued_collectives import QueuedCollectives
 from .round_memory import RoundMemory
 from .round_settings import RoundSettings

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from ..layout_table import LayoutTable
 from ..tensors import evenly_spaced
+from .layout_table import LayoutTable
 
 
 class RoundMemory:

@@ -6,12 +6,12 @@ from ..collectives.comm_thread import CommThread
 from ..collectives.named_work import could_be_world
 from ..collectives.transport import Transport
 from ..compressors.base import Compressor
-from ..layout_table import LayoutTable
 from .decisions import Decisions
 from .direct import DirectAverages
 from .interval_position import IntervalPosition
 from .iteration import Iteration
 from .iteration_clock import IterationClock
+from .layout_table import LayoutTable
 from .local_rounds import LocalRounds
 from .measurements import Measurements
 from .param_groups import HasParamGroups

@@ -4,10 +4,10 @@ import dataclasses
 
 from ..collectives.transport import Transport
 from ..compressors.base import Compressor
-from ..layout_table import LayoutTable
 from .decisions import Decisions
 from .interval_position import IntervalPosition
 from .iteration_clock import IterationClock
+from .layout_table import LayoutTable
 from .measurements import Measurements
 
 

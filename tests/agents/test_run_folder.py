@@ -31,10 +31,10 @@ from mqgrad.agents.checkpoint import (
     save_settings,
 )
 from mqgrad.agents.config import TrainConfig
-from mqgrad.agents.run_folder import check_file, only_process_in
 from mqgrad.agents.train import train
 from mqgrad.envs.recovering_cluster import with_all_settings
 from mqgrad.envs.settings import make_settings
+from mqgrad.run_folder import check_file, only_process_in
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +227,7 @@ def test_a_device_is_written_to_where_its_folder_cannot_be(monkeypatch: pytest.M
     def refuse(folder: Path) -> None:
         raise PermissionError(folder)
 
-    monkeypatch.setattr("mqgrad.agents.run_folder.check_writable", refuse)
+    monkeypatch.setattr("mqgrad.run_folder.check_writable", refuse)
     check_file(Path(os.devnull))
     with pytest.raises(PermissionError):
         check_file(Path("/dev/new"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.layout import Layout
-from mqgrad.layout_table import LayoutTable
 
 
 def layout_of(parameters: Sequence[torch.Tensor], *, bucket_size: int, world_size: int) -> Layout:

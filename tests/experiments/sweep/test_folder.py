@@ -15,7 +15,6 @@ from labs import needs_lab
 from rich.console import Console
 from typer.testing import CliRunner
 
-from mqgrad.agents.run_folder import LOCK_FILE, only_process_in
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.compare.progress import run_sweep
 from mqgrad.experiments.netlab.lab import NetLab, list_labs
@@ -23,6 +22,7 @@ from mqgrad.experiments.netlab.link import SHAPING
 from mqgrad.experiments.reports.pages import write_report
 from mqgrad.experiments.sweep.config import SweepConfig
 from mqgrad.experiments.sweep.folder import load_config, load_results, open_sweep
+from mqgrad.run_folder import LOCK_FILE, only_process_in
 
 MQGRAD = str(Path(sys.executable).with_name("mqgrad"))
 

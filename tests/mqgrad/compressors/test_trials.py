@@ -12,7 +12,7 @@ import mqgrad
 from mqgrad.codecs.codec import Codec
 from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.compressors.base import BucketWork
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 
 
 def trials_of(rank: int, compressor: str, widths: tuple[float, ...]):

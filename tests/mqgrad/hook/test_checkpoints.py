@@ -14,7 +14,7 @@ from scripted import Scripted
 
 import mqgrad
 from mqgrad.hook.checkpoint import FORMAT_VERSION
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.statistics.interval import IntervalStatistics
 
 

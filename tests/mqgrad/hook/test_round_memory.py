@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from layouts import bucket_of
 
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.hook.round_memory import RoundMemory
-from mqgrad.layout_table import LayoutTable
 
 
 def test_slow_momentum_is_rounded_alike_on_every_processor() -> None:

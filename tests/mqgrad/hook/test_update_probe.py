@@ -14,9 +14,9 @@ from torch import nn
 
 import mqgrad
 from mqgrad.compressors.base import BucketWork
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.hook.param_groups import check_optimizer
 from mqgrad.hook.update_probe import UpdateProbe
-from mqgrad.layout_table import LayoutTable
 from mqgrad.trainers import ModelClock, Simulated
 
 OPTIMIZERS = {

@@ -11,7 +11,7 @@ from mqgrad.compressors import make_compressor
 from mqgrad.compressors.base import BucketWork
 from mqgrad.cuda_ext import SKETCH_SIZE
 from mqgrad.hook.gradient_figures import GradientFigures
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 from mqgrad.statistics.interval import IntervalStatistics, ParameterStatistics, Trial
 from mqgrad.statistics.rank import RankStatistics
 

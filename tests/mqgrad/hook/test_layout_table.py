@@ -6,7 +6,7 @@ import pytest
 import torch
 from layouts import bucket_of
 
-from mqgrad.layout_table import LayoutTable
+from mqgrad.hook.layout_table import LayoutTable
 
 
 def test_a_model_that_has_moved_to_another_device_has_another_layout() -> None:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from ..layout import Layout
+from ..tensors import bytes_of
 from .active_parameters import ActiveParameters
-from .layout import Layout
-from .tensors import bytes_of
 
 Order = list[list[tuple[int, ...]]]
 """Shapes of parameters in the order of their keys, by the bucket that they first came in: what tells orders apart."""
