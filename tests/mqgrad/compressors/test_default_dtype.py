@@ -9,6 +9,7 @@ from ranks import run_ranks
 
 import mqgrad
 from mqgrad.compressors import compressor_names, make_compressor
+from mqgrad.widths import Width
 
 DEFAULTS = [torch.float64, torch.bfloat16]
 
@@ -31,13 +32,14 @@ def test_compressors(name: str, default: torch.dtype) -> None:
 
 @pytest.mark.parametrize("controller", ["l-greco", "gravac"])
 def test_trials_of_a_gradient(controller: str) -> None:
-    def rank_main(rank: int) -> list[float]:
+    def rank_main(rank: int, dtype: torch.dtype) -> tuple[Width, tuple[Width, ...] | None]:
         model = models.small_model()
-        torch.set_default_dtype(torch.float64)
+        torch.set_default_dtype(dtype)
         state = mqgrad.CompressionState(mqgrad.make_controller(f"{controller}:interval=3"))
         ddp = models.compressed_ddp(model, state)
         models.train(ddp, torch.optim.SGD(model.parameters(), lr=0.1), state, rank, range(8))
         state.close()
-        return [state.bits]
+        return state.bits, state.parameter_bits
 
-    run_ranks(rank_main)
+    plain = run_ranks(lambda rank: rank_main(rank, torch.float32))
+    assert run_ranks(lambda rank: rank_main(rank, torch.float64)) == plain
