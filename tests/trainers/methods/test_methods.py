@@ -12,13 +12,12 @@ from mqgrad.compressors import make_compressor
 from mqgrad.trainers import Distributed, LinkEmulation
 from mqgrad.trainers.clusters.cluster import Cluster
 from mqgrad.trainers.clusters.errors import ReplicaMismatchError
-from mqgrad.trainers.methods import Setup, has_width, make_method, method_names
+from mqgrad.trainers.methods import Setup, has_width, make_method
 from mqgrad.trainers.methods.averaging import SlowMo
 from mqgrad.trainers.methods.backup import BackupWorkers
 from mqgrad.trainers.methods.overlap import OverlapLocalSGD
 
 POWERSGD = "plain-ddp:hook=powersgd,rank=2"
-OTHERS = [*(name for name in method_names() if name != "ddp"), "plain-ddp:hook=fp16", POWERSGD]
 
 
 def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float]:
@@ -26,9 +25,10 @@ def losses_of(cluster: Cluster, method: str, iterations: int = 16) -> list[float
     return list(cluster.run(iterations).losses)
 
 
-@pytest.mark.parametrize("method", OTHERS)
+@pytest.mark.parametrize("method", ["no-sync", "overlap-local-sgd", POWERSGD])
 def test_learns(cluster: Distributed, method: str) -> None:
-    cluster.reset(seed=0, method=method.replace("backup-workers", "backup-workers:mean_delay_ms=1"))
+    """The others take the steps of one that does: see below."""
+    cluster.reset(seed=0, method=method)
     before = cluster.evaluate()["loss"]
     statistics = cluster.run(80)
     assert len(statistics.losses) == 80
