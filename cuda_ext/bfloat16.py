@@ -93,9 +93,9 @@ def decode_bfloat16_into(out: Vector, payload: Tensor) -> None:
     if not scattered.is_writable(out, payload):
         out.copy_(decode_bfloat16(payload, numel))
         return
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
-    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into(tensors, offsets, payload, numel)
+    scattered.overwrite(
+        out, library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into, payload, numel
+    )
 
 
 def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
@@ -108,9 +108,7 @@ def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
         decode_bfloat16_mean_into(mean, payloads)
         out.copy_(mean)
     elif library.has_kernels(payloads.device):
-        tensors, offsets = scattered.pieces(out)
-        library.note_written(*tensors)
-        torch.ops.mqgrad.decode_bfloat16_mean_into(tensors, offsets, payloads, numel)
+        scattered.overwrite(out, torch.ops.mqgrad.decode_bfloat16_mean_into, payloads, numel)
     else:
         out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
 

@@ -49,10 +49,8 @@ def encode_parts(
 
 def decode_parts_into(out: Vector, payloads: Tensor, stride: int, bits: int, bucket_size: int) -> None:
     """Overwrite R parts of a vector [(R−1)·stride + N] with what :func:`.decode` makes of payloads [R, P]."""
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
     numel = _part_numel(out, payloads, stride)
-    torch.ops.mqgrad.decode_parts_into(tensors, offsets, payloads, numel, stride, bits, bucket_size)
+    scattered.overwrite(out, torch.ops.mqgrad.decode_parts_into, payloads, numel, stride, bits, bucket_size)
 
 
 def encode_rotated_parts(
@@ -81,10 +79,10 @@ def decode_rotated_parts_into(
     out: Vector, payloads: Tensor, stride: int, bits: int, bucket_size: int
 ) -> None:
     """The same as :func:`.decode_rotated`, as :func:`decode_parts_into`."""
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
     numel = _part_numel(out, payloads, stride)
-    torch.ops.mqgrad.decode_rotated_parts_into(tensors, offsets, payloads, numel, stride, bits, bucket_size)
+    scattered.overwrite(
+        out, torch.ops.mqgrad.decode_rotated_parts_into, payloads, numel, stride, bits, bucket_size
+    )
 
 
 def sparse_encode_parts(
@@ -114,10 +112,10 @@ def sparse_encode_parts(
 
 def sparse_decode_parts_into(out: Vector, payloads: Tensor, stride: int, elements_per_bit: int) -> None:
     """The same as :func:`.sparse_decode`, as :func:`decode_parts_into`."""
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
     numel = _part_numel(out, payloads, stride)
-    torch.ops.mqgrad.sparse_decode_parts_into(tensors, offsets, payloads, numel, stride, elements_per_bit)
+    scattered.overwrite(
+        out, torch.ops.mqgrad.sparse_decode_parts_into, payloads, numel, stride, elements_per_bit
+    )
 
 
 if library.IMPLEMENTATION == "extension":

@@ -160,9 +160,7 @@ def decode_rotated_into(out: Vector, payload: Tensor, bits: int, bucket_size: in
     if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
         out.copy_(decode_rotated(payload, numel, bits, bucket_size))
         return
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
-    torch.ops.mqgrad.decode_rotated_into(tensors, offsets, payload, numel, bits, bucket_size)
+    scattered.overwrite(out, torch.ops.mqgrad.decode_rotated_into, payload, numel, bits, bucket_size)
 
 
 def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
@@ -175,9 +173,9 @@ def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_si
         decode_rotated_mean_into(mean, payloads, bits, bucket_size)
         out.copy_(mean)
     elif _has_fused_steps(payloads.device, bucket_size):
-        tensors, offsets = scattered.pieces(out)
-        library.note_written(*tensors)
-        torch.ops.mqgrad.decode_rotated_mean_into(tensors, offsets, payloads, numel, bits, bucket_size)
+        scattered.overwrite(
+            out, torch.ops.mqgrad.decode_rotated_mean_into, payloads, numel, bits, bucket_size
+        )
     else:
         out.copy_(_mean_of(payloads, numel, bits, bucket_size))
 

@@ -2,6 +2,8 @@
 
 import bisect
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -137,6 +139,17 @@ def whole(x: Vector) -> Tensor:
 def pieces(x: Vector) -> tuple[list[Tensor], list[int]]:
     """The tensors and their offsets, as the compiled ops take them."""
     return (x.tensors, x.offsets) if isinstance(x, Scattered) else ([x], [0])
+
+
+def overwrite(out: Vector, op: Callable[..., None], *arguments: Any) -> None:
+    """Call ``op(tensors, offsets, *arguments)``, which writes to a vector where it is, and tell autograd so.
+
+    Raises:
+        RuntimeError: a gradient is to flow through what is written.
+    """
+    tensors, offsets = pieces(out)
+    library.note_written(*tensors)
+    op(tensors, offsets, *arguments)
 
 
 def in_one(x: Vector) -> Tensor | None:

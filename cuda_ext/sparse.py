@@ -143,9 +143,7 @@ def sparse_decode_mean_into(out: Vector, payloads: Tensor, elements_per_bit: int
     checks.require_payloads(payloads, sparse_bytes(numel, elements_per_bit))
     payloads = checks.rows_of(payloads)
     if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
-        tensors, offsets = scattered.pieces(out)
-        library.note_written(*tensors)
-        torch.ops.mqgrad.sparse_decode_mean_into(tensors, offsets, payloads, numel, elements_per_bit)
+        scattered.overwrite(out, torch.ops.mqgrad.sparse_decode_mean_into, payloads, numel, elements_per_bit)
         return
     out.copy_(
         reference.mean_of(payloads, numel, lambda sums, row: sparse_decode_add_(sums, row, elements_per_bit))

@@ -146,9 +146,7 @@ def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> No
     if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
         out.copy_(decode(payload, numel, bits, bucket_size))
         return
-    tensors, offsets = scattered.pieces(out)
-    library.note_written(*tensors)
-    torch.ops.mqgrad.decode_into(tensors, offsets, payload, numel, bits, bucket_size)
+    scattered.overwrite(out, torch.ops.mqgrad.decode_into, payload, numel, bits, bucket_size)
 
 
 def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
@@ -172,9 +170,7 @@ def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int)
         decode_mean_into(mean, payloads, bits, bucket_size)
         out.copy_(mean)
     elif library.has_kernels(payloads.device):
-        tensors, offsets = scattered.pieces(out)
-        library.note_written(*tensors)
-        torch.ops.mqgrad.decode_mean_into(tensors, offsets, payloads, numel, bits, bucket_size)
+        scattered.overwrite(out, torch.ops.mqgrad.decode_mean_into, payloads, numel, bits, bucket_size)
     else:
         out.copy_(
             reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
