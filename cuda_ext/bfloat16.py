@@ -3,8 +3,16 @@
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference, reference_bfloat16, scattered
+from mqgrad.cuda_ext import checks, library, reference_bfloat16, scattered
+from mqgrad.cuda_ext.decoding import DecodeOps
 from mqgrad.cuda_ext.scattered import Vector
+
+_OPS = DecodeOps(
+    name="decode_bfloat16",
+    reference=reference_bfloat16,
+    payload_bytes=lambda numel: 2 * numel,
+    fuses_means=library.has_kernels,
+)
 
 
 def encode_bfloat16(
@@ -81,36 +89,17 @@ def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:
         TypeError: payload is not a uint8 tensor.
         ValueError: payload does not have 2·numel bytes.
     """
-    checks.require_payload(payload, 2 * numel)
-    return library.kernels(payload.device, reference_bfloat16).decode_bfloat16(payload.contiguous(), numel)
+    return _OPS.decode(payload, numel)
 
 
 def decode_bfloat16_into(out: Vector, payload: Tensor) -> None:
     """Overwrite a vector with what `decode_bfloat16` returns; as `decode_into`."""
-    numel = out.numel()
-    checks.require_payload(payload, 2 * numel)
-    payload = payload.contiguous()
-    if not scattered.is_writable(out, payload):
-        out.copy_(decode_bfloat16(payload, numel))
-        return
-    scattered.overwrite(
-        out, library.kernels(payload.device, reference_bfloat16).decode_bfloat16_into, payload, numel
-    )
+    _OPS.decode_into(out, payload)
 
 
 def decode_bfloat16_mean_into(out: Vector, payloads: Tensor) -> None:
     """Overwrite a vector with the mean of W payloads; as `decode_mean_into`."""
-    numel = out.numel()
-    checks.require_payloads(payloads, 2 * numel)
-    payloads = checks.rows_of(payloads)
-    if not scattered.is_writable(out, payloads):
-        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
-        decode_bfloat16_mean_into(mean, payloads)
-        out.copy_(mean)
-    elif library.has_kernels(payloads.device):
-        scattered.overwrite(out, torch.ops.mqgrad.decode_bfloat16_mean_into, payloads, numel)
-    else:
-        out.copy_(reference.mean_of(payloads, numel, decode_bfloat16_add_))
+    _OPS.decode_mean_into(out, payloads)
 
 
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
@@ -119,12 +108,7 @@ def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     Raises:
         TypeError, ValueError: as `decode_bfloat16`.
     """
-    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    checks.require_payload(payload, 2 * accumulator.numel())
-    payload = payload.contiguous()
-    checks.require_apart("accumulator", accumulator, payload=payload)
-    library.note_written(accumulator)
-    library.kernels(payload.device, reference_bfloat16).decode_bfloat16_add_(accumulator, payload)
+    _OPS.decode_add_(accumulator, payload)
 
 
 if library.IMPLEMENTATION == "extension":

@@ -43,11 +43,6 @@ def decode_bfloat16(payload: Tensor, numel: int) -> Tensor:
     return payload.clone().view(torch.bfloat16).float()  # a slice of a message may be unaligned
 
 
-def decode_bfloat16_into(out: list[Tensor], offsets: list[int], payload: Tensor, numel: int) -> None:
-    """The same as the op, to a vector in one tensor."""
-    out[0].copy_(decode_bfloat16(payload, numel))
-
-
 def decode_bfloat16_add_(accumulator: Tensor, payload: Tensor) -> None:
     """See `mqgrad.cuda_ext.decode_bfloat16_add_`."""
     accumulator.add_(decode_bfloat16(payload, accumulator.numel()))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from mqgrad.cuda_ext import checks, library, reference, reference_rotation, scattered
+from mqgrad.cuda_ext.decoding import DecodeOps
 from mqgrad.cuda_ext.scattered import Vector
 
 MAX_BITS = 4
@@ -35,6 +36,14 @@ def _has_fused_steps(device: torch.device, bucket_size: int) -> bool:
     not.)"""
     on_cuda = device.type == "cuda" and bucket_size == _CUDA_BUCKET_SIZE and library.has_kernels(device)
     return on_cuda or library.runs_on_cpu(device)
+
+
+_OPS = DecodeOps(
+    name="decode_rotated",
+    reference=reference_rotation,
+    payload_bytes=rotated_bytes,
+    fuses_means=lambda device, bits, bucket_size: _has_fused_steps(device, bucket_size),
+)
 
 
 def encode_rotated(
@@ -127,14 +136,8 @@ def reduce_encode_rotated(
     if _has_fused_steps(payloads.device, bucket_size):
         torch.ops.mqgrad.reduce_encode_rotated_into(out, payloads, residual, numel, *settings, alpha, beta)
         return out
-    mean = _mean_of(payloads, numel, bits, bucket_size)
+    mean = _OPS.mean(payloads, numel, bits, bucket_size)
     return encode_rotated(mean, *settings, residual=residual, alpha=alpha, beta=beta, out=out)
-
-
-def _mean_of(payloads: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
-    return reference.mean_of(
-        payloads, numel, lambda sums, row: decode_rotated_add_(sums, row, bits, bucket_size)
-    )
 
 
 def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
@@ -146,38 +149,17 @@ def decode_rotated(payload: Tensor, numel: int, bits: int, bucket_size: int) -> 
         TypeError: payload is not a uint8 tensor.
         ValueError: payload has the wrong length, or an argument is out of range.
     """
-    checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
-    return library.kernels(payload.device, reference_rotation).decode_rotated(
-        payload.contiguous(), numel, bits, bucket_size
-    )
+    return _OPS.decode(payload, numel, bits, bucket_size)
 
 
 def decode_rotated_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> None:
     """Overwrite a vector with what `decode_rotated` returns; as `decode_into`."""
-    numel = out.numel()
-    checks.require_payload(payload, rotated_bytes(numel, bits, bucket_size))
-    payload = payload.contiguous()
-    if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
-        out.copy_(decode_rotated(payload, numel, bits, bucket_size))
-        return
-    scattered.overwrite(out, torch.ops.mqgrad.decode_rotated_into, payload, numel, bits, bucket_size)
+    _OPS.decode_into(out, payload, bits, bucket_size)
 
 
 def decode_rotated_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
     """Overwrite a vector with the mean of W payloads; as `decode_mean_into`. Each has a seed of its own."""
-    numel = out.numel()
-    checks.require_payloads(payloads, rotated_bytes(numel, bits, bucket_size))
-    payloads = checks.rows_of(payloads)
-    if not scattered.is_writable(out, payloads):
-        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
-        decode_rotated_mean_into(mean, payloads, bits, bucket_size)
-        out.copy_(mean)
-    elif _has_fused_steps(payloads.device, bucket_size):
-        scattered.overwrite(
-            out, torch.ops.mqgrad.decode_rotated_mean_into, payloads, numel, bits, bucket_size
-        )
-    else:
-        out.copy_(_mean_of(payloads, numel, bits, bucket_size))
+    _OPS.decode_mean_into(out, payloads, bits, bucket_size)
 
 
 def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -186,14 +168,7 @@ def decode_rotated_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_
     Raises:
         TypeError, ValueError: as `decode_rotated`.
     """
-    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    checks.require_payload(payload, rotated_bytes(accumulator.numel(), bits, bucket_size))
-    payload = payload.contiguous()
-    checks.require_apart("accumulator", accumulator, payload=payload)
-    library.note_written(accumulator)
-    library.kernels(payload.device, reference_rotation).decode_rotated_add_(
-        accumulator, payload, bits, bucket_size
-    )
+    _OPS.decode_add_(accumulator, payload, bits, bucket_size)
 
 
 if library.IMPLEMENTATION == "extension":

@@ -6,7 +6,8 @@ Arguments are checked here; then the C++ kernel or the reference runs.
 import torch
 from torch import Tensor
 
-from mqgrad.cuda_ext import checks, library, reference, reference_sparse, scattered
+from mqgrad.cuda_ext import checks, library, reference_sparse, scattered
+from mqgrad.cuda_ext.decoding import DecodeOps
 from mqgrad.cuda_ext.scattered import Vector
 
 
@@ -28,6 +29,14 @@ def sparse_count(numel: int, elements_per_bit: int) -> int:
     """
     checks.require_sparse(numel, elements_per_bit)
     return checks.sparse_layout(numel, elements_per_bit).count
+
+
+_OPS = DecodeOps(
+    name="sparse_decode",
+    reference=reference_sparse,
+    payload_bytes=sparse_bytes,
+    fuses_means=lambda device, elements_per_bit: library.runs_on_cpu(device),
+)
 
 
 def sparse_encode(
@@ -83,10 +92,7 @@ def sparse_decode(payload: Tensor, numel: int, elements_per_bit: int) -> Tensor:
         TypeError: payload is not a uint8 tensor.
         ValueError: payload has the wrong length, or an argument is out of range.
     """
-    checks.require_payload(payload, sparse_bytes(numel, elements_per_bit))
-    return library.kernels(payload.device, reference_sparse).sparse_decode(
-        payload.contiguous(), numel, elements_per_bit
-    )
+    return _OPS.decode(payload, numel, elements_per_bit)
 
 
 def sparse_decode_into(out: Vector, payload: Tensor, elements_per_bit: int) -> None:
@@ -115,14 +121,7 @@ def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: i
         TypeError: payload is not uint8, or accumulator not float32.
         ValueError: a wrong shape, length or device, or the two share memory.
     """
-    checks.require_payload(payload, sparse_bytes(accumulator.numel(), elements_per_bit))
-    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    payload = payload.contiguous()
-    checks.require_apart("accumulator", accumulator, payload=payload)
-    library.note_written(accumulator)
-    library.kernels(payload.device, reference_sparse).sparse_decode_add_(
-        accumulator, payload, elements_per_bit
-    )
+    _OPS.decode_add_(accumulator, payload, elements_per_bit)
 
 
 def sparse_decode_mean_into(out: Vector, payloads: Tensor, elements_per_bit: int) -> None:
@@ -139,15 +138,7 @@ def sparse_decode_mean_into(out: Vector, payloads: Tensor, elements_per_bit: int
         TypeError: payloads are not uint8, or out is a tensor and not float32.
         ValueError: a wrong shape, length or device, or the two share memory.
     """
-    numel = out.numel()
-    checks.require_payloads(payloads, sparse_bytes(numel, elements_per_bit))
-    payloads = checks.rows_of(payloads)
-    if scattered.is_writable(out, payloads) and library.runs_on_cpu(payloads.device):
-        scattered.overwrite(out, torch.ops.mqgrad.sparse_decode_mean_into, payloads, numel, elements_per_bit)
-        return
-    out.copy_(
-        reference.mean_of(payloads, numel, lambda sums, row: sparse_decode_add_(sums, row, elements_per_bit))
-    )
+    _OPS.decode_mean_into(out, payloads, elements_per_bit)
 
 
 if library.IMPLEMENTATION == "extension":

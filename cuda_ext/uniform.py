@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mqgrad.cuda_ext import checks, library, reference, scattered
+from mqgrad.cuda_ext.decoding import DecodeOps
 from mqgrad.cuda_ext.scattered import Vector
 
 
@@ -17,6 +18,14 @@ def payload_bytes(numel: int, bits: int, bucket_size: int) -> int:
     """
     checks.require_layout(numel, bits, bucket_size)
     return checks.payload_bytes(numel, bits, bucket_size)
+
+
+_OPS = DecodeOps(
+    name="decode",
+    reference=reference,
+    payload_bytes=payload_bytes,
+    fuses_means=lambda device, bits, bucket_size: library.has_kernels(device),
+)
 
 
 def encode(
@@ -125,9 +134,7 @@ def decode(payload: Tensor, numel: int, bits: int, bucket_size: int) -> Tensor:
         TypeError: payload is not a uint8 tensor.
         ValueError: payload has the wrong length, or an argument is out of range.
     """
-    checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
-    payload = payload.contiguous()
-    return library.kernels(payload.device, reference).decode(payload, numel, bits, bucket_size)
+    return _OPS.decode(payload, numel, bits, bucket_size)
 
 
 def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -140,13 +147,7 @@ def decode_into(out: Vector, payload: Tensor, bits: int, bucket_size: int) -> No
         TypeError: payload is not a uint8 tensor, or out of no supported type.
         ValueError: payload has the wrong length, or an argument is out of range, or out shares memory with payload.
     """
-    numel = out.numel()
-    checks.require_payload(payload, payload_bytes(numel, bits, bucket_size))
-    payload = payload.contiguous()
-    if not scattered.is_writable(out, payload) or not library.has_kernels(payload.device):
-        out.copy_(decode(payload, numel, bits, bucket_size))
-        return
-    scattered.overwrite(out, torch.ops.mqgrad.decode_into, payload, numel, bits, bucket_size)
+    _OPS.decode_into(out, payload, bits, bucket_size)
 
 
 def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int) -> None:
@@ -162,19 +163,7 @@ def decode_mean_into(out: Vector, payloads: Tensor, bits: int, bucket_size: int)
         TypeError: payloads are not uint8, or out of no supported type.
         ValueError: payloads have the wrong length, or an argument is out of range, or out shares memory with them.
     """
-    numel = out.numel()
-    checks.require_payloads(payloads, payload_bytes(numel, bits, bucket_size))
-    payloads = checks.rows_of(payloads)
-    if not scattered.is_writable(out, payloads):
-        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
-        decode_mean_into(mean, payloads, bits, bucket_size)
-        out.copy_(mean)
-    elif library.has_kernels(payloads.device):
-        scattered.overwrite(out, torch.ops.mqgrad.decode_mean_into, payloads, numel, bits, bucket_size)
-    else:
-        out.copy_(
-            reference.mean_of(payloads, numel, lambda sums, row: decode_add_(sums, row, bits, bucket_size))
-        )
+    _OPS.decode_mean_into(out, payloads, bits, bucket_size)
 
 
 def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: int) -> None:
@@ -187,12 +176,7 @@ def decode_add_(accumulator: Tensor, payload: Tensor, bits: int, bucket_size: in
         TypeError: payload is not uint8, or accumulator not float32.
         ValueError: a wrong shape, length or device, or the two share memory.
     """
-    checks.require_payload(payload, payload_bytes(accumulator.numel(), bits, bucket_size))
-    checks.require_floats("accumulator", accumulator, accumulator.numel(), payload.device)
-    payload = payload.contiguous()
-    checks.require_apart("accumulator", accumulator, payload=payload)
-    library.note_written(accumulator)
-    library.kernels(payload.device, reference).decode_add_(accumulator, payload, bits, bucket_size)
+    _OPS.decode_add_(accumulator, payload, bits, bucket_size)
 
 
 if library.IMPLEMENTATION == "extension":
