@@ -72,9 +72,6 @@ class ByWidth(VectorCodec):
     def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_add_(accumulator, payload, bits)
 
-    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        return self.at(bits).decode_mean(payloads, numel, bits)
-
     def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
         self.at(bits).decode_mean_into_(out, payloads, bits)
 

@@ -61,13 +61,6 @@ class SparseCodec(VectorCodec):
     def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
         cuda_ext.sparse_decode_into(out, payload, _elements_per_bit(bits))
 
-    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        if not cuda_ext.runs_on_cpu(payloads.device):
-            return VectorCodec.decode_mean(self, payloads, numel, bits)
-        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
-        self.decode_mean_into_(mean, payloads, bits)
-        return mean
-
     def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
         cuda_ext.sparse_decode_mean_into(out, payloads, _elements_per_bit(bits))
 

@@ -117,13 +117,16 @@ class VectorCodec(abc.ABC):
             TypeError: the payloads are not uint8.
             ValueError: there are none, or they do not have the length of ``numel`` elements.
         """
-        checks.require_payloads(payloads, self.payload_bytes(numel, bits))
-        return reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits))
+        mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
+        self.decode_mean_into_(mean, payloads, bits)
+        return mean
 
     def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; errors as of
         :meth:`decode_mean`."""
-        out.copy_(self.decode_mean(payloads, out.numel(), bits))
+        numel = out.numel()
+        checks.require_payloads(payloads, self.payload_bytes(numel, bits))
+        out.copy_(reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits)))
 
     def encode_mean(
         self,
