@@ -40,6 +40,20 @@ struct DecodeOps {
     check_payload(payload, layout.payload_bytes());
     Device::decode(payload, layout, true, {accumulator}, {0});
   }
+
+  // Of parts of a vector, on the CPU alone; see checked_parts. Device::decode_part(payload, layout, add, vector, start) writes
+  // the elements of a vector from `start` on.
+  static void decode_parts_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel,
+                                int64_t stride, int64_t bits, int64_t bucket_size) {
+    const auto layout = CHECKED(numel, bits, bucket_size);
+    const Parts parts = checked_parts(payloads, layout.payload_bytes(), numel, stride, bucket_size);
+    check_pieces(out, offsets, payloads);
+    const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
+    const Scattered vector = written_to(out, offsets);
+    for (int64_t part = 0; part < parts.count; ++part) {
+      Device::decode_part(bytes + part * parts.bytes_to_next, layout, false, vector, part * stride);
+    }
+  }
 };
 
 }  // namespace mqgrad

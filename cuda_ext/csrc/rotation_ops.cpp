@@ -96,18 +96,6 @@ void encode_rotated_parts_into(const Tensor& payloads, const Tensors& x, const O
   }
 }
 
-void decode_rotated_parts_into(const Tensors& out, const Offsets& offsets, const Tensor& payloads, int64_t numel,
-                               int64_t stride, int64_t bits, int64_t bucket_size) {
-  const RotationLayout layout = checked_rotation_layout(numel, bits, bucket_size);
-  const Parts parts = checked_parts(payloads, layout.payload_bytes(), numel, stride, bucket_size);
-  check_pieces(out, offsets, payloads);
-  const uint8_t* bytes = static_cast<const uint8_t*>(payloads.const_data_ptr());
-  const Scattered vector = written_to(out, offsets);
-  for (int64_t part = 0; part < parts.count; ++part) {
-    Cpu::decode_part(bytes + part * parts.bytes_to_next, layout, false, vector, part * stride);
-  }
-}
-
 }  // namespace
 
 STABLE_TORCH_LIBRARY_FRAGMENT(mqgrad, m) {
@@ -140,7 +128,7 @@ STABLE_TORCH_LIBRARY_IMPL(mqgrad, CPU, m) {
   m.impl("decode_rotated_mean_into", TORCH_BOX(&RotatedOps<Cpu>::decode_mean_into));
   m.impl("decode_rotated_add_", TORCH_BOX(&RotatedOps<Cpu>::decode_add_));
   m.impl("encode_rotated_parts_into", TORCH_BOX(&encode_rotated_parts_into));
-  m.impl("decode_rotated_parts_into", TORCH_BOX(&decode_rotated_parts_into));
+  m.impl("decode_rotated_parts_into", TORCH_BOX(&RotatedOps<Cpu>::decode_parts_into));
 }
 
 }  // namespace mqgrad
