@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from .wire_meter import Work
 
@@ -18,10 +17,9 @@ _REMEDY = (
 )
 
 
-def waits_in(group: dist.ProcessGroup, what: str) -> str:
+def waits_in(global_ranks: Sequence[int], rank: int, what: str) -> str:
     """Who waits in vain where any rank may be the one that is missing."""
-    ranks = dist.get_process_group_ranks(group)
-    return f"{described_rank(ranks, group.rank())} waited in vain for another one in {what}"
+    return f"{described_rank(global_ranks, rank)} waited in vain for another one in {what}"
 
 
 def described_rank(global_ranks: Sequence[int], rank: int) -> str:

@@ -38,6 +38,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     of = group or dist.group.WORLD
     assert of is not None  # as torch.distributed is initialized
     timeout = datetime.timedelta(seconds=float(timeout_seconds))
+    ranks = dist.get_process_group_ranks(of)
 
     def construct() -> dist.ProcessGroup:
         has_some_ranks = _has_some_ranks(of)
@@ -45,7 +46,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
             _have_equally_many(of, timeout)
         with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext():
             made = dist.new_group(
-                dist.get_process_group_ranks(of),
+                ranks,
                 timeout=timeout,
                 backend=own_backend(dist.get_backend(of), dist.get_backend_config(of)),
                 use_local_synchronization=has_some_ranks,
@@ -57,7 +58,9 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
             raise
         return made
 
-    waits = waits_in(of, f"the construction of a CompressionState, or cannot make its group{_INTERFACE}")
+    waits = waits_in(
+        ranks, of.rank(), f"the construction of a CompressionState, or cannot make its group{_INTERFACE}"
+    )
     return call_naming(waits, construct)
 
 

@@ -19,16 +19,11 @@ Result = TypeVar("Result")
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-def _named(group: dist.ProcessGroup, what: str, collective: Callable[[], Work]) -> NamedWork:
-    """Start a collective in which any rank may be the one that is missing."""
-    return NamedWork(collective, waits_in(group, what))
-
-
 class Collectives:
     """The backend's own, for tensors on a GPU: to post does nothing. For the rest see :class:`PointToPoint`."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group = group
+    def __init__(self, group: dist.ProcessGroup, global_ranks: Sequence[int]) -> None:
+        self._group, self._global_ranks = group, global_ranks
 
     def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
         world_size, own = received.shape
@@ -58,7 +53,7 @@ class Collectives:
         )
 
     def _named(self, what: str, collective: Callable[[], Work]) -> NamedWork:
-        return _named(self._group, what, collective)
+        return NamedWork(collective, waits_in(self._global_ranks, self._group.rank(), what))
 
     def close(self) -> None:
         """Hold the group no longer."""
@@ -67,6 +62,8 @@ class Collectives:
 
 class ProcessGroupTransport(Transport):
     """The collectives of one process group: Gloo's for what is on the CPU, small messages among it.
+
+    Ranks are given within the group, as torch knows the job's no more once the script has destroyed all groups.
 
     Args:
         group: the ranks, as :func:`own_group` makes it.
@@ -78,8 +75,8 @@ class ProcessGroupTransport(Transport):
         ranks = dist.get_process_group_ranks(group)
         super().__init__(group.rank(), group.size(), torch.device("cpu"), paced, ranks)
         self.group = group
-        self._waits_for_sum = waits_in(group, "an all-reduce")
-        self._on_gpu = Collectives(group)
+        self._waits_for_sum = self._waits("an all-reduce")
+        self._on_gpu = Collectives(group, ranks)
         self._on_cpu = PointToPoint(group)
 
     def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
@@ -105,16 +102,18 @@ class ProcessGroupTransport(Transport):
             link_bytes=max(lengths) * payload.itemsize * others,
         )
 
+    def _waits(self, what: str) -> str:
+        return waits_in(self.global_ranks, self.rank, what)
+
     def _carrier(self, like: torch.Tensor) -> Collectives | PointToPoint:
         return self._on_gpu if like.is_cuda else self._on_cpu
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
         self._start(
-            lambda: _named(
-                self.group,
-                "an all-reduce",
+            lambda: NamedWork(
                 lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
+                self._waits_for_sum,
             ),
             tensor,
             self.all_reduce_bytes(tensor.nbytes),
@@ -134,10 +133,9 @@ class ProcessGroupTransport(Transport):
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         self._start(
-            lambda: _named(
-                self.group,
-                "a broadcast",
-                lambda: dist.broadcast(tensor, self._server, group=self.group, async_op=True),
+            lambda: NamedWork(
+                lambda: dist.broadcast(tensor, group=self.group, group_src=0, async_op=True),
+                self._waits("a broadcast"),
             ),
             tensor,
             tensor.nbytes if self.rank == 0 and self.world_size > 1 else 0,
@@ -149,10 +147,9 @@ class ProcessGroupTransport(Transport):
         gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
         rows = list(gathered) if is_server else None
         return self._start(
-            lambda: _named(
-                self.group,
-                "a gather",
-                lambda: dist.gather(payload, rows, self._server, self.group, async_op=True),
+            lambda: NamedWork(
+                lambda: dist.gather(payload, rows, group=self.group, group_dst=0, async_op=True),
+                self._waits("a gather"),
             ),
             gathered,
             0 if is_server else payload.nbytes,
@@ -167,20 +164,15 @@ class ProcessGroupTransport(Transport):
         copies = [payload] * self.world_size if is_server else None
         total = payload.nbytes * (self.world_size - 1)
         return self._start(
-            lambda: _named(
-                self.group,
-                "a scatter",
-                lambda: dist.scatter(received, copies, self._server, self.group, async_op=True),
+            lambda: NamedWork(
+                lambda: dist.scatter(received, copies, group=self.group, group_src=0, async_op=True),
+                self._waits("a scatter"),
             ),
             received,
             total if is_server else 0,
             link_bytes=total,
             ways=("out",),
         )
-
-    @property
-    def _server(self) -> int:
-        return dist.get_global_rank(self.group, 0)
 
     def close(self) -> None:
         """Give the process group back.

@@ -94,7 +94,7 @@ class Compressor(Protocol):
 
     @property
     def chosen(self) -> str:
-        """What it has chosen for itself, and must have chosen alike on all ranks; empty for most."""
+        """What it has chosen for itself or found on its machine, and all ranks must have alike; empty for most."""
         ...
 
     def is_plain(self, bits: Widths) -> bool:

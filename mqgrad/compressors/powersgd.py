@@ -36,8 +36,9 @@ class LowRank(NamedTuple):
 class PowerSGD(CompressorDefaults):
     """PowerSGD (Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2), with error feedback.
 
-    Every rank orthonormalizes the same sums itself, as PyTorch's hook does: ranks end with the same bytes where their
-    linear algebra rounds alike, which processors of different kinds may not do.
+    Every rank orthonormalizes the same sums itself, as PyTorch's hook does, and multiplies the factors: ranks end
+    with the same bytes where their linear algebra rounds alike. With other numbers of threads it does not, so ranks
+    compare them; processors of different kinds may not do either, which nobody checks.
 
     Raises:
         ValueError: for a rank below 1, a rate below 1 or a negative iteration.
@@ -66,6 +67,10 @@ class PowerSGD(CompressorDefaults):
     @property
     def num_residuals(self) -> int:
         return len(self.residuals)
+
+    @property
+    def chosen(self) -> str:
+        return f"{torch.get_num_threads()} threads of linear algebra: set OMP_NUM_THREADS alike on all ranks"
 
     def forget(self, keys: Set[int]) -> None:
         for key in keys:

@@ -56,6 +56,7 @@ class Agreement:
         self._transport = transport
         self._configuration = configuration
         self._digest = _digest(configuration)
+        self._chosen = ""
 
     def start_check(
         self,
@@ -76,6 +77,7 @@ class Agreement:
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.
         """
+        self._chosen = chosen
         mine = {
             "configuration": self._digest,
             "iteration": iteration,
@@ -99,8 +101,11 @@ class Agreement:
         shown = ", ".join(f"rank {rank}: {_shown(field, value)}" for rank, value in ranked)
         return (
             f"ranks disagree about the {field} ({shown}); seen by rank {self._transport.global_rank} with "
-            f"configuration [{self._configuration}]. {_remedy(field)}"
+            f"configuration [{self._configuration}]{self._own(field)}. {_remedy(field)}"
         )
+
+    def _own(self, field: str) -> str:
+        return f", where it is [{self._chosen}]" if field == "compressor's choice" else ""
 
     def gather(
         self,

@@ -70,6 +70,7 @@ class Checkpoint:
             self.run.thread.run(lambda: self._restore(own))
             self.run.iteration.last_statistics, self.run.rounds.seen = statistics, seen
             raise
+        self.run.shared.layouts.expect_others()
         self.loop.restart()
 
     def _restore(self, state: dict[str, Any]) -> None:

@@ -272,6 +272,7 @@ class Iteration:
     def recheck(self) -> None:
         """Check agreement before the next iterations, whatever is due: another rank may have loaded another state."""
         self._is_open = self.is_direct = False
+        self._first_parameters = 0  # the next bucket tells those that have been loaded
         self._position.recheck()
 
     def abandon(self) -> None:

@@ -65,13 +65,15 @@ class LayoutTable:
         self._order: Order = []
         self._saved_order: Order = []
         self._first = hashlib.sha256()
+        self._expects_others = False
         self.parted = False
         """Whether parameters that come now may differ between ranks: a state from within a round has been loaded."""
 
     @property
     def first_parameters(self) -> int:
         """48 bits that depend on shape and type of each parameter, and on its first elements when it first came (of
-        matrices on their signs), if ranks then had to have the same; 0 before any has come."""
+        matrices on their signs), after construction or :meth:`expect_others`, if ranks then had to have the same; 0
+        before any has come."""
         return int.from_bytes(self._first.digest()[:6], "little") if self.parameters else 0
 
     @property
@@ -107,6 +109,8 @@ class LayoutTable:
                 f"rank {self.rank}: parameters of shapes {_shapes(parameters)} have sparse gradients, which are not "
                 "averaged here: construct their nn.Embedding with sparse=False"
             )
+        if self._expects_others:
+            self._look_again()
         ids = list(map(id, parameters))
         known = self._buckets.get(bucket.index())
         if known is None or known.ids != ids or known.device != bucket.buffer().device:
@@ -190,11 +194,25 @@ class LayoutTable:
         for parameter in parameters:
             self._keys[id(parameter)] = len(self._keys)
             self.parameters.append(parameter)
-            self._first.update(f"{tuple(parameter.shape)} {parameter.dtype}".encode())
-            if not self.parted:
-                self._first.update(_first_bytes(parameter))
+            self._note_first(parameter)
             self._first_ids.append(self._next_id)
             self._next_id += self._scale_buckets(parameter.numel())
+
+    def _note_first(self, parameter: torch.Tensor) -> None:
+        self._first.update(f"{tuple(parameter.shape)} {parameter.dtype}".encode())
+        if not self.parted:
+            self._first.update(_first_bytes(parameter))
+
+    def expect_others(self) -> None:
+        """Take :attr:`first_parameters` anew when the next bucket comes: a state has been loaded, and by then the
+        model of that time, too."""
+        self._expects_others = True
+
+    def _look_again(self) -> None:
+        self._expects_others, self._first = False, hashlib.sha256()
+        for parameter in self.parameters:
+            self._note_first(parameter)
+        self._buckets = {}  # their layouts tell what the first parameters were
 
     def _check(self, own: Order, saved: Order) -> None:
         pairs = enumerate(zip(own, saved, strict=False))  # one of them may have come further

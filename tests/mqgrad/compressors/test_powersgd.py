@@ -73,6 +73,20 @@ def test_a_gradient_of_low_rank_arrives_whole() -> None:
     run_ranks(rank_main)
 
 
+def test_ranks_whose_linear_algebra_may_round_otherwise_are_told() -> None:
+    def rank_main(rank: int) -> str:
+        torch.set_num_threads(1 + rank)
+        state = mqgrad.CompressionState(compressor=mqgrad.make_compressor("powersgd"), timeout_seconds=10)
+        ddp = models.compressed_ddp(one_large_matrix(), state)
+        with pytest.raises(RuntimeError, match="ranks disagree about the compressor's choice") as raised:
+            models.backward(ddp, rank, 0)
+        state.close()
+        return str(raised.value)
+
+    for rank, told in enumerate(run_ranks(rank_main)):
+        assert f"{1 + rank} threads of linear algebra: set OMP_NUM_THREADS alike" in told
+
+
 def test_bytes_are_those_of_the_factors_and_of_what_is_not_compressed() -> None:
     def rank_main(rank: int):
         model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 4))

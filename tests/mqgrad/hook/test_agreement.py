@@ -1,5 +1,6 @@
 """Ranks that are not in step: every one of them gets an error that names ranks and values."""
 
+import copy
 import math
 
 import models
@@ -322,3 +323,33 @@ def test_ranks_of_another_model_each_are_detected(bits: float, period: int) -> N
     for told in run_ranks(rank_main):
         assert "ranks disagree about the first parameters (rank 0: digest" in told
         assert "give CompressionState the process_group that DDP has" in told
+
+
+@pytest.mark.parametrize("bits", [4, 32])
+@pytest.mark.parametrize("model_first", [True, False])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_model_that_one_rank_forgets_to_roll_back_is_seen(
+    bits: int, model_first: bool, forgets: bool
+) -> None:
+    """The state and, on both ranks or on one alone, the model of the same time are loaded into a run that goes on."""
+
+    def rank_main(rank: int) -> str:
+        ddp, optimizer, state = models.new_run(mqgrad.FixedBits(bits, interval=5))
+        models.train(ddp, optimizer, state, rank, range(6))
+        saved = copy.deepcopy(ddp.state_dict()), state.state_dict()
+        models.train(ddp, optimizer, state, rank, range(6, 12))
+        if model_first and not (forgets and rank == 1):
+            ddp.load_state_dict(saved[0])
+        state.load_state_dict(saved[1])
+        if not model_first and not (forgets and rank == 1):
+            ddp.load_state_dict(saved[0])
+        try:
+            models.train(ddp, optimizer, state, rank, range(6, 14))
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            state.close()
+        return ""
+
+    for told in run_ranks(rank_main):
+        assert ("ranks disagree about the first parameters" in told) is forgets, told

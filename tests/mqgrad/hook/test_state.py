@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import types
+import warnings
 from collections.abc import Callable
 
 import models
@@ -50,12 +51,18 @@ def test_controller_decides_on_mean_statistics_and_all_ranks_follow() -> None:
     assert first.noise_of_mean(2) > first.noise_of_mean(4) > 0
 
 
-@pytest.mark.parametrize("bits", [4, 32])
-def test_it_can_be_closed_after_the_script_has_destroyed_all_groups(bits: int) -> None:
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("bits", "compressor"), [(4, "quantized"), (32, "quantized"), (4, "quantized:topology=star")]
+)
+def test_it_can_be_closed_after_the_script_has_destroyed_all_groups(bits: int, compressor: str) -> None:
+    """Though the last step has ended an interval, and the next is being decided on."""
+
     def rank_main(rank: int):
-        model, optimizer, state = models.new_run(mqgrad.FixedBits(bits))
-        models.train(model, optimizer, state, rank, range(5))
-        dist.barrier()
+        warnings.simplefilter("error")
+        controller = mqgrad.FixedBits(bits, interval=5)
+        model, optimizer, state = models.new_run(controller, compressor=mqgrad.make_compressor(compressor))
+        models.train(model, optimizer, state, rank, range(10))
         dist.destroy_process_group()
         state.close()
         state.close()
