@@ -60,7 +60,7 @@ def train(
         float | None,
         typer.Option(
             help="Simulate: virtual workers in this process, whose seconds are modelled, of so much computing an "
-            "iteration and of sending at --link-mbit-per-s. Equal seeds learn equal policies."
+            "iteration and of sending at --link-mbit-per-s. With --total-steps equal seeds learn equal policies."
         ),
     ] = None,
     interval: Annotated[int | None, typer.Option(help="Training iterations per decision.", min=1)] = None,
