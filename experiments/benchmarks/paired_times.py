@@ -6,7 +6,8 @@ Printed are geometric means of a system's time ÷ the reference's of the same se
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds. Without
 systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said: as
 where a run did not finish, or made too few iterations. With ``--from-iteration 60`` it is not times to the target but
-the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one.
+the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one; with
+``--late-loss`` the held-out loss over the last tenth of the iterations, as reports give it.
 """
 
 import statistics
@@ -24,8 +25,10 @@ from mqgrad.experiments.sweep.folder import load_config, load_results
 from mqgrad.experiments.sweep.result import RunResult
 
 
-def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[str, Timing | None]]:
-    """By cell and system, to the target of the cell; or of an iteration, from a number on.
+def timings(
+    folder: Path, from_iteration: int | None = None, late_loss: bool = False
+) -> dict[str, dict[str, Timing | None]]:
+    """By cell and system, to the target of the cell; or of an iteration, from a number on; or late losses.
 
     Raises:
         ValueError: what the folder holds is no comparison.
@@ -38,6 +41,7 @@ def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[s
                 [run for run in results if run.cell == summary.cell and run.system == system],
                 summary.target,
                 from_iteration,
+                late_loss,
             )
             for system in config.systems
         }
@@ -45,13 +49,18 @@ def timings(folder: Path, from_iteration: int | None = None) -> dict[str, dict[s
     }
 
 
-def _timing(runs: Sequence[RunResult], target: float | None, from_iteration: int | None) -> Timing | None:
+def _timing(
+    runs: Sequence[RunResult], target: float | None, from_iteration: int | None, late_loss: bool
+) -> Timing | None:
     if not all(run.finished for run in runs):
         return None
-    if from_iteration is None:
+    if late_loss:
+        figures = {run.seed: run.curve.late for run in runs}
+    elif from_iteration is None:
         return timing_of(runs, target)
-    seconds = {run.seed: _iteration_seconds(run, from_iteration) for run in runs}
-    known = {seed: each for seed, each in seconds.items() if each is not None}
+    else:
+        figures = {run.seed: _iteration_seconds(run, from_iteration) for run in runs}
+    known = {seed: each for seed, each in figures.items() if each is not None and each > 0}
     return Timing(known) if len(known) == len(runs) else None
 
 
@@ -98,9 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=int,
         help="compare the seconds of an iteration from this one on, not times to the target",
     )
+    parser.add_argument(
+        "--late-loss", action="store_true", help="compare held-out losses at the end, not times"
+    )
     options = parser.parse_intermixed_args(arguments)
     try:
-        cells = timings(options.folder, options.from_iteration)
+        cells = timings(options.folder, options.from_iteration, options.late_loss)
     except (OSError, ValueError) as error:
         sys.exit(f"paired_times.py: {error}")
     known = list(next(iter(cells.values()), {}))

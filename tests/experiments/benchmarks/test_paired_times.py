@@ -93,3 +93,13 @@ def test_iterations_from_a_number_on_are_compared_without_their_start(tmp_path: 
     by_system = paired_times.timings(tmp_path, 4)["digits-mlp @ emulated:100mbit"]
     assert by_system["fixed:4"] is None
     assert by_system["fixed:32"] is not None
+
+
+def test_late_losses_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "fixed:4"), links=LINKS[:1])
+    last = {("fixed:32", 1): 1.0, ("fixed:32", 2): 4.0, ("fixed:4", 1): 0.5, ("fixed:4", 2): 1.0}
+    runs = [result(system, seed, [9.0, loss], link=LINKS[0]) for (system, seed), loss in last.items()]
+    write_results(tmp_path, config, runs)
+    ratio, _ = paired_times.row(paired_times.timings(tmp_path, late_loss=True), "fixed:4", "fixed:32")
+    assert ratio is not None
+    assert ratio.value == pytest.approx((0.5 * 0.25) ** 0.5)
