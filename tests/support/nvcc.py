@@ -4,6 +4,7 @@ import ast
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from torch.utils.cpp_extension import include_paths
@@ -31,4 +32,12 @@ def compile_source(source: Path, folder: Path) -> subprocess.CompletedProcess[st
     command += [f"-gencode=arch=compute_{each}" for each in architectures]
     command += [f"-isystem={path}" for path in include_paths()]
     command += [str(source), "-o", str(folder / f"{source.stem}.o")]
+    try:
+        return _run(command)
+    except OSError:  # a busy machine has failed once to start it, by "Bad address", in a hundred runs
+        time.sleep(1)
+        return _run(command)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
