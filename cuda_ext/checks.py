@@ -6,6 +6,7 @@ import operator
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 INPUT_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _LARGEST = torch.finfo(torch.float32).max
@@ -37,10 +38,14 @@ def require_layout(numel: int, bits: int, bucket_size: int) -> None:
                 raise TypeError(f"{name} must be an integer, got {value!r}")
     if not 1 <= bits <= 8:
         raise ValueError(f"bits must be in 1..8, got {bits}")
-    if bucket_size < 1:
-        raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
+    require_bucket_size(bucket_size)
     if numel < 0:
         raise ValueError(f"numel must not be negative, got {numel}")
+
+
+def require_bucket_size(bucket_size: int) -> None:
+    if not 1 <= bucket_size < 2**63:
+        raise ValueError(f"bucket_size must be at least 1 and below 2^63, got {bucket_size}")
 
 
 def require_input(x: Tensor, dimensions: int) -> None:
@@ -134,10 +139,9 @@ def require_apart(name: str, written: Tensor, **others: Tensor | None) -> None:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    try:
-        starts = a.data_ptr(), b.data_ptr()
-    except RuntimeError:  # a fake tensor
+    if isinstance(a, FakeTensor) or isinstance(b, FakeTensor):  # they have no memory
         return False
+    starts = a.data_ptr(), b.data_ptr()
     first, second = (a, b) if starts[0] <= starts[1] else (b, a)
     return all(starts) and abs(starts[0] - starts[1]) < _extent(first) and second.numel() > 0
 

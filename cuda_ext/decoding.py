@@ -43,7 +43,7 @@ class DecodeOps:
         if scattered.is_writable(out, payload) and library.has_kernels(payload.device):
             scattered.overwrite(out, self._compiled("_into"), payload, numel, *settings)
         else:
-            out.copy_(self.decode(payload, numel, *settings))
+            scattered.copy_to(out, self.decode(payload, numel, *settings))
 
     def decode_mean_into(self, out: Vector, payloads: Tensor, *settings: int) -> None:
         """Overwrite a vector [N] with the mean of W payloads."""
@@ -52,13 +52,13 @@ class DecodeOps:
         payloads = checks.rows_of(payloads)
         in_place = scattered.is_writable(out, payloads)
         if not self.fuses_means(payloads.device, *settings):
-            out.copy_(self.mean(payloads, numel, *settings))
+            scattered.copy_to(out, self.mean(payloads, numel, *settings))
         elif in_place:
             scattered.overwrite(out, self._compiled("_mean_into"), payloads, numel, *settings)
         else:
             mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
             self.decode_mean_into(mean, payloads, *settings)
-            out.copy_(mean)
+            scattered.copy_to(out, mean)
 
     def decode_add_(self, accumulator: Tensor, payload: Tensor, *settings: int) -> None:
         """Add a decoded payload to a contiguous float32 [N]."""

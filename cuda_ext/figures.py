@@ -13,7 +13,7 @@ from mqgrad.cuda_ext.reference_figures import SKETCH_SIZE
 def gradient_figures(
     gradients: Sequence[Tensor], keys: Sequence[int], bucket_size: int = 512, *, seed: int = 0
 ) -> Tensor:
-    """Take the figures of gradients, those of each by itself: in one pass, or on CUDA in two, whatever their number.
+    """Take the figures of gradients, those of each by itself: in one pass; on CUDA by three kernels each.
 
     Args:
         gradients: at least one, 1-D of a floating type, on one device.
@@ -29,15 +29,14 @@ def gradient_figures(
 
     Raises:
         TypeError: a gradient is of no supported type.
-        ValueError: one is not 1-D or on another device; there are none, or not as many as keys; a bucket size below
-            1; seed or keys do not fit 64 bits.
+        ValueError: one is not 1-D or on another device; there are none, or not as many as keys; a bucket size that
+            is not in 1..2^63 - 1; seed or keys do not fit 64 bits.
     """
     if not gradients or len(gradients) != len(keys):
         raise ValueError(
             f"expected at least one gradient and as many keys, got {len(gradients)} and {len(keys)}"
         )
-    if bucket_size < 1:
-        raise ValueError(f"bucket_size must be at least 1, got {bucket_size}")
+    checks.require_bucket_size(bucket_size)
     for gradient in gradients:
         checks.require_input(gradient, 1)
         if gradient.device != gradients[0].device:

@@ -108,7 +108,7 @@ def mean_of(payloads: Tensor, numel: int, add: Callable[[Tensor, Tensor], None])
     mean = payloads.new_zeros(numel, dtype=torch.float32)
     for row in payloads:
         add(mean, row)
-    return mean.div_(number(len(payloads), mean))
+    return mean.div_(number(len(payloads), mean)) if len(payloads) > 1 else mean
 
 
 def _encode(

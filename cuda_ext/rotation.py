@@ -12,7 +12,7 @@ from mqgrad.cuda_ext.scattered import Vector
 
 MAX_BITS = 4
 MAX_BUCKET_SIZE = 65536
-_CUDA_BUCKET_SIZE = 512  # that a warp holds in registers
+_CUDA_BUCKET_SIZE = 512  # that a warp holds in registers: kPieceBucket of csrc/cuda_rotation.h
 
 
 def rotated_bytes(numel: int, bits: int, bucket_size: int) -> int:

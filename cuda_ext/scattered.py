@@ -24,7 +24,7 @@ class Scattered:
 
     Raises:
         TypeError: a tensor is of no supported type.
-        ValueError: one is not 1-D or not contiguous, or they overlap in the vector.
+        ValueError: there are none; one is not 1-D or not contiguous, or they overlap in the vector.
     """
 
     __slots__ = ("length", "offsets", "tensors")
@@ -92,6 +92,8 @@ Vector = Tensor | Scattered
 
 
 def _require_tensors(tensors: list[Tensor], offsets: list[int]) -> None:
+    if not tensors:
+        raise ValueError("a scattered vector needs at least one tensor")
     end: float = -math.inf
     for tensor, offset in zip(tensors, offsets, strict=True):
         checks.require_input(tensor, 1)
@@ -150,6 +152,12 @@ def overwrite(out: Vector, op: Callable[..., None], *arguments: Any) -> None:
     tensors, offsets = pieces(out)
     library.note_written(*tensors)
     op(tensors, offsets, *arguments)
+
+
+def copy_to(out: Vector, vector: Tensor) -> None:
+    """Overwrite a vector with a float32 [length], and tell autograd as :func:`overwrite` does."""
+    library.note_written(*pieces(out)[0])
+    out.copy_(vector)
 
 
 def in_one(x: Vector) -> Tensor | None:

@@ -105,10 +105,7 @@ def sparse_decode_into(out: Vector, payload: Tensor, elements_per_bit: int) -> N
         TypeError, ValueError: as `sparse_decode`, and as `sparse_decode_mean_into` for ``out``.
     """
     checks.require_payload(payload, sparse_bytes(out.numel(), elements_per_bit))
-    if library.runs_on_cpu(payload.device):
-        sparse_decode_mean_into(out, payload[None], elements_per_bit)
-    else:
-        out.copy_(sparse_decode(payload, out.numel(), elements_per_bit))
+    sparse_decode_mean_into(out, payload[None], elements_per_bit)  # there is no kernel for one alone
 
 
 def sparse_decode_add_(accumulator: Tensor, payload: Tensor, elements_per_bit: int) -> None:

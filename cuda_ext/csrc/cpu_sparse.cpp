@@ -119,24 +119,31 @@ void keep_error(const Scattered& vector, const SparseArguments& a, const std::ve
   });
 }
 
-}  // namespace
+// Decodes a payload from its first element to its last, with one thread: an entry's place depends on those before it.
+class SparseReader {
+ public:
+  SparseReader(const uint8_t* payload, const SparseLayout& layout);
 
-void encode_sparse(const Scattered& x, const SparseArguments& arguments, uint8_t* payload) {
-  const SparseLayout& layout = arguments.layout;
-  if (layout.numel == 0) return;
-  std::memset(payload, 0, layout.payload_bytes());
-  Selection selection = select_largest(x, arguments);
-  const uint32_t top = selection.top;
-  if (top >= kInfinityBits) return store_sparse_header({top, top}, payload);  // and what is owed stays owed
-  if (top > 0) {
-    const SparseHeader header{smallest_key(selection), top};
-    store_sparse_header(header, payload);
-    uint8_t* high = payload + kSparseHeaderBytes;
-    write_high_parts(layout, selection.ranges, high);
-    write_entries(layout, header, selection.ranges, high + layout.high_bytes());
-  }
-  if (arguments.residual) keep_error(x, arguments, selection.ranges);
-}
+  // Adds the elements from where the last call ended up to `end` to out[0] and on.
+  void add_until(int64_t end, float* out);
+
+ private:
+  void add_entries(int64_t end, float* out);
+
+  SparseLayout layout_;
+  bool is_nan_ = false;
+  const uint8_t* high_ = nullptr;
+  const uint8_t* entries_ = nullptr;
+  int64_t entry_bytes_ = 0;
+  float values_[1 << kValueBits];  // of each code of sign and level
+
+  int64_t begin_ = 0;    // of what the next call adds
+  int64_t entry_ = 0;    // the next one
+  uint64_t ones_ = 0;    // those left of the high parts read last, whose first bit is at ones_at_
+  int64_t ones_at_ = 0;
+  int64_t high_at_ = 0;  // what has not been read of them
+  int64_t last_ = -1;    // the largest index so far
+};
 
 SparseReader::SparseReader(const uint8_t* payload, const SparseLayout& layout) : layout_(layout) {
   if (layout.numel == 0) return;
@@ -174,6 +181,25 @@ void SparseReader::add_entries(int64_t end, float* out) {
     if (index > last_) out[index - begin_] += values_[word & ((1 << kValueBits) - 1)];
     last_ = std::max(last_, index);
   }
+}
+
+}  // namespace
+
+void encode_sparse(const Scattered& x, const SparseArguments& arguments, uint8_t* payload) {
+  const SparseLayout& layout = arguments.layout;
+  if (layout.numel == 0) return;
+  std::memset(payload, 0, layout.payload_bytes());
+  Selection selection = select_largest(x, arguments);
+  const uint32_t top = selection.top;
+  if (top >= kInfinityBits) return store_sparse_header({top, top}, payload);  // and what is owed stays owed
+  if (top > 0) {
+    const SparseHeader header{smallest_key(selection), top};
+    store_sparse_header(header, payload);
+    uint8_t* high = payload + kSparseHeaderBytes;
+    write_high_parts(layout, selection.ranges, high);
+    write_entries(layout, header, selection.ranges, high + layout.high_bytes());
+  }
+  if (arguments.residual) keep_error(x, arguments, selection.ranges);
 }
 
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out) {

@@ -57,12 +57,6 @@ __global__ void __launch_bounds__(kWarps* kLanes, kMeanBlocks)
   store_piece(mean, length, out + first);
 }
 
-constexpr int kPerBlock = kWarps * kLanes;
-
-__device__ __forceinline__ int64_t element_of_thread() {
-  return static_cast<int64_t>(blockIdx.x) * kPerBlock + threadIdx.y * kLanes + threadIdx.x;
-}
-
 // For buckets of any size.
 template <bool ADD>
 __global__ void __launch_bounds__(kPerBlock) decode_any(const uint8_t* scales, const uint8_t* packed, Layout layout,

@@ -1,6 +1,6 @@
 // MQGrad's per-column min-max quantizer on CUDA.
 #include "cuda_kernels.h"
-#include "cuda_piece.h"
+#include "cuda_lane_codes.h"
 #include "minmax_math.h"
 
 namespace mqgrad::cuda {
@@ -65,23 +65,15 @@ __device__ __forceinline__ float unaligned_float(const uint8_t* bytes) {
   return value;
 }
 
-__global__ void __launch_bounds__(kWarps* kLanes) decode_minmax_pieces(const uint8_t* payload, Matrix shape, int bits,
-                                                                       float* out) {
-  __shared__ PieceCodes codes_of_warp[kWarps];
-  PieceCodes& codes = codes_of_warp[threadIdx.y];
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kPiece;
-  const int length = clamp_length(shape.rows * shape.columns - first);
-  if (length == 0) return;
-  with_width(bits, [&](auto width) {
-    unpack_piece<decltype(width)::value>(payload + 8 * shape.columns + first / 8 * bits, length, codes);
-  });
-  const float cells = static_cast<float>(1 << bits);
-  for (int at = static_cast<int>(threadIdx.x); at < length; at += kLanes) {
-    const int64_t column = (first + at) % shape.columns;
-    const float minimum = unaligned_float(payload + 4 * column);
-    const float range = unaligned_float(payload + 4 * (shape.columns + column));
-    out[first + at] = minmax_value(codes.bytes[at], minimum, range, cells);
-  }
+__global__ void __launch_bounds__(kPerBlock) decode_minmax_codes(const uint8_t* payload, Matrix shape, int bits,
+                                                                 float* out) {
+  const int64_t i = element_of_thread();
+  if (i >= shape.rows * shape.columns) return;
+  const int64_t column = i % shape.columns;
+  const float minimum = unaligned_float(payload + 4 * column);
+  const float range = unaligned_float(payload + 4 * (shape.columns + column));
+  const uint32_t code = load_code(payload + 8 * shape.columns, i, bits);
+  out[i] = minmax_value(static_cast<int32_t>(code), minimum, range, static_cast<float>(1 << bits));
 }
 
 }  // namespace
@@ -101,8 +93,8 @@ cudaError_t encode_minmax(const void* x, ScalarType dtype, Matrix shape, int bit
 cudaError_t decode_minmax(const uint8_t* payload, Matrix shape, int bits, float* out, cudaStream_t stream) {
   const int64_t numel = shape.rows * shape.columns;
   if (numel == 0) return cudaSuccess;
-  return launch(stream, blocks_for(numel, kWarps * kPiece), dim3(kLanes, kWarps), decode_minmax_pieces, payload, shape,
-                bits, out);
+  return launch(stream, blocks_for(numel, kPerBlock), dim3(kLanes, kWarps), decode_minmax_codes, payload, shape, bits,
+                out);
 }
 
 }  // namespace mqgrad::cuda

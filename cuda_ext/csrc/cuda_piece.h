@@ -154,37 +154,6 @@ __device__ __forceinline__ void pack_piece(PieceCodes& codes, int length, uint8_
   if (rest < bytes) out[rest] = codes.bytes[rest];
 }
 
-// From the bit stream at `in`, aligned or not, to one byte a code in shared memory. Touches only the bytes of `length`
-// codes; what it leaves beyond them is arbitrary.
-template <int BITS>
-__device__ __forceinline__ void unpack_piece(const uint8_t* in, int length, PieceCodes& codes) {
-  using Unit = GroupUnit<BITS>;
-  const int lane = static_cast<int>(threadIdx.x);
-  const int bytes = (length * BITS + 7) / 8;
-  const int words = reinterpret_cast<uintptr_t>(in) % 4 == 0 ? bytes / 4 : 0;
-#pragma unroll
-  for (int first = 0; first < kWords<BITS>; first += kLanes) {
-    if (first + lane < words) codes.quads[first + lane] = reinterpret_cast<const uint32_t*>(in)[first + lane];
-  }
-#pragma unroll 1
-  for (int i = 4 * words + lane; i < bytes; i += kLanes) codes.bytes[i] = in[i];
-  __syncwarp();
-  uint64_t groups[2] = {0, 0};
-#pragma unroll
-  for (int g = 0; g < 2; ++g) {
-    const Unit* units = reinterpret_cast<const Unit*>(codes.bytes + (lane + g * kLanes) * BITS);
-#pragma unroll
-    for (int u = 0; u < BITS / static_cast<int>(sizeof(Unit)); ++u) {
-      groups[g] |= static_cast<uint64_t>(units[u]) << (8 * sizeof(Unit) * u);
-    }
-    unpack8<BITS>(groups[g]);
-  }
-  __syncwarp();
-  codes.groups[lane] = groups[0];
-  codes.groups[lane + kLanes] = groups[1];
-  __syncwarp();
-}
-
 // A division takes some ten instructions; the inverse of a power of two is exact.
 __device__ __forceinline__ void divide_piece(float* values, int64_t divisor) {
   const float number = static_cast<float>(divisor), inverse = 1.0f / number;

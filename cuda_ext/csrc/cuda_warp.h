@@ -21,6 +21,12 @@ MQ_INLINE int64_t blocks_for(int64_t n, int64_t per_block) {
   return n / per_block + (n % per_block != 0);
 }
 
+constexpr int kPerBlock = kWarps * kLanes;  // elements, where each thread has one
+
+__device__ __forceinline__ int64_t element_of_thread() {
+  return static_cast<int64_t>(blockIdx.x) * kPerBlock + threadIdx.y * kLanes + threadIdx.x;
+}
+
 __device__ __forceinline__ uint32_t warp_max(uint32_t value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   for (int apart = kLanes / 2; apart > 0; apart /= 2) {

@@ -23,32 +23,6 @@ struct SparseArguments {
 // many. `payload` need not be initialised.
 void encode_sparse(const Scattered& x, const SparseArguments& arguments, uint8_t* payload);
 
-// Decodes a payload from its first element to its last, with one thread: an entry's place depends on those before it.
-class SparseReader {
- public:
-  SparseReader(const uint8_t* payload, const SparseLayout& layout);
-
-  // Adds the elements from where the last call ended up to `end` to out[0] and on.
-  void add_until(int64_t end, float* out);
-
- private:
-  void add_entries(int64_t end, float* out);
-
-  SparseLayout layout_;
-  bool is_nan_ = false;
-  const uint8_t* high_ = nullptr;
-  const uint8_t* entries_ = nullptr;
-  int64_t entry_bytes_ = 0;
-  float values_[1 << kValueBits];  // of each code of sign and level
-
-  int64_t begin_ = 0;    // of what the next call adds
-  int64_t entry_ = 0;    // the next one
-  uint64_t ones_ = 0;    // those left of the high parts read last, whose first bit is at ones_at_
-  int64_t ones_at_ = 0;
-  int64_t high_at_ = 0;  // what has not been read of them
-  int64_t last_ = -1;    // the largest index so far
-};
-
 // Adds a payload to `out`.
 void decode_add_sparse(const uint8_t* payload, const SparseLayout& layout, float* out);
 

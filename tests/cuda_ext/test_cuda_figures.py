@@ -30,10 +30,29 @@ def test_figures(dtype: torch.dtype, bucket_size: int) -> None:
     assert torch.equal(ours, cuda_ext.gradient_figures(on_gpu, keys, bucket_size, seed=5))
 
 
-def test_nothing_waits_for_the_gpu() -> None:
-    on_gpu = [gradient.cuda() for gradient in gradients()]
+def test_nothing_waits_for_the_gpu_and_graphs_take_new_values() -> None:
+    on_gpu, keys = [torch.zeros_like(gradient).cuda() for gradient in gradients()], range(len(NUMELS))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        cuda_ext.gradient_figures(on_gpu, range(len(on_gpu)))
+        cuda_ext.gradient_figures(on_gpu, keys)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        figures = cuda_ext.gradient_figures(on_gpu, keys)
+    torch._foreach_copy_(on_gpu, [gradient.cuda() for gradient in gradients()])
+    graph.replay()
+    assert torch.equal(figures, cuda_ext.gradient_figures(on_gpu, keys))
+
+
+def test_runs_on_the_current_stream() -> None:
+    """The gradients are written on a side stream after a delay: kernels elsewhere would read what was there."""
+    on_gpu, keys = [torch.zeros_like(gradient).cuda() for gradient in gradients()], range(len(NUMELS))
+    values, stream = [gradient.cuda() for gradient in gradients()], torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        torch._foreach_copy_(on_gpu, values)
+        figures = cuda_ext.gradient_figures(on_gpu, keys)
+    stream.synchronize()
+    assert torch.equal(figures, cuda_ext.gradient_figures(values, keys))

@@ -46,7 +46,8 @@ def assert_same(ours: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("bits", range(1, 5))
 def test_encode_and_decode(bits: int, unbiased: bool) -> None:
-    for (numel, bucket_size), dtype in zip(SHAPES, itertools.cycle(DTYPES)):
+    in_pieces = itertools.product([shape for shape in SHAPES if shape[1] == 512], DTYPES)
+    for (numel, bucket_size), dtype in [*zip(SHAPES, itertools.cycle(DTYPES)), *in_pieces]:
         x = heavy_tailed(numel + 1).to(dtype)
         payload = cuda_ext.encode_rotated(x[1:], bits, bucket_size, unbiased, 5)
         on_gpu = cuda_ext.encode_rotated(x.cuda()[1:], bits, bucket_size, unbiased, 5)

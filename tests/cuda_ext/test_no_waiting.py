@@ -49,6 +49,26 @@ def test_vectors_in_several_tensors() -> None:
         uniform.decode_into(x, payloads[0], 4, 512)
 
 
+@needs_extension
+@pytest.mark.usefixtures("elsewhere")
+def test_what_a_sparse_payload_is_decoded_to_is_checked() -> None:
+    payload = cuda_ext.sparse_encode(torch.randn(100), 4)
+    for error, out in (
+        (TypeError, torch.zeros(100, dtype=torch.int64)),
+        (ValueError, torch.zeros(1, 100)),
+        (ValueError, torch.zeros(200)[::2]),
+        (ValueError, torch.zeros(100, device="meta")),
+    ):
+        with pytest.raises(error, match="out "):
+            cuda_ext.sparse_decode_into(out, payload, 4)
+    needed = torch.zeros(100, requires_grad=True) * 1
+    with pytest.raises(RuntimeError, match="requires grad"):
+        cuda_ext.sparse_decode_into(needed, payload, 4)
+    found = torch.full((100,), 7.0)
+    cuda_ext.sparse_decode_into(found, payload, 4)
+    assert torch.equal(found, cuda_ext.sparse_decode(payload, 100, 4))
+
+
 def test_figures_of_gradients() -> None:
     with NoWaiting():
         reference_figures.gradient_figures([torch.randn(1000)], [3], 512, seed=1)
