@@ -10,11 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from mqgrad.checks import check_positive
 from mqgrad.run_folder import check_file, check_writable
 from mqgrad.trainers.clusters.distributed import Distributed
-from mqgrad.trainers.link import LinkEmulation
 from mqgrad.widths import format_width
 
 from .provenance import script_origin
-from .runs import RunPoint, RunRecord, run_training
+from .runs import RunPoint, RunRecord, RunSpec, run_training
 
 if TYPE_CHECKING:
     from .tensorboard_log import TensorBoardLog
@@ -35,17 +34,7 @@ def check_run(budget_seconds: float | None, tensorboard: Path | None, record: Pa
 
 
 def run_once(
-    cluster: Distributed,
-    controller: str | None,
-    seed: int,
-    *,
-    compressor: str,
-    method: str,
-    link: LinkEmulation | None,
-    iterations: int | None,
-    budget_seconds: float | None,
-    tensorboard: Path | None,
-    record: Path | None,
+    cluster: Distributed, spec: RunSpec, *, tensorboard: Path | None, record: Path | None
 ) -> RunRecord:
     """One run with a progress bar and, if asked, TensorBoard logs and a JSON file.
 
@@ -53,11 +42,11 @@ def run_once(
     """
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(progress_with_status())
-        bar = progress.add_task(escape(controller or method), total=1.0, status="")
+        bar = progress.add_task(escape(spec.controller or spec.method), total=1.0, status="")
         log = None if tensorboard is None else stack.enter_context(open_log(tensorboard))
 
         def on_point(point: RunPoint) -> None:
-            done = _share_done(point, iterations, budget_seconds)
+            done = _share_done(point, spec)
             status = f"loss {point.heldout['loss']:.4f}  {format_width(point.bits)} bits"
             progress.update(bar, completed=done, status=status)
             if log is not None:
@@ -68,18 +57,7 @@ def run_once(
             if record is not None:  # whatever ends the run; its outcome tells
                 stack.callback(lambda: started.write(record) if started.points else None)
 
-        return run_training(
-            cluster,
-            controller,
-            seed,
-            compressor=compressor,
-            method=method,
-            link=link,
-            iterations=iterations,
-            budget_seconds=budget_seconds,
-            on_start=on_start,
-            on_point=on_point,
-        )
+        return run_training(cluster, spec, on_start=on_start, on_point=on_point)
 
 
 def progress_with_status() -> Progress:
@@ -93,10 +71,10 @@ def progress_with_status() -> Progress:
     return Progress(*columns)
 
 
-def _share_done(point: RunPoint, iterations: int | None, budget_seconds: float | None) -> float:
-    done = point.iteration / iterations if iterations else 0.0
-    if budget_seconds:
-        done = max(done, point.elapsed_seconds / budget_seconds)
+def _share_done(point: RunPoint, spec: RunSpec) -> float:
+    done = point.iteration / spec.iterations if spec.iterations else 0.0
+    if spec.budget_seconds:
+        done = max(done, point.elapsed_seconds / spec.budget_seconds)
     return min(done, 1.0)
 
 

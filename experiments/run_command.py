@@ -1,6 +1,6 @@
 """The command ``mqgrad run``."""
 
-import functools
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,8 +28,6 @@ from .options import (
 from .settings import parse_settings
 
 if TYPE_CHECKING:
-    from mqgrad.trainers.link import LinkEmulation
-
     from .runs import RunRecord
 
 
@@ -82,45 +80,51 @@ def run(
     from .oracle import oracle_trials, run_oracle, trials_table
     from .ranks import open_cluster, read_once, world_size
     from .recorded_run import check_run, run_once
+    from .runs import RunSpec
 
     if iterations is None and budget_seconds is None:
         iterations = 200
-    link = parse_link(link_mbit_per_s, link_latency_ms)
+    check_latency(link_mbit_per_s, link_latency_ms)
     compressor = _checked_compressor(compressor, method)  # mistakes are found before any worker starts
     read_once(lambda: check_run(budget_seconds, tensorboard, record))
     trials = oracle_trials(controller, compressor)
-    controller = _checked_controller(controller, compressor, method, is_oracle=bool(trials))
+    spec = RunSpec(
+        seed=seed,
+        controller=_checked_controller(controller, compressor, method, is_oracle=bool(trials)),
+        compressor=compressor,
+        method=method,
+        link=link_mbit_per_s,
+        link_latency_ms=link_latency_ms,
+        iterations=iterations,
+        budget_seconds=budget_seconds,
+    )
+    link = spec.emulation()
     check_method(
         method,
         make_method(method),
         world_size=world_size(num_workers),
-        controller=controller,
+        controller=spec.controller,
         clock=None,
         link=link,
     )
     with open_cluster(workload, parse_settings(settings, data_root), num_workers, timeout_seconds) as cluster:
         if cluster is None:
             return
-        train = functools.partial(
-            run_once,
-            cluster,
-            seed=seed,
-            compressor=compressor,
-            method=method,
-            link=link,
-            iterations=iterations,
-            budget_seconds=budget_seconds,
-        )
         title = f"{workload}, {cluster.world_size} workers{f', {link}' if link else ''}, seed {seed}"
         if trials:
             result = run_oracle(
                 trials,
-                lambda name: train(name, tensorboard=tensorboard and tensorboard / name, record=None),
+                lambda name: run_once(
+                    cluster,
+                    dataclasses.replace(spec, controller=name),
+                    tensorboard=tensorboard and tensorboard / name,
+                    record=None,
+                ),
                 record,
             )
             Console().print(trials_table(result))
         else:
-            result = train(controller, tensorboard=tensorboard, record=record)
+            result = run_once(cluster, spec, tensorboard=tensorboard, record=record)
     Console(markup=False).print(_run_table(result, title))  # a path may have brackets
 
 
@@ -151,14 +155,6 @@ def _checked_controller(
     chosen = default_controller(compressor) if controller is None else controller
     read_once(lambda: check_compatible(make_controller(chosen), make_compressor(compressor)))
     return chosen
-
-
-def parse_link(text: str | None, latency_ms: float) -> "LinkEmulation | None":
-    """The emulated link of a run, if one is asked for."""
-    from mqgrad.trainers.link import parse_emulation
-
-    check_latency(text, latency_ms)
-    return None if text is None else parse_emulation(text, latency_ms)
 
 
 def _run_table(result: "RunRecord", title: str) -> Table:

@@ -11,7 +11,7 @@ from mqgrad.compressors import DEFAULT_COMPRESSOR, make_compressor
 from mqgrad.controllers import make_controller
 from mqgrad.files import replace_file
 from mqgrad.trainers.clusters.cluster import Cluster
-from mqgrad.trainers.link import LinkEmulation
+from mqgrad.trainers.link import LinkEmulation, parse_emulation
 from mqgrad.trainers.methods import DEFAULT_METHOD
 from mqgrad.widths import Width, format_width
 
@@ -23,6 +23,29 @@ PARTS = ("compute", "encode", "wire", "decode", "decide")
 # Iterations between two points of a run: to pause for one costs the next iteration a millisecond.
 _LEAST_APART = 2
 _SHARE_APART = 20  # two points are a 20th of the iterations so far apart
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """What one run is: the arguments of :func:`run_training`."""
+
+    seed: int
+    """Of initial weights and data order, and of a controller that draws."""
+    controller: str | None = None
+    """As :func:`mqgrad.make_controller` takes it; None where the method has no width."""
+    compressor: str = DEFAULT_COMPRESSOR
+    """As :func:`mqgrad.make_compressor` takes it."""
+    method: str = DEFAULT_METHOD
+    """As :func:`mqgrad.trainers.methods.make_method` takes it."""
+    link: str | None = None
+    """Emulated link, as :func:`parse_emulation` reads it; one that switches begins with the run."""
+    link_latency_ms: float = 0.0
+    iterations: int | None = None
+    budget_seconds: float | None = None
+
+    def emulation(self) -> LinkEmulation | None:
+        """The emulated link; None where ranks send over what joins them."""
+        return None if self.link is None else parse_emulation(self.link, self.link_latency_ms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +88,17 @@ class RunRecord:
     """Sum of the bit width over iterations."""
     trials: list["RunRecord"] = dataclasses.field(default_factory=list)
     """Of the oracle, which is known in hindsight: the runs of all fixed widths, of which this one is the best."""
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "RunRecord":
+        """The record of a run that begins."""
+        return cls(
+            controller=spec.controller or "",
+            seed=spec.seed,
+            compressor=spec.compressor,
+            method=spec.method,
+            link=str(spec.emulation() or ""),
+        )
 
     def write(self, path: Path) -> None:
         """Write it as JSON, in which what is not finite is null."""
@@ -130,14 +164,8 @@ def default_controller(compressor: str) -> str:
 
 def run_training(
     cluster: Cluster,
-    controller: str | None,
-    seed: int,
+    spec: RunSpec,
     *,
-    compressor: str = DEFAULT_COMPRESSOR,
-    method: str = DEFAULT_METHOD,
-    link: LinkEmulation | None = None,
-    iterations: int | None = None,
-    budget_seconds: float | None = None,
     on_start: Callable[[RunRecord], None] = lambda record: None,
     on_point: Callable[[RunPoint], None] = lambda point: None,
     on_clock: Callable[[float, bool], None] = lambda seconds, goes_on: None,
@@ -152,10 +180,6 @@ def run_training(
     iterations are looked at, and end, where they have just done so.
 
     Args:
-        controller: as :func:`mqgrad.make_controller` takes it; None where the method has no width.
-        seed: of initial weights and data order, and of a controller that draws.
-        compressor: as :func:`mqgrad.make_compressor` takes it.
-        method: as :func:`mqgrad.trainers.methods.make_method` takes it.
         on_start: called with the empty record when training begins.
         on_point: called with every new point, for progress.
         on_clock: called with the seconds of training so far, and whether it goes on now or pauses for an evaluation.
@@ -164,27 +188,29 @@ def run_training(
         ValueError: if neither iterations nor seconds bound the run.
         WorkerError: if a rank dies or hangs.
     """
-    if iterations is None and budget_seconds is None:
+    if spec.iterations is None and spec.budget_seconds is None:
         raise ValueError("nothing ends the run: give iterations, budget_seconds or both")
     # An object, not the name: a policy that observes its progress needs to know how long this run is.
-    decides = make_controller(controller, budget_seconds, seed) if controller is not None else None
-    cluster.reset(seed, link=link, controller=decides, compressor=compressor, method=method)
-    record = RunRecord(
-        controller=controller or "",
-        seed=seed,
-        compressor=compressor,
-        method=method,
-        link=str(link) if link else "",
+    decides = (
+        None if spec.controller is None else make_controller(spec.controller, spec.budget_seconds, spec.seed)
     )
+    cluster.reset(
+        spec.seed,
+        link=spec.emulation(),
+        controller=decides,
+        compressor=spec.compressor,
+        method=spec.method,
+    )
+    record = RunRecord.of(spec)
     on_start(record)
-    for point, bit_iterations in _points(cluster, iterations or math.inf, budget_seconds, on_clock):
+    for point, bit_iterations in _points(cluster, spec, on_clock):
         record.points.append(point)
         record.bit_iterations += bit_iterations
         on_point(point)
         if not math.isfinite(point.train_loss):
             record.outcome = "diverged"
             return record
-        if budget_seconds is not None and point.elapsed_seconds >= budget_seconds:
+        if spec.budget_seconds is not None and point.elapsed_seconds >= spec.budget_seconds:
             break
     record.outcome = "finished"
     return record
@@ -210,11 +236,9 @@ def _as_float(figure: str, value: Any, cluster: Cluster) -> float:
 
 
 def _points(
-    cluster: Cluster,
-    iterations: float,
-    budget_seconds: float | None,
-    on_clock: Callable[[float, bool], None],
+    cluster: Cluster, spec: RunSpec, on_clock: Callable[[float, bool], None]
 ) -> Iterator[tuple[RunPoint, float]]:
+    iterations, budget_seconds = spec.iterations or math.inf, spec.budget_seconds
     elapsed = wire_bytes = slowest = 0.0
     parts = dict.fromkeys(PARTS, 0.0)
     chunk, done = _LEAST_APART, 0

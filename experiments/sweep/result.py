@@ -135,9 +135,10 @@ def result_of(run: Run, ending: Ending, request: RunRequest, **known: Any) -> Ru
 
 def _check_record(record: RunRecord, request: RunRequest) -> None:
     """Raises ValueError if it is of another run than was asked for: a row of the wrong system would go unnoticed."""
+    expected = RunRecord.of(request)
     for name in ("seed", "controller", "compressor", "method"):
-        asked, told = getattr(request, name), getattr(record, name)
-        if told != ("" if asked is None else asked):
+        asked, told = getattr(expected, name), getattr(record, name)
+        if told != asked:
             raise ValueError(f"that of another run, with {name} {told!r} in place of {asked!r}")
 
 

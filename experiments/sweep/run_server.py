@@ -5,31 +5,20 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from mqgrad.compressors import DEFAULT_COMPRESSOR
 from mqgrad.files import replace_file
 from mqgrad.trainers.clusters.cluster import Cluster
-from mqgrad.trainers.link import parse_emulation
-from mqgrad.trainers.methods import DEFAULT_METHOD
 
-from ..runs import RunRecord, run_training
+from ..runs import RunRecord, RunSpec, run_training
 from .training_clock import TrainingClock, clock_path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunRequest:
-    """One run that a server is asked for; the arguments of :func:`run_training`, and where its record goes."""
+class RunRequest(RunSpec):
+    """One run that a server is asked for, and where its record goes."""
 
-    seed: int
     record: str
     """File that is written when training begins, with no point in it, and anew when it has ended. Beside it
     :class:`.TrainingClock` tells the run's seconds."""
-    controller: str | None = None
-    compressor: str = DEFAULT_COMPRESSOR
-    method: str = DEFAULT_METHOD
-    link: str | None = None
-    """Emulated link, as :func:`parse_emulation` reads it; one that switches begins with the run."""
-    iterations: int | None = None
-    budget_seconds: float | None = None
 
     def to_line(self) -> str:
         """JSON, on one line."""
@@ -53,13 +42,7 @@ def _carry_out(cluster: Cluster, request: RunRequest) -> None:
     clock = TrainingClock(clock_path(Path(request.record)))
     record = run_training(
         cluster,
-        request.controller,
-        request.seed,
-        compressor=request.compressor,
-        method=request.method,
-        link=None if request.link is None else parse_emulation(request.link),
-        iterations=request.iterations,
-        budget_seconds=request.budget_seconds,
+        request,
         on_start=write,
         on_clock=lambda seconds, goes_on: clock.tell(seconds, goes_on=goes_on),
     )

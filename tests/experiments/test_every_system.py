@@ -9,7 +9,7 @@ import pytest
 from mqgrad.compressors import compressor_names, make_compressor
 from mqgrad.controllers import controller_names
 from mqgrad.experiments.oracle import oracle_trials, run_oracle
-from mqgrad.experiments.runs import RunRecord, default_controller, run_training
+from mqgrad.experiments.runs import RunRecord, RunSpec, default_controller, run_training
 from mqgrad.trainers.clusters.distributed import Distributed
 from mqgrad.trainers.methods import DEFAULT_METHOD, method_names
 
@@ -46,7 +46,10 @@ def four() -> Iterator[Distributed]:
 
 def checked(cluster: Distributed, controller: str | None, compressor: str, method: str) -> RunRecord:
     """Run it; fail unless it trains, counts what it sends and leaves equal replicas."""
-    record = run_training(cluster, controller, 0, compressor=compressor, method=method, iterations=ITERATIONS)
+    asked = RunSpec(
+        seed=0, controller=controller, compressor=compressor, method=method, iterations=ITERATIONS
+    )
+    record = run_training(cluster, asked)
     assert record.outcome == "finished"
     assert all(math.isfinite(p.train_loss) and math.isfinite(p.heldout["loss"]) for p in record.points)
     assert 0 < record.mean_bits <= 32

@@ -14,7 +14,7 @@ import torch
 
 from mqgrad.experiments.oracle import best_in_hindsight, oracle_trials, run_oracle
 from mqgrad.experiments.recorded_run import run_once
-from mqgrad.experiments.runs import RunPoint, RunRecord, run_training
+from mqgrad.experiments.runs import RunPoint, RunRecord, RunSpec, run_training
 from mqgrad.statistics.interval import IntervalStatistics
 
 
@@ -63,8 +63,12 @@ class TinyCluster:
         pass
 
 
+def trained(cluster: TinyCluster, **ends: Any) -> RunRecord:
+    return run_training(cluster, RunSpec(seed=0, controller="fixed:4", **ends))
+
+
 def test_fractions_of_a_bit_are_counted() -> None:
-    assert run_training(TinyCluster(bits=1 / 64), "fixed:1/64", 0, iterations=12).mean_bits == 1 / 64
+    assert trained(TinyCluster(bits=1 / 64), iterations=12).mean_bits == 1 / 64
 
 
 def test_a_run_that_is_cut_off_leaves_its_record(tmp_path: Path) -> None:
@@ -75,16 +79,16 @@ def test_a_run_that_is_cut_off_leaves_its_record(tmp_path: Path) -> None:
             return super().run(iterations, bits, **arguments)
 
     file = tmp_path / "record.json"
-    arguments = {"compressor": "quantized", "method": "ddp", "link": None, "budget_seconds": None}
+    spec = RunSpec(seed=0, controller="fixed:4", iterations=99)
     with pytest.raises(KeyboardInterrupt):
-        run_once(Interrupted(), "fixed:4", 0, iterations=99, tensorboard=None, record=file, **arguments)
+        run_once(Interrupted(), spec, tensorboard=None, record=file)
     record = RunRecord.from_dict(json.loads(file.read_text()))
     assert [point.iteration for point in record.points] == [2, 4, 6, 8, 10]
     assert record.outcome == "running"
 
 
 def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
-    record = run_training(TinyCluster(), "fixed:4", 0, iterations=12)
+    record = trained(TinyCluster(), iterations=12)
     assert [p.iteration for p in record.points] == [2, 4, 6, 8, 10, 12]
     assert record.final.elapsed_seconds == pytest.approx(12)
     assert record.final.wire_bytes == pytest.approx(1200)
@@ -98,15 +102,15 @@ def test_a_run_ends_at_its_iterations_and_counts_everything() -> None:
 
 
 def test_a_run_ends_at_its_budget_or_when_it_diverges() -> None:
-    record = run_training(TinyCluster(), "fixed:4", 0, budget_seconds=7)
+    record = trained(TinyCluster(), budget_seconds=7)
     assert [point.iteration for point in record.points] == [2, 4, 6, 7]
-    record = run_training(TinyCluster(diverge_at=8), "fixed:4", 0, iterations=100)
+    record = trained(TinyCluster(diverge_at=8), iterations=100)
     assert (record.outcome, record.final.iteration) == ("diverged", 8)
 
 
 def test_runs_are_looked_at_after_the_same_iterations_whatever_these_take() -> None:
     def looked_at(cluster: TinyCluster) -> list[int]:
-        record = run_training(cluster, "fixed:4", 0, budget_seconds=200)
+        record = trained(cluster, budget_seconds=200)
         return [point.iteration for point in record.points if point.elapsed_seconds < 150]
 
     slow, fast = looked_at(TinyCluster()), looked_at(SwitchingCluster())
@@ -132,15 +136,15 @@ class SwitchingCluster(TinyCluster):
 
 def test_no_point_lies_beyond_the_budget_by_more_than_one_slow_iteration() -> None:
     for budget_seconds in (7.9, 20, 26.1, 32):
-        record = run_training(SwitchingCluster(), "fixed:4", 0, budget_seconds=budget_seconds)
+        record = trained(SwitchingCluster(), budget_seconds=budget_seconds)
         assert budget_seconds <= record.final.elapsed_seconds < budget_seconds + 0.5
 
 
 @pytest.mark.parametrize(("period", "looked_at"), [(1, [2, 4, 6, 7]), (3, [3, 6, 9])])
 def test_a_run_is_looked_at_where_replicas_have_just_met(period: int, looked_at: list[int]) -> None:
-    record = run_training(TinyCluster(period=period), None, 0, budget_seconds=7)
+    record = trained(TinyCluster(period=period), budget_seconds=7)
     assert [point.iteration for point in record.points] == looked_at
-    to_end = run_training(TinyCluster(period=period), None, 0, iterations=7)
+    to_end = trained(TinyCluster(period=period), iterations=7)
     assert to_end.final.iteration == looked_at[-1]
 
 
@@ -148,7 +152,7 @@ def test_an_evaluation_without_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"accuracy": 0.5})
     monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
     with pytest.raises(ValueError, match=r"evaluate\(\) of workload 'mine' must return the held-out 'loss'"):
-        run_training(TinyCluster(), "fixed:4", 0, iterations=4)
+        trained(TinyCluster(), iterations=4)
 
 
 @pytest.mark.parametrize("as_given", [torch.tensor, np.float32])
@@ -158,17 +162,17 @@ def test_figures_of_an_evaluation_may_be_tensors_and_what_is_no_number_is_named(
     """A run was lost where its record was to be written."""
     monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"loss": as_given(0.5)})
     monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
-    record = run_training(TinyCluster(), "fixed:4", 0, iterations=4)
+    record = trained(TinyCluster(), iterations=4)
     record.write(tmp_path / "record.json")
     assert record.final.heldout == {"loss": 0.5}
     monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"loss": as_given([0.5, 1.0])})
     with pytest.raises(ValueError, match=r"workload 'mine' returned 'loss' as .* which is no number"):
-        run_training(TinyCluster(), "fixed:4", 0, iterations=4)
+        trained(TinyCluster(), iterations=4)
 
 
 def test_a_run_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing ends the run"):
-        run_training(TinyCluster(), "fixed:4", 0)
+        trained(TinyCluster())
 
 
 def point(iteration: int, loss: float) -> RunPoint:

@@ -23,15 +23,8 @@ def row(system: str, folder: Path, **changes: object) -> RunResult:
     point = RunPoint(
         iteration=5, elapsed_seconds=1.0, bits=4, train_loss=1.0, heldout={"loss": 1.0}, wire_bytes=8.0
     )
-    record = RunRecord(
-        controller=request.controller or "",
-        seed=request.seed,
-        compressor=request.compressor,
-        method=request.method,
-        points=[point],
-        outcome="finished",
-    )
-    fields = dataclasses.replace(record, **changes).to_dict()  # type: ignore[arg-type]
+    record = dataclasses.replace(RunRecord.of(request), points=[point], outcome="finished", **changes)  # type: ignore[arg-type]
+    fields = record.to_dict()
     Path(request.record).write_text(json.dumps(fields))
     return result_of(run, Ending("ok", ""), request, wall_seconds=1.0)
 
