@@ -5,8 +5,9 @@ import itertools
 import pytest
 import torch
 
-from mqgrad.compressors import QSGD, OneBit, plans
+from mqgrad.compressors import QSGD, plans
 from mqgrad.compressors.coded import CodedMean
+from mqgrad.compressors.onebit import OneBit
 from mqgrad.compressors.plans import planned
 from mqgrad.compressors.segments import Segment, shard_segments
 from mqgrad.cuda_ext import CHECKSUM_BYTES

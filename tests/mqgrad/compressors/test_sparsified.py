@@ -10,9 +10,9 @@ import torch
 from ranks import run_ranks
 
 import mqgrad
-from mqgrad.compressors import TopK
 from mqgrad.compressors.base import BucketWork, Step
 from mqgrad.compressors.sketched_sgd import CountSketch, SketchedSGD, _median
+from mqgrad.compressors.top_k import TopK
 from mqgrad.costs import Costs
 from mqgrad.layout import Layout
 from mqgrad.trainers.clusters.in_process import InProcessTransport, MeetingPoint
