@@ -25,7 +25,6 @@ from ..widths import Width
 from .at_exit import close_at_exit
 from .checkpoint import Checkpoint
 from .decisions import Decisions
-from .own_widths import OwnWidths
 from .ownership import check_free, check_savable, claim
 from .param_groups import HasParamGroups, brings_momentum, check_optimizer, has_momentum
 from .round_settings import RoundSettings
@@ -158,7 +157,6 @@ class CompressionState:
         self._shared, self._iteration = run.shared, run.iteration
         self._thread, self._direct = run.thread, run.direct
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)
-        self._own_widths = OwnWidths(run, self._loop)
         self._moments = None
         if adam is not None and second_moment is not None:
             loop = self._loop
@@ -278,7 +276,7 @@ class CompressionState:
             RuntimeError: where a controller decides, or within an interval that has been announced.
             ValueError: for an unknown width, or a wrong number of widths.
         """
-        self._own_widths.set(bits)
+        self._loop.set_width(bits)
 
     def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
         """Use a width for the next iterations, where no controller decides; the same values on every rank.
@@ -295,7 +293,7 @@ class CompressionState:
             RuntimeError: where a controller decides.
             ValueError: for an unknown width, a wrong number of widths or no whole number of iterations.
         """
-        self._own_widths.begin_interval(iterations, bits)
+        self._loop.begin_interval(iterations, bits)
 
     def take_statistics(self) -> RankStatistics:
         """Return what this rank measured since the last call, and start anew. For a caller that decides itself.
@@ -306,7 +304,7 @@ class CompressionState:
             RuntimeError: where a controller decides, or within an interval that :meth:`begin_interval` began: codes
                 may learn from its iterations by their number, on all ranks.
         """
-        return self._own_widths.take_statistics()
+        return self._loop.take_statistics()
 
     def __reduce__(self) -> NoReturn:
         """Of a wrapped model, copied or saved as a whole.

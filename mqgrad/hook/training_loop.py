@@ -1,19 +1,28 @@
-"""What happens on the training thread: buckets come through the hook, iterations end, and with them rounds."""
+"""What happens on the training thread: buckets come through the hook, iterations end, and with them rounds; and a
+script that has no controller chooses widths."""
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from ..compressors.base import BucketWork
-from ..widths import UNCODED, Widths
+from ..statistics.rank import RankStatistics
+from ..widths import UNCODED, Width, Widths
+from .decisions import whole_iterations
 from .forgotten_calls import ForgottenCalls
 from .measurements import check_loss
 from .run import Run
 
 
 class TrainingLoop:
-    """One rank's training loop, as far as it calls: the comm hook, ``step`` and ``finish_round``.
+    """One rank's training loop, as far as it calls: the comm hook, ``step`` and ``finish_round``, and what chooses
+    widths.
 
     What these hand over goes on beside it, on the communication thread or the backend's own.
+
+    With a controller, calls that choose widths are refused: they would shift where intervals end, which is where
+    ranks then check that they agree.
 
     Args:
         run: what it consists of.
@@ -143,6 +152,48 @@ class TrainingLoop:
         self._average_round()
         self._measured.extend(self._clock.lap(communicated=True))
         self._begin_round()
+
+    def set_width(self, bits: Width | Sequence[Width]) -> None:
+        """See :meth:`mqgrad.CompressionState.set_width`."""
+        self._refuse_with_controller("set_width()")
+        # In the iterations of an announced interval nothing would tell the ranks that they differ.
+        left = self._position.announced
+        if left > 0:
+            raise RuntimeError(
+                f"set_width() on rank {self._transport.global_rank}: {left} iterations are left of the interval that "
+                "begin_interval() has begun; call that"
+            )
+        self._decisions.request(bits, len(self._layouts.parameters))
+
+    def begin_interval(self, iterations: int, bits: Width | Sequence[Width]) -> None:
+        """See :meth:`mqgrad.CompressionState.begin_interval`."""
+        self._refuse_with_controller("begin_interval()")
+        interval = whole_iterations(f"interval on rank {self._transport.global_rank}", iterations)
+        self.check_open("begin_interval()")
+        self._thread.drain()  # what an interval before it has posted
+        self._decisions.request(bits, len(self._layouts.parameters))
+        self._decisions.interval = interval
+        self._position.announce(interval)
+        self._iteration.take_statistics()
+        self._thread.post(lambda: self._iteration.reopen(0))  # during forward
+
+    def take_statistics(self) -> RankStatistics:
+        """See :meth:`mqgrad.CompressionState.take_statistics`."""
+        self._refuse_with_controller("take_statistics()")
+        left = self._position.announced
+        if left and self._position.closed:
+            raise RuntimeError(
+                f"take_statistics() on rank {self._transport.global_rank}, {left} iterations before the interval "
+                "ends that begin_interval() began: call it then"
+            )
+        return self._iteration.take_statistics()
+
+    def _refuse_with_controller(self, call: str) -> None:
+        if (controller := self._decisions.controller) is not None:
+            raise RuntimeError(
+                f"{call} on rank {self._transport.global_rank}: the controller, {type(controller).__name__}, "
+                "decides; to choose widths yourself, construct CompressionState without one"
+            )
 
     def drain(self) -> None:
         """Wait until what was handed over is done, a decision included."""
