@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -102,8 +102,13 @@ class Stateful(Protocol):
 
 
 def saved_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
-    """Attributes by name: the states of parts that have one, copies of all others."""
-    return {name: _saved(getattr(owner, name)) for name in names}
+    """Attributes by name, private ones without the underscore: the states of parts that have one, copies of all
+    others."""
+    return {_key(name): _saved(getattr(owner, name)) for name in names}
+
+
+def _key(name: str) -> str:
+    return name.removeprefix("_")
 
 
 def _saved(value: Any) -> Any:
@@ -117,7 +122,7 @@ def state_names(owner: "DataclassInstance") -> list[str]:
 
 def restore_all(owner: object, names: Collection[str], state: Mapping[str, Any], told: str) -> None:
     """Restore what :func:`saved_fields` returned, unless :func:`check_keys` refuses it as a state of ``told``."""
-    check_keys(state, names, told)
+    check_keys(state, map(_key, names), told)
     restore_fields(owner, names, state)
 
 
@@ -126,6 +131,29 @@ def restore_fields(owner: object, names: Iterable[str], state: Mapping[str, Any]
     for name in names:
         part = getattr(owner, name)
         if isinstance(part, Stateful):
-            part.load_state_dict(state[name])
+            part.load_state_dict(state[_key(name)])
         else:
-            setattr(owner, name, copy.copy(state[name]))
+            setattr(owner, name, copy.copy(state[_key(name)]))
+
+
+class SavesFields:
+    """Saves and restores the fields that its class names."""
+
+    __slots__ = ()  # for subclasses that have them
+
+    state_fields: ClassVar[tuple[str, ...]] = ()
+    """Attributes that are the state."""
+    state_owner: ClassVar[str] = ""
+    """Whose state it is, in messages; empty: ``repr(self)``."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State as :func:`saved_fields` has it."""
+        return saved_fields(self, self.state_fields)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            ValueError: naming the entries that are missing or unknown.
+        """
+        restore_all(self, self.state_fields, state, self.state_owner or repr(self))

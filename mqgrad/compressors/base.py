@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Set
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -11,7 +11,7 @@ from ..collectives.transport import Transport
 from ..collectives.wire_meter import DONE, Pending
 from ..costs import Costs
 from ..layout import Layout
-from ..saved_state import restore_all, saved_fields
+from ..saved_state import SavesFields
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, Widths
 
@@ -140,11 +140,11 @@ class Compressor(Protocol):
         ...
 
 
-class CompressorDefaults(abc.ABC):
-    """What most compressors have in common that code without scale buckets."""
+class CompressorDefaults(SavesFields, abc.ABC):
+    """What most compressors have in common that code without scale buckets.
 
-    parts: ClassVar[tuple[str, ...]] = ()
-    """Fields that remember something of the run by parameter, with a state of their own."""
+    Their ``state_fields`` remember something of the run by parameter, and forget it.
+    """
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -179,7 +179,7 @@ class CompressorDefaults(abc.ABC):
         return False
 
     def forget(self, keys: Set[int]) -> None:
-        for name in self.parts:
+        for name in self.state_fields:
             getattr(self, name).forget(keys)
 
     def start_average_(self, work: BucketWork, step: Step) -> Pending[None]:
@@ -196,9 +196,3 @@ class CompressorDefaults(abc.ABC):
 
     def figures(self) -> dict[str, float]:
         return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved_fields(self, self.parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        restore_all(self, self.parts, state, repr(self))

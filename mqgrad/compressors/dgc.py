@@ -1,7 +1,6 @@
 """Deep Gradient Compression: top-k of a locally accumulated momentum."""
 
 import dataclasses
-from typing import ClassVar
 
 import torch
 
@@ -24,7 +23,7 @@ class DGC(Sparsified):
         ValueError: for a ratio outside 0..1, a momentum outside 0..1 or a negative number elsewhere.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("velocity", "accumulated")
+    state_fields = ("velocity", "accumulated")
     ratio: float = dataclasses.field(default=0.001, kw_only=False)
     """Share of each parameter's elements that a rank sends after the warm-up, at least one: 8 bytes each."""
     momentum: float = 0.9

@@ -1,13 +1,13 @@
 """Error feedback: what quantization left out of one iteration is added to the next."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..codecs.quantization_noise import uniform_noise
 from ..layout import Layout
-from ..saved_state import check_keys
+from ..saved_state import SavesFields
 from ..statistics.moving_average import ewma
 from ..widths import Width
 
@@ -47,7 +47,7 @@ class Residual(NamedTuple):
         self.values.index_fill_(0, padding - self.start, 0.0)
 
 
-class FeedbackGain:
+class FeedbackGain(SavesFields):
     """The α of v = g + α·h that keeps the feedback of an unbiased code stable at each width.
 
     Feedback is stable iff α²γ + (1 − α)² < 1, with γ = ‖Q(v) − v‖²/‖v‖², and best at α = 1/(1 + γ)
@@ -59,6 +59,8 @@ class FeedbackGain:
     """
 
     DECAY = 0.9  # of the running mean of γ
+    state_fields = ("_gamma", "_pending")
+    state_owner = "the gain of feedback"
 
     def __init__(self) -> None:
         self._gamma: dict[Width, float] = {}
@@ -90,13 +92,3 @@ class FeedbackGain:
         gamma = float(f"{gamma:.4g}")  # the sums are in the order of the buckets, and round accordingly
         self._gamma[bits] = ewma(self._gamma.get(bits), gamma, self.DECAY)
         return True
-
-    def state_dict(self) -> dict[str, dict[Width, Any]]:
-        """Measured γ, and what is pending, by width."""
-        return {"gamma": dict(self._gamma), "pending": dict(self._pending)}
-
-    def load_state_dict(self, state: dict[str, dict[Width, Any]]) -> None:
-        """Restore what ``state_dict`` returned."""
-        check_keys(state, ["gamma", "pending"], "the gain of feedback")
-        self._gamma = {bits: float(gamma) for bits, gamma in state["gamma"].items()}
-        self._pending = {bits: (float(e), float(n)) for bits, (e, n) in state["pending"].items()}

@@ -3,7 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Set
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -30,7 +30,7 @@ class OneBitAdam(CompressorDefaults):
         ValueError: for no whole number of iterations, a β outside 0..1 or a negative number elsewhere.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("momentum", "second_moment", "coder")
+    state_fields = ("momentum", "second_moment", "coder")
     warmup_iterations: int = 100
     """Uncoded, whatever width statistics tell; the paper's are 15 to 25 % of a run."""
     beta1: float = 0.9

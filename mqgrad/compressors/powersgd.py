@@ -8,13 +8,12 @@ Gloo; and its bytes would go uncounted. The tests hold this file to its results.
 import dataclasses
 import math
 from collections.abc import Set
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..checks import check_count, check_range
 from ..collectives.transport import Transport
-from ..saved_state import check_keys
 from ..seeding import stream_seed
 from ..stopwatch import add_seconds
 from .base import BucketWork, CompressorDefaults, Step
@@ -44,6 +43,8 @@ class PowerSGD(CompressorDefaults):
         ValueError: for a rank below 1, a rate below 1 or a negative iteration.
     """
 
+    state_fields = ("residuals", "factors")
+    """Saved without copies of the tensors, which are never changed in place."""
     rank: int = dataclasses.field(default=1, kw_only=False)
     """Columns of the factors."""
     start_iteration: int = 0
@@ -146,14 +147,6 @@ class PowerSGD(CompressorDefaults):
             if self.warm_start and bool(q.any()):  # from zeros it would begin with the first unit vectors
                 self.factors[part.key] = q
         part.gradient.copy_(applied)  # last: the matrix may be a view of it
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"residuals": dict(self.residuals), "factors": dict(self.factors)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, ["residuals", "factors"], repr(self))
-        self.residuals = {int(key): residual.clone() for key, residual in state["residuals"].items()}
-        self.factors = {int(key): q.clone() for key, q in state["factors"].items()}
 
 
 def _as_matrix(gradient: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Set
-from typing import ClassVar
 
 import torch
 
@@ -27,7 +26,7 @@ class SketchedSGD(CompressorDefaults):
         ValueError: for a number outside its range.
     """
 
-    parts: ClassVar[tuple[str, ...]] = ("velocity", "accumulated")
+    state_fields = ("velocity", "accumulated")
     ratio: float = dataclasses.field(default=0.01, kw_only=False)
     """Share of each parameter's elements that is applied in a step: the k heavy hitters."""
     columns: int = 10

@@ -1,7 +1,6 @@
 """Top-k: each rank's largest elements with their indices, and a memory of the others."""
 
 import dataclasses
-from typing import ClassVar
 
 from .base import BucketWork
 from .parameter_memory import ParameterMemory
@@ -12,7 +11,7 @@ from .sparsified import Accumulated, Sparsified
 class TopK(Sparsified):
     """Sparsified SGD with memory (Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018)."""
 
-    parts: ClassVar[tuple[str, ...]] = ("memory",)
+    state_fields = ("memory",)
     error_feedback: bool = True
     """Keep what was not sent and add it to the next gradient: one fp32 copy of the model."""
     memory: ParameterMemory = dataclasses.field(init=False, repr=False, default_factory=ParameterMemory)

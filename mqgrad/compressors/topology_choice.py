@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..saved_state import restore_all, saved_fields
+from ..saved_state import SavesFields
 from ..statistics.bandit import Block, TwoArmedBandit
 from ..statistics.efficiency import log_efficiency
 from ..statistics.interval import IntervalStatistics
@@ -24,8 +24,8 @@ _START = 3
 """First iterations of a process, which take longer than the rest."""
 
 
-@dataclasses.dataclass(kw_only=True, slots=True)
-class TopologyChoice:
+@dataclasses.dataclass(kw_only=True)
+class TopologyChoice(SavesFields):
     """Takes iterations in blocks, and learns after each which topology the next one has.
 
     1. Each rank notes ln(seconds) of every iteration of a block but the first, which the block before has begun, and
@@ -41,6 +41,9 @@ class TopologyChoice:
     When a block ends depends on what is equal on all ranks alone, whatever their scripts report.
     """
 
+    state_fields = ("gathers", "known", "bits", "length", "passed")
+    """All but what this rank has noted in the block under way."""
+    state_owner = "the choice of a topology"
     gathers: bool = False
     """State: whether this iteration is an all-gather."""
     known: TwoArmedBandit = dataclasses.field(default_factory=TwoArmedBandit)
@@ -115,18 +118,11 @@ class TopologyChoice:
         count, total, squares, _ = (math.fsum(column) / len(rows) for column in zip(*rows, strict=True))
         return Block(count, total, squares), rows[0][-1]
 
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types: all but what this rank has noted in the block under way."""
-        return saved_fields(self, _STATE)
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        restore_all(self, _STATE, state, "the choice of a topology")
+        super().load_state_dict(state)
         self._logs, self._is_first, self._laps, self._iteration = [], True, -1, -1
         self._begun, self._gathered, self._in_interval = 0, 0, (0, 0)
-
-
-_STATE = ("gathers", "known", "bits", "length", "passed")
 
 
 def gain_of_gathering(statistics: IntervalStatistics | None, bits: Width) -> float:

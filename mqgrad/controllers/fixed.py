@@ -1,10 +1,9 @@
 """One width for the whole run."""
 
 import dataclasses
-from typing import Any
 
 from ..checks import check_count
-from ..saved_state import check_keys
+from ..saved_state import SavesFields
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width, check_width
 
@@ -12,13 +11,14 @@ _OPENING = 10
 
 
 @dataclasses.dataclass(slots=True)
-class FixedBits:
+class FixedBits(SavesFields):
     """Always the same bit width.
 
     What an interval costs (``docs/results-costs.md``) buys no decision here, so intervals are long;
     the first has at most ten iterations, so that there are statistics soon.
     """
 
+    state_owner = "FixedBits"
     bits: Width
     interval: int = 100
 
@@ -42,9 +42,3 @@ class FixedBits:
 
     def decide(self, statistics: IntervalStatistics) -> Width:
         return self.bits
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        check_keys(state, [], type(self).__name__)

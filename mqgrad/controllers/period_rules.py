@@ -5,7 +5,7 @@ import math
 from typing import Any, Protocol, runtime_checkable
 
 from ..checks import check_count, check_positive
-from ..saved_state import check_keys, restore_all, saved_fields, state_names
+from ..saved_state import SavesFields
 from ..spec import build_named
 from ..statistics.interval import IntervalStatistics
 
@@ -32,7 +32,7 @@ class PeriodRule(Protocol):
 
 
 @dataclasses.dataclass(slots=True)
-class AdaComm:
+class AdaComm(SavesFields):
     """Shorter rounds as the loss falls (AdaComm: Wang and Joshi, MLSys 2019). Every so many seconds:
 
         τ_l = ⌈√(F_l / F_0) · τ_0⌉, or ⌈γ·τ_{l−1}⌉ where that is not less than τ_{l−1}
@@ -45,6 +45,8 @@ class AdaComm:
         ValueError: seconds that are not positive; γ is not between 0 and 1.
     """
 
+    state_fields = ("first_loss", "first_period", "elapsed", "loss_iterations", "iterations")
+    state_owner = "AdaComm"
     seconds: float = 60.0
     """Of training between two changes; decisions of the controller that come earlier leave the period as it is."""
     decay: float = 0.5
@@ -85,17 +87,9 @@ class AdaComm:
         # Rounded up alone, a γ above ½ would stay at a few iterations.
         return wanted if wanted < period else max(min(math.ceil(self.decay * period), period - 1), 1)
 
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types."""
-        return saved_fields(self, state_names(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        restore_all(self, state_names(self), state, type(self).__name__)
-
 
 @dataclasses.dataclass(slots=True)
-class DelayRatio:
+class DelayRatio(SavesFields):
     """Longer rounds where an average takes long beside an iteration.
 
         τ = κ·√(D / Y)
@@ -113,6 +107,7 @@ class DelayRatio:
         ValueError: κ is not positive, or ``largest`` no positive integer.
     """
 
+    state_owner = "DelayRatio"
     scale: float = 8.0
     """κ: the period at which an average takes as long as an iteration computes."""
     largest: int = 32
@@ -130,14 +125,6 @@ class DelayRatio:
             return period
         wanted = min(round(self.scale * math.sqrt(waited / computed)), self.largest)
         return min(max(wanted, (period + 1) // 2), 2 * period)
-
-    def state_dict(self) -> dict[str, Any]:
-        """It has none."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        check_keys(state, (), type(self).__name__)
 
 
 _RULES: dict[str, type[Any]] = {"adacomm": AdaComm, "delay-ratio": DelayRatio}

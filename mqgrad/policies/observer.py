@@ -3,12 +3,11 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..saved_state import check_keys
+from ..saved_state import SavesFields
 from ..statistics.interval import IntervalStatistics
 from ..statistics.losses import SmoothedLosses, held_within, log_loss
 from ..statistics.smoothed_gradient import SmoothedGradient
@@ -16,7 +15,7 @@ from ..statistics.step_times import StepTimes
 from .observation import LEAST_LOG_EFFICIENCY, MOST_NOISE, ObservationSchema
 
 
-class Observer:
+class Observer(SavesFields):
     """Turns the statistics of one interval after another into observations.
 
     Args:
@@ -24,6 +23,9 @@ class Observer:
         budget_seconds: length of the run that progress is measured against; None leaves progress at 0.
         interval: iterations that one entry of the drops is of; None: an interval, however long.
     """
+
+    state_fields = ("elapsed_seconds", "_first_log_loss", "_log_losses", "_smoothed", "times", "_gradient")
+    state_owner = "the observer"
 
     def __init__(
         self, schema: ObservationSchema, budget_seconds: float | None = None, interval: int | None = None
@@ -86,27 +88,6 @@ class Observer:
             math.log2(statistics.bits) / 5,
             self.elapsed_seconds / self.budget_seconds if self.budget_seconds else 0.0,
         ]
-
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types."""
-        return {
-            "elapsed_seconds": self.elapsed_seconds,
-            "first_log_loss": self._first_log_loss,
-            "log_losses": list(self._log_losses),
-            "smoothed": list(self._smoothed.values),
-            "times": self.times.state_dict(),
-            "gradient": self._gradient.state_dict(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), "the observer")
-        self.elapsed_seconds = float(state["elapsed_seconds"])
-        self._first_log_loss = state["first_log_loss"]
-        self._log_losses = list(state["log_losses"])
-        self._smoothed.values = list(state["smoothed"])
-        self.times.load_state_dict(state["times"])
-        self._gradient.load_state_dict(state["gradient"])
 
 
 def _log_ratio(numerator: float, denominator: float, limit: float) -> float:

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from ..saved_state import check_keys
+from ..saved_state import SavesFields
 from ..widths import UNCODED, Width
 from .bandit import Block, TwoArmedBandit
 from .interval import IntervalStatistics
@@ -17,7 +16,7 @@ _MOST_EXPECTED = 1.1
 """Of the seconds at the width decided, at 32 bits: expectations are uncertain by as much."""
 
 
-class Fallback:
+class Fallback(SavesFields):
     """Sends gradients as they are where that takes no longer than the width that was decided.
 
     At 32 bits no progress is lost to noise. So a width that saves no time is for nothing, as on a link so fast that
@@ -31,6 +30,9 @@ class Fallback:
        again.
     4. Where seconds have changed, what was measured is forgotten, and the next trial comes soon.
     """
+
+    state_fields = ("_trial", "_measured", "_decided")
+    state_owner = "the fallback to 32 bits"
 
     def __init__(self) -> None:
         self._trial = WideTrial()
@@ -73,15 +75,3 @@ class Fallback:
         if not self._measured.knows(UNCODED, 1):
             return statistics.mean_bits >= TRIED
         return self._measured.next(UNCODED, int(statistics.mean_bits == UNCODED), 0.0) == 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types."""
-        parts = {"trial": self._trial.state_dict(), "measured": self._measured.state_dict()}
-        return {**parts, "decided": self._decided}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        check_keys(state, ["trial", "measured", "decided"], "the fallback to 32 bits")
-        self._trial.load_state_dict(state["trial"])
-        self._measured.load_state_dict(state["measured"])
-        self._decided = state["decided"]

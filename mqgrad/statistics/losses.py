@@ -29,6 +29,14 @@ class SmoothedLosses:
         known = self.values or [0.0]
         return [known[0]] * (self._length - len(known)) + known
 
+    def state_dict(self) -> list[float]:
+        """The values."""
+        return list(self.values)
+
+    def load_state_dict(self, state: Sequence[float]) -> None:
+        """Restore what ``state_dict`` returned."""
+        self.values = list(state)
+
 
 def log_loss(loss: float) -> float:
     """ln(loss), the loss held in :data:`LOSS_RANGE`; NaN counts as the largest."""

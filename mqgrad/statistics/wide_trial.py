@@ -1,9 +1,8 @@
 """An interval at many bits now and then, to learn what bytes cost."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from ..saved_state import check_keys
+from ..saved_state import SavesFields
 from ..widths import Width
 from .interval import IntervalStatistics
 from .step_times import StepTimes
@@ -20,7 +19,7 @@ _MOST_SLOWDOWN = 1.5
 """Of an iteration, expected at the optimistic price of a bit."""
 
 
-class WideTrial:
+class WideTrial(SavesFields):
     """Whether the next interval should be at 8 bits, whatever a rule expects of that.
 
     Few widths side by side hardly tell what bytes cost from what ranks wait for one another: between 1 and 3 bits an
@@ -31,6 +30,9 @@ class WideTrial:
     Trials become rarer, as does what is left to learn from them; one is left out where iterations are expected to
     take half as long again.
     """
+
+    state_fields = ("_passed", "_wait")
+    state_owner = "the trials of 8 bits"
 
     def __init__(self) -> None:
         self._passed, self._wait = 0, _FIRST
@@ -57,12 +59,3 @@ class WideTrial:
         """Seconds have changed, and with them what is to be learned: the next trial is to be soon."""
         if self._wait - self._passed > _AFTER_CHANGE:
             self._passed, self._wait = 0, _AFTER_CHANGE
-
-    def state_dict(self) -> dict[str, Any]:
-        """State as plain types."""
-        return {"passed": self._passed, "wait": self._wait}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` returned."""
-        check_keys(state, self.state_dict(), "the trials of 8 bits")
-        self._passed, self._wait = int(state["passed"]), int(state["wait"])
