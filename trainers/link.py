@@ -126,7 +126,7 @@ def parse_emulation(text: str, latency_ms: float = 0.0) -> LinkEmulation:
     Raises:
         ValueError: not of this form, or an impossible rate.
     """
-    match = re.fullmatch(r"([\d.]+)((?:/[\d.]+)+)@([\d.]+)", text)
+    match = re.fullmatch(r"([^/@]+)((?:/[^/@]+)+)@([^/@]+)", text)
     try:
         if match is None:
             return LinkEmulation(mbit_per_s=float(text), latency_ms=latency_ms)

@@ -195,7 +195,7 @@ def main() -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--policies", default="default", help="joined by spaces; the first one's episodes")
     parser.add_argument("--widths", default="1/2,1,2,4,8,32")
-    parser.add_argument("--episodes", type=int, default=40, help="how many")
+    parser.add_argument("--episodes", type=script.count, default=40, help="how many")
     parser.add_argument(
         "--first-seed", type=int, default=FIRST_SEED, help="of as many (default: %(default)s)"
     )

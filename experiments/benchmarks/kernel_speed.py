@@ -106,8 +106,8 @@ def compiler_version() -> str:
 def main() -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--json", type=script.output_file, help="write every call's figures to this file")
-    parser.add_argument("--calls", type=int, default=9)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--calls", type=script.count, default=9)
+    parser.add_argument("--rounds", type=script.count, default=40)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         try:

@@ -5,7 +5,7 @@
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds. Without
 systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said: as
-where a run did not finish, or made too few iterations. With ``--from-iteration 60`` it is not times to the target but
+where a run did not finish, made too few iterations, or sends no gradient: then its losses say nothing. With ``--from-iteration 60`` it is not times to the target but
 the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one; with
 ``--late-loss`` the held-out loss over the last tenth of the iterations, as reports give it.
 """
@@ -21,6 +21,7 @@ from mqgrad.experiments.estimates import Ratio, Timing, geometric_mean_with_inte
 from mqgrad.experiments.reports.cells import summarize
 from mqgrad.experiments.reports.references import timing_of
 from mqgrad.experiments.reports.tables import ratio_with_interval
+from mqgrad.experiments.sweep.axes import exchanges_nothing
 from mqgrad.experiments.sweep.folder import load_config, load_results
 from mqgrad.experiments.sweep.result import RunResult
 
@@ -37,7 +38,9 @@ def timings(
     config, results = load_config(folder), load_results(folder)
     return {
         str(summary): {
-            system: _timing(
+            system: None
+            if from_iteration is None and exchanges_nothing(system)
+            else _timing(
                 [run for run in results if run.cell == summary.cell and run.system == system],
                 summary.target,
                 from_iteration,
@@ -102,12 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folder", type=Path, help="of a comparison")
     parser.add_argument("systems", nargs="*", help="as the comparison names them; all by default")
     parser.add_argument("--reference", default="plain-ddp", help="what their times are divided by")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--from-iteration",
-        type=int,
+        type=script.count,
         help="compare the seconds of an iteration from this one on, not times to the target",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--late-loss", action="store_true", help="compare held-out losses at the end, not times"
     )
     options = parser.parse_intermixed_args(arguments)

@@ -18,6 +18,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
 
 
+def count(text: str) -> int:
+    """The type of an option: an integer above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
 def output_file(text: str) -> Path:
     """The type of an option; refuses what could not be written, before anything is measured."""
     path = Path(text)

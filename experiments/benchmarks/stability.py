@@ -177,11 +177,11 @@ def main() -> None:
         default=",".join(map(format_width, WIDTHS)),
         help="joined by commas; 1>4@400 is 1 bit, and 4 from iteration 400 on",
     )
-    parser.add_argument("--iterations", type=int, default=300)
-    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--iterations", type=script.count, default=300)
+    parser.add_argument("--seeds", type=script.count, default=3, help="how many")
     parser.add_argument("--workload", default="digits-cnn")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of the workload")
-    parser.add_argument("--processes", type=int, default=2, help="runs at a time, one core each")
+    parser.add_argument("--processes", type=script.count, default=2, help="runs at a time, one core each")
     options = parser.parse_args()
     sys.path.append(os.getcwd())  # where a workload of one's own may lie
     settings = parse_settings(options.set)

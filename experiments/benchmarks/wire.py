@@ -54,14 +54,14 @@ GOAL = 1 / 0.95
 def main() -> None:
     parser = script.parser(__doc__)
     parser.add_argument("json", type=script.output_file, help="file to write")
-    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--hosts", type=script.count, default=4)
     parser.add_argument(
         "--topology", default="auto", help="who takes the mean, as quantized has it: %(default)s"
     )
     parser.add_argument("--rates", default=RATES, help="of the links, as mqgrad netlab takes them")
     parser.add_argument("--widths", default=WIDTHS)
     parser.add_argument("--mebibytes", type=float, default=16.0, help="of the Gaussian gradient")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=script.count, default=5)
     parser.add_argument(
         "--tcp", default=DEFAULT_CONGESTION_CONTROL, help="congestion control of the labs' hosts: %(default)s"
     )

@@ -93,7 +93,7 @@ GRIDS = {
         budget_seconds=_BUDGETS,
         settings=_UNSEEN,
     ),
-    # A good two hours: every other system on the same links beside four of those; 820 runs.
+    # A good two hours: every other system on the same links beside four of those; 840 runs.
     "peers": Grid(
         controllers=("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         compressors=_CODES,

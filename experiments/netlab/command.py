@@ -1,5 +1,6 @@
 """The command ``mqgrad netlab``."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -69,7 +70,7 @@ def netlab(
         raise typer.BadParameter("give a command to run on the hosts, after --", param_hint="COMMAND")
     from mqgrad.checks import check_positive
 
-    from .iproute import check_available
+    from .iproute import NetLabError, check_available
     from .job import find_program
     from .lab import NetLab
     from .link import LinkShape, parse_link_rates
@@ -82,13 +83,20 @@ def netlab(
     command = [find_program(command[0]), *command[1:]]
     if time_limit_seconds is not None:
         check_positive(time_limit_seconds=time_limit_seconds)
+    is_temporary = logs is None
     logs = logs or Path(tempfile.mkdtemp(prefix="mqgrad-netlab-"))
     console = Console(stderr=True, highlight=False)  # standard output is rank 0's alone
     told = f"{hosts} hosts at {rate}, TCP {tcp}, logs in {logs}"
     console.print(f"lab {lab.name}: {told}", markup=False, soft_wrap=True)
-    result = run_on_new_lab(
-        lab, command, logs, schedule=rates.changes(), time_limit_seconds=time_limit_seconds
-    )
+    try:
+        result = run_on_new_lab(
+            lab, command, logs, schedule=rates.changes(), time_limit_seconds=time_limit_seconds
+        )
+    except NetLabError:
+        if is_temporary:
+            with contextlib.suppress(OSError):
+                logs.rmdir()  # nothing was logged
+        raise
     _report(result, logs, console)
     raise typer.Exit(result.status)
 

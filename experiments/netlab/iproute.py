@@ -58,7 +58,8 @@ def run_tool(tool: str, *arguments: str, text: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise NetLabError(f"{' '.join(command)} did not end within {_TOOL_SECONDS:g} s") from error
     except subprocess.CalledProcessError as error:
-        raise NetLabError(f"{' '.join(command)}: {error.stderr.strip()}; {_REMEDY}") from error
+        words = error.stderr.strip().partition("\n")[0]  # below it tc explains all of its options
+        raise NetLabError(f"{' '.join(command)}: {words}; {_REMEDY}") from error
     return result.stdout
 
 

@@ -18,6 +18,8 @@ _BEHIND_SECONDS, _AT_ONCE_SECONDS = 2e-3, 0.5e-3
 SHAPING = f"htb, {_BEHIND_SECONDS:g} s of the rate and {_AT_ONCE_SECONDS:g} s of {_PEAK:g} of it"
 """What links of a lab are, for records of what was measured on them."""
 _LEAST_BEHIND, _LEAST_AT_ONCE = 16384, 3200  # bytes; the latter two packets
+_MOST_BYTES = 2**32 - 2**20  # of a queue, which tc counts by 32 bits
+_MOST_MBIT_PER_S = 1e6
 _LARGEST_PACKET = 65536  # several of one connection, which the kernel moves as one
 
 
@@ -50,6 +52,10 @@ class LinkShape:
             check_not_negative(rate_mbit_per_s=self.rate_mbit_per_s)
             _check_rate(self.rate_mbit_per_s)
         check_positive(queue_ms=self.queue_ms)
+        if self.rate_mbit_per_s is not None and self._bytes_in(self.queue_ms / 1e3) >= _MOST_BYTES:
+            raise ValueError(
+                f"a queue of {self.queue_ms:g} ms at {self.rate_mbit_per_s:g} Mbit/s is too long: tc takes below 4 GiB"
+            )
 
     def at(self, rate_mbit_per_s: float | None) -> "LinkShape":
         """The same link at another rate."""
@@ -162,6 +168,8 @@ def parse_link_rate(text: str) -> float | None:
 def _check_rate(mbit_per_s: float) -> None:
     if mbit_per_s < _LEAST_MBIT_PER_S:
         raise ValueError(f"a rate of {mbit_per_s:g} Mbit/s is too low: at least {_LEAST_MBIT_PER_S}")
+    if mbit_per_s > _MOST_MBIT_PER_S:
+        raise ValueError(f"a rate of {mbit_per_s:g} Mbit/s is too high: at most {_MOST_MBIT_PER_S:g}")
 
 
 def format_link_rate(rate_mbit_per_s: float | None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.files import replace_file
+from mqgrad.run_folder import check_writable, only_process_in
 from mqgrad.trainers.signals import caught_signals
 
 from .follow import Rank0Output
@@ -78,10 +79,14 @@ def run_lab(
 
     Raises:
         NetLabError: the kernel refused a change of rate.
+        OSError: the folder for logs cannot be written.
+        ValueError: another process's command writes its logs there.
     """
-    logs.mkdir(parents=True, exist_ok=True)
-    (logs / "netlab.json").unlink(missing_ok=True)  # of another command, whose logs are overwritten
     with contextlib.ExitStack() as stack:
+        check_writable(logs)
+        stack.enter_context(only_process_in(logs))
+        for old in (logs / "netlab.json", *logs.glob("rank*.std*.log")):  # of another command
+            old.unlink(missing_ok=True)
         before = lab.counters()
         started = time.monotonic()
         job = Job(lab, command, logs, stack)  # 1

@@ -48,7 +48,8 @@ def plot_cell(cell: CellSummary, results: Sequence[RunResult]) -> bytes:
     bits_axes.set_yscale("log", base=2)
     bits_axes.yaxis.set_major_formatter(lambda bits, _: format_width(bits))
     _plot_times(time_axes, cell)
-    figure.legend(loc="outside lower center", ncols=4, fontsize="small")  # more would be cut off
+    if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):  # else no run has finished
+        figure.legend(loc="outside lower center", ncols=4, fontsize="small")  # more would be cut off
     figure.suptitle(str(cell), fontweight="bold")
     return png_bytes(figure)
 
@@ -117,7 +118,8 @@ def _plot_panel(axes: Axes, curves: _Curves, members: Sequence[str], cell: CellS
         axes.axhline(cell.target, color="grey", linewidth=0.8)
     axes.tick_params(labelbottom=True)
     # Below: inside it would hide who is slow.
-    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
+    if styles:
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.08), frameon=False)
 
 
 def _scale_losses(all_axes: Sequence[Axes]) -> None:

@@ -159,7 +159,7 @@ class SweepConfig:
             "seeds": len(self.seeds),
             "first-seed": self.seeds[0],
             "hosts": self.hosts,
-            "budget-seconds": ",".join(f"{name}={value:g}" for name, value in self.budget_seconds.items()),
+            "budget-seconds": ",".join(f"{name}={value:.15g}" for name, value in self.budget_seconds.items()),
             "iterations": self.iterations,
             "time-limit-seconds": self.time_limit_seconds,
         }

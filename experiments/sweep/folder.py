@@ -218,7 +218,7 @@ def _load_json(folder: Path) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is no configuration of a sweep: {error}") from error
-    if not isinstance(fields, dict):
+    if not isinstance(fields, dict) or not isinstance(fields.get("sweep", {}), dict):
         raise ValueError(f"{path} is no configuration of a sweep: {fields!r}")
     return fields
 

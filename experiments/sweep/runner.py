@@ -220,8 +220,8 @@ def emulation(link: Link) -> str | None:
     """The link as :func:`mqgrad.trainers.link.parse_emulation` reads it; None if it has no rate."""
     if link.rates.mbit_per_s == (None,):
         return None
-    rates = "/".join(f"{rate:g}" for rate in link.rates.mbit_per_s if rate is not None)
-    return rates if len(link.rates.mbit_per_s) == 1 else f"{rates}@{link.rates.switch_seconds:g}"
+    rates = "/".join(f"{rate:.15g}" for rate in link.rates.mbit_per_s if rate is not None)
+    return rates if len(link.rates.mbit_per_s) == 1 else f"{rates}@{link.rates.switch_seconds:.15g}"
 
 
 def _outcome(record: Path) -> str | None:

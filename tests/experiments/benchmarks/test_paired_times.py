@@ -50,6 +50,16 @@ def test_what_misses_a_target_has_a_bound_and_no_mean_over_cells(
     assert "[" in four.split("|")[-2]
 
 
+def test_what_sends_no_gradient_has_iterations_to_time_alone(tmp_path: Path) -> None:
+    config = small_config(systems=("fixed:32", "none"), links=LINKS[:1])
+    runs = [result(system, seed, [9.0, 1.0], link=LINKS[0]) for system in config.systems for seed in (1, 2)]
+    write_results(tmp_path, config, runs)
+    for late_loss in (False, True):
+        cells = paired_times.timings(tmp_path, late_loss=late_loss)
+        assert paired_times.row(cells, "none", "fixed:32") == [None, None]
+    assert None not in paired_times.row(paired_times.timings(tmp_path, 1), "none", "fixed:32")
+
+
 def test_a_system_of_which_a_run_did_not_finish_has_no_ratio(tmp_path: Path) -> None:
     """Of those that did it would be the ratio of the lucky ones."""
     config = small_config(systems=("fixed:32", "fixed:4"), links=LINKS[:1])

@@ -14,6 +14,15 @@ output.end([])
 """
 
 
+def test_a_stream_that_is_closed_gets_nothing(tmp_path: Path) -> None:
+    """As of a daemon's command."""
+    (tmp_path / "rank0.stdout.log").write_text("a line\n")
+    (tmp_path / "rank0.stderr.log").write_text("a word of rank 0's\n")
+    code = f"import sys\nsys.stdout = None\n{FOLLOW}"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "a word of rank 0's\n")
+
+
 def test_where_output_cannot_be_written_the_log_is_named_once(tmp_path: Path) -> None:
     """As on a disk that is full."""
     (tmp_path / "rank0.stdout.log").write_text("a line\n" * 3)

@@ -70,6 +70,8 @@ def test_what_is_no_switching_rate_is_refused(text: str) -> None:
         ({"queue_ms": 0.0}, "queue_ms must be a finite number above 0, not 0"),
         ({"queue_ms": math.nan}, "queue_ms must be a finite number above 0, not nan"),
         ({"queue_ms": math.inf}, "queue_ms must be a finite number above 0, not inf"),
+        ({"rate_mbit_per_s": 1e8}, "1e\\+08 Mbit/s is too high"),
+        ({"queue_ms": 1e12}, "1e\\+12 ms at 100 Mbit/s is too long"),
     ],
 )
 def test_impossible_links_are_refused(link: dict[str, Any], message: str) -> None:

@@ -18,6 +18,7 @@ from mqgrad.experiments.netlab import iproute
 from mqgrad.experiments.netlab import job as netlab_job
 from mqgrad.experiments.netlab.lab import NetLab, clean_lab, list_labs
 from mqgrad.experiments.netlab.run import run_on_new_lab
+from mqgrad.run_folder import only_process_in
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -86,6 +87,20 @@ def test_a_mistake_is_told_before_there_is_a_lab_or_a_folder(
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert name not in list_labs()
     assert not logs.exists()
+
+
+@needs_lab
+def test_logs_are_of_one_command_alone(tmp_path: Path) -> None:
+    run_on_new_lab(NetLab(2), ["true"], tmp_path)
+    with only_process_in(tmp_path), pytest.raises(ValueError, match=f"process {os.getpid()} is at work in"):
+        run_on_new_lab(NetLab(1), ["true"], tmp_path)
+    assert (tmp_path / "rank1.stdout.log").exists()
+    run_on_new_lab(NetLab(1), ["true"], tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("[!.]*")) == [
+        "netlab.json",
+        "rank0.stderr.log",
+        "rank0.stdout.log",
+    ]
 
 
 @needs_lab

@@ -177,6 +177,9 @@ def test_links_are_read() -> None:
     switching = Link.parse("100mbit/1gbit@10s")
     assert switching.rates == LinkRates((100.0, 1000.0), 10.0)
     assert parse_emulation(emulation(switching)).switch_seconds == 10.0
+    fast = Link.parse("emulated:999.5678gbit/0.1mbit@1234567.5s")
+    emulated = parse_emulation(emulation(fast))
+    assert (emulated.mbit_per_s, emulated.switch_seconds) == (999567.8, 1234567.5)
     with pytest.raises(ValueError, match="to or from none"):
         Link.parse("emulated:none/1gbit@10s")
 
