@@ -24,7 +24,8 @@ from .wrappers import ActionRepeat, BudgetEnds, WithWidth, check_unchanged
 
 MakeEnv = Callable[[], gymnasium.Env]
 
-# Chosen by experiment (experiments/benchmarks/learning.py) for a run of 500-1500 decisions, 8 widths, noisy rewards.
+# Chosen by experiment (experiments/benchmarks/learning.py, last in f3a472b) for a run of 500-1500 decisions,
+# 8 widths, noisy rewards.
 PRESETS: dict[str, dict[str, Any]] = {
     "dqn": {
         "learning_rate": 1e-3,

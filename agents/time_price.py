@@ -60,7 +60,7 @@ class TimePrice(gymnasium.Wrapper):
     g being its return so far, beside what episodes usually have by then, and c = 0.2 against the noise of the first
     losses. That is a bias, as a gain raises the price of what follows; so is the presets' γ of 0.7 or 0.8 a
     decision. Both are accepted against the noise. On one link, where k is noise, k = 1 is better
-    (``experiments/benchmarks/learning.py``).
+    (``experiments/benchmarks/learning.py`` of f3a472b).
 
     The loss of an interval is the mean over its iterations, so it stands for the interval's middle, and p is
     taken there. Taken at the end, a decision would pay for all of its seconds at once and earn half of its
