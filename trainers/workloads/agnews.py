@@ -21,7 +21,6 @@ from mqgrad.checks import check_count, check_positive
 
 from .classification import Classification, held_out_figures
 from .data_files import find_folder
-from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
 CLASSES = 4
@@ -45,8 +44,6 @@ class AGNewsBiLSTM(Classification):
 
     data_root: str = ""
     """Folder that holds ``ag_news_csv``, or the two files themselves."""
-    batch_size: int = 32
-    """Texts per rank and iteration."""
     vocabulary: int = 20_000
     """Words that are told apart: the most frequent ones of the training file."""
     length: int = 64
@@ -54,26 +51,18 @@ class AGNewsBiLSTM(Classification):
     width: int = 100
     """Size of the embedding and of the LSTM in each direction."""
     learning_rate: float = 1e-3
-    decay_iterations: int = 0
-    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
-    stays."""
     evaluation_texts: int = 2000
     """How many texts of the test file an evaluation reads; 7,600 for all of them."""
-    dirichlet_alpha: float | None = None
-    """Ranks see the topics unequally often, the more so the smaller this is; None deals texts out alike. See
-    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count(
-            batch_size=self.batch_size,
             vocabulary=self.vocabulary,
             length=self.length,
             width=self.width,
             evaluation_texts=self.evaluation_texts,
         )
         check_positive(learning_rate=self.learning_rate)
-        check_count(0, decay_iterations=self.decay_iterations)
-        check_dirichlet_alpha(self.dirichlet_alpha)
         self._folder()  # fails here, before any worker has started
 
     @property

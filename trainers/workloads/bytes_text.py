@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from mqgrad.checks import check_count, check_not_negative, check_positive
+from mqgrad.checks import check_count
 
 from .data_files import check_paths
-from .optimizers import check_optimizer_name, make_optimizer
+from .optimizers import ChosenOptimizer
 from .schedules import warmup_cosine, warmup_inverse_sqrt
 from .sharding import shuffled_indices
 from .workload import Batch
@@ -33,7 +33,7 @@ _SKIPPED_FOLDERS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BytesText:
+class BytesText(ChosenOptimizer):
     """Predict the next byte; everything but the model. Subclasses give ``name`` and ``build_model``.
 
     Raises:
@@ -41,7 +41,6 @@ class BytesText:
     """
 
     learning_rates: ClassVar[Mapping[str, float]] = {"adam": 2e-3, "sgd": 0.1}
-    """By optimizer."""
 
     batch_size: int = 8
     """Sequences per rank and iteration."""
@@ -51,11 +50,6 @@ class BytesText:
     """Size of the embedding and of the hidden layers."""
     num_layers: int = 4
     optimizer: str = "adam"
-    """One of ``trainers.workloads.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
-    learning_rate: float | None = None
-    """None takes that of ``learning_rates``."""
-    momentum: float = 0.9
-    """Of SGD."""
     weight_decay: float = 0.01
     warmup_iterations: int = 100
     decay_iterations: int = 0
@@ -72,6 +66,7 @@ class BytesText:
     """How much of the held-out files an evaluation reads."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count(
             batch_size=self.batch_size,
             context=self.context,
@@ -80,22 +75,9 @@ class BytesText:
             max_bytes=self.max_bytes,
             evaluation_bytes=self.evaluation_bytes,
         )
-        check_optimizer_name(self.optimizer)
-        if self.learning_rate is not None:
-            check_positive(learning_rate=self.learning_rate)
-        check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
         check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
         check_paths(data_root=self.data_root, file_pattern=self.file_pattern)
         list_files(self.data_root, self.file_pattern)  # fails here, before any worker has started
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        return make_optimizer(
-            self.optimizer,
-            model.parameters(),
-            learning_rate=self.learning_rate or self.learning_rates,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
         if self.decay_iterations:

@@ -17,7 +17,6 @@ from .cifar_files import CIFAR10, CIFAR100, Archive, CIFARData, load_cifar
 from .classification import Classification, held_out_figures
 from .convnets import MQGradCNN, ResNet
 from .data_files import find_folder
-from .sharding import check_dirichlet_alpha
 from .workload import Batch
 
 
@@ -39,27 +38,17 @@ class CIFAR(Classification, abc.ABC):
 
     data_root: str = ""
     """Folder that holds the unpacked archive, or that archive's own folder."""
-    batch_size: int = 32
-    """Images per rank and iteration."""
     learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    warmup_iterations: int = 100
-    decay_iterations: int = 0
-    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
-    stays."""
     evaluation_images: int = 1000
     """How many images of the test set an evaluation looks at; 10,000 for all of them."""
-    dirichlet_alpha: float | None = None
-    """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
-    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
-        check_count(batch_size=self.batch_size, evaluation_images=self.evaluation_images)
+        super().__post_init__()
+        check_count(evaluation_images=self.evaluation_images)
         check_positive(learning_rate=self.learning_rate)
         check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
-        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
-        check_dirichlet_alpha(self.dirichlet_alpha)
         self._folder()  # fails here, before any worker has started
 
     @property

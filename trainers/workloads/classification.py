@@ -1,5 +1,6 @@
 """What workloads share that tell classes apart."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -8,18 +9,35 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from mqgrad.checks import check_count
+
 from .schedules import warmup_constant, warmup_cosine
-from .sharding import batch_indices
+from .sharding import batch_indices, check_dirichlet_alpha
 from .workload import Batch
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Classification:
-    """Batches are inputs and labels, int64 [batch_size]. The settings are the subclass's."""
+    """Batches are inputs and labels, int64 [batch_size].
 
-    batch_size: int
-    warmup_iterations: int
-    decay_iterations: int
-    dirichlet_alpha: float | None
+    Raises:
+        ValueError: an invalid setting.
+    """
+
+    batch_size: int = 32
+    """Examples per rank and iteration."""
+    warmup_iterations: int = 100
+    decay_iterations: int = 0
+    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
+    stays."""
+    dirichlet_alpha: float | None = None
+    """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
+    ``trainers.workloads.sharding.dirichlet_partition``."""
+
+    def __post_init__(self) -> None:
+        check_count(batch_size=self.batch_size)
+        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
+        check_dirichlet_alpha(self.dirichlet_alpha)
 
     def build_scheduler(self, optimizer: Optimizer) -> LRScheduler:
         """A warm-up, then the same learning rate throughout, unless ``decay_iterations`` say when it falls to 0."""

@@ -2,76 +2,45 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
-from mqgrad.checks import check_count, check_not_negative, check_positive
+from mqgrad.checks import check_count, check_not_negative
 
 from .classification import Classification, held_out_figures
-from .optimizers import check_optimizer_name, make_optimizer
-from .sharding import check_dirichlet_alpha
+from .optimizers import ChosenOptimizer
 from .workload import Batch
 
 _NUM_HELD_OUT = 360  # of 1797 images
-_LEARNING_RATES = {"sgd": 0.05, "adam": 2e-3}
 _SPLIT_SEED = 0  # the split is part of the task, not of the run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Digits(Classification):
+class Digits(Classification, ChosenOptimizer):
     """Settings and everything but the model. Subclasses give ``name`` and ``build_model``.
 
     Training images are shifted by up to one pixel and overlaid with noise, or 1,437 images would be learned by
     heart within a few hundred iterations and the loss would say nothing more.
     """
 
-    batch_size: int = 32
-    """Images per rank and iteration."""
-    optimizer: str = "sgd"
-    """One of ``trainers.workloads.optimizers.OPTIMIZERS``, or ``drawn``: one of them in each run."""
-    learning_rate: float | None = None
-    """None takes 0.05 with SGD, 0.002 with Adam."""
-    momentum: float = 0.9
-    """Of SGD."""
-    weight_decay: float = 1e-4
+    learning_rates: ClassVar[Mapping[str, float]] = {"sgd": 0.05, "adam": 2e-3}
+
     warmup_iterations: int = 20
-    decay_iterations: int = 0
-    """The learning rate falls to 0 within these, as half a cosine does: the iterations of a whole training. 0: it
-    stays."""
     pixel_noise: float = 0.1
     """Standard deviation of the noise on training images, whose pixels are 0 to 1."""
     width: int = 32
     """Size of the layers; see the model."""
-    dirichlet_alpha: float | None = None
-    """Ranks see the classes unequally often, the more so the smaller this is; None deals examples out alike. See
-    ``trainers.workloads.sharding.dirichlet_partition``."""
 
     def __post_init__(self) -> None:
-        check_count(batch_size=self.batch_size, width=self.width)
-        check_optimizer_name(self.optimizer)
-        if self.learning_rate is not None:
-            check_positive(learning_rate=self.learning_rate)
-        check_count(0, warmup_iterations=self.warmup_iterations, decay_iterations=self.decay_iterations)
-        check_not_negative(
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            pixel_noise=self.pixel_noise,
-        )
-        check_dirichlet_alpha(self.dirichlet_alpha)
-
-    def build_optimizer(self, model: nn.Module) -> Optimizer:
-        return make_optimizer(
-            self.optimizer,
-            model.parameters(),
-            learning_rate=self.learning_rate or _LEARNING_RATES,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
+        Classification.__post_init__(self)
+        ChosenOptimizer.__post_init__(self)
+        check_count(width=self.width)
+        check_not_negative(pixel_noise=self.pixel_noise)
 
     def batches(self, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
         """Images float32 [batch_size, 1, 8, 8], labels int64 [batch_size]."""

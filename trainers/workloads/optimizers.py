@@ -1,10 +1,14 @@
 """The optimizers that a workload may offer a choice of; which code is best depends on it."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
+
+from mqgrad.checks import check_not_negative, check_positive
 
 OPTIMIZERS = ("sgd", "adam")
 """SGD with momentum, and AdamW."""
@@ -12,27 +16,39 @@ DRAWN = "drawn"
 """One of them in each run, for policies that are to know both."""
 
 
-def check_optimizer_name(name: str) -> None:
-    """Raises ValueError, listing the known ones, for an unknown name."""
-    if name not in (*OPTIMIZERS, DRAWN):
-        raise ValueError(f"unknown optimizer {name!r}; known: {', '.join((*OPTIMIZERS, DRAWN))}")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChosenOptimizer:
+    """The settings of one. Subclasses give ``learning_rates``.
 
-
-def make_optimizer(
-    name: str,
-    parameters: Iterator[nn.Parameter],
-    *,
-    learning_rate: float | Mapping[str, float],
-    momentum: float,
-    weight_decay: float,
-) -> Optimizer:
-    """The optimizer of a checked name, with a learning rate, or that of the optimizer among several; for ``drawn``
-    one by torch's generator. AdamW has no use for ``momentum``.
-
-    Ranks draw alike in ``build_optimizer``: a run's seed sets their generators, and then they build equal models.
+    Raises:
+        ValueError: an invalid setting.
     """
-    name = OPTIMIZERS[int(torch.randint(len(OPTIMIZERS), ()))] if name == DRAWN else name
-    rate = learning_rate[name] if isinstance(learning_rate, Mapping) else learning_rate
-    if name == "adam":
-        return AdamW(parameters, lr=rate, weight_decay=weight_decay)
-    return SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay)
+
+    learning_rates: ClassVar[Mapping[str, float]]
+    """By optimizer."""
+
+    optimizer: str = "sgd"
+    """One of ``OPTIMIZERS``, or ``drawn``: one of them in each run."""
+    learning_rate: float | None = None
+    """None takes that of ``learning_rates``."""
+    momentum: float = 0.9
+    """Of SGD."""
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        known = (*OPTIMIZERS, DRAWN)
+        if self.optimizer not in known:
+            raise ValueError(f"unknown optimizer {self.optimizer!r}; known: {', '.join(known)}")
+        if self.learning_rate is not None:
+            check_positive(learning_rate=self.learning_rate)
+        check_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """For ``drawn`` one by torch's generator: a run's seed sets those of all ranks, which then draw alike and
+        build equal models."""
+        is_drawn = self.optimizer == DRAWN
+        name = OPTIMIZERS[int(torch.randint(len(OPTIMIZERS), ()))] if is_drawn else self.optimizer
+        rate = self.learning_rate or self.learning_rates[name]
+        if name == "adam":
+            return AdamW(model.parameters(), lr=rate, weight_decay=self.weight_decay)
+        return SGD(model.parameters(), lr=rate, momentum=self.momentum, weight_decay=self.weight_decay)
