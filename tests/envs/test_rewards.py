@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+from intervals import statistics
 
 from mqgrad.controllers.sarsa import least_squares_slope
 from mqgrad.envs.rewards import AuthorsReward, LogLossReward
@@ -11,21 +12,7 @@ from mqgrad.statistics.interval import IntervalStatistics
 
 
 def interval(*losses: float, bits: int = 4, seconds: float = 1.0) -> IntervalStatistics:
-    return IntervalStatistics(
-        iteration=5,
-        bits=bits,
-        world_size=2,
-        losses=losses,
-        step_seconds=seconds / len(losses),
-        compute_seconds=0.0,
-        encode_seconds=0.0,
-        wire_seconds=0.0,
-        decode_seconds=0.0,
-        wire_bytes=0.0,
-        gradient_signal=0.0,
-        gradient_noise=0.0,
-        peak_energy=0.0,
-    )
+    return statistics(losses=losses, bits=bits, step_seconds=seconds / len(losses))
 
 
 def test_log_loss_is_the_drop_and_telescopes() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from intervals import statistics
 
 from mqgrad.experiments.oracle import best_in_hindsight, oracle_trials, run_oracle
 from mqgrad.experiments.recorded_run import run_once
@@ -40,10 +41,9 @@ class TinyCluster:
             iterations += -(self.iteration + iterations) % self.period
         self.iteration += iterations
         loss = 0.5 ** (self.iteration / 5) if self.iteration < self.diverge_at else math.nan
-        return IntervalStatistics(
+        return statistics(
             iteration=self.iteration,
             bits=self.bits,
-            world_size=2,
             losses=(loss,) * iterations,
             step_seconds=1.0,
             compute_seconds=0.5,
@@ -51,9 +51,7 @@ class TinyCluster:
             wire_seconds=0.5,
             decode_seconds=0.0,
             wire_bytes=100.0,
-            gradient_signal=1.0,
             gradient_noise=1.0,
-            peak_energy=1.0,
         )
 
     def evaluate(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from intervals import statistics
 
 from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import FrozenPolicy
@@ -34,21 +35,7 @@ def make_policy(**changes: Any) -> FrozenPolicy:
 
 
 def make_statistics(loss: float, bits: int = 8) -> IntervalStatistics:
-    return IntervalStatistics(
-        iteration=5,
-        bits=bits,
-        world_size=2,
-        losses=(loss,) * 5,
-        step_seconds=0.1,
-        compute_seconds=0.05 * loss,
-        encode_seconds=0.01,
-        wire_seconds=0.02,
-        decode_seconds=0.01,
-        wire_bytes=1e5,
-        gradient_signal=loss,
-        gradient_noise=1.0,
-        peak_energy=5.0,
-    )
+    return statistics(bits=bits, losses=(loss,) * 5, compute_seconds=0.05 * loss, gradient_signal=loss)
 
 
 def decisions(policy: FrozenPolicy) -> list[int]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from intervals import statistics
 
 from mqgrad.envs import BitWidthEnv
 from mqgrad.statistics.interval import IntervalStatistics
@@ -41,10 +42,9 @@ class ToyCluster:
             self.loss *= self.scale + 0.001 * self.rng.random()
             losses.append(self.loss)
         self.iteration += iterations
-        return IntervalStatistics(
+        return statistics(
             iteration=self.iteration,
             bits=bits,
-            world_size=2,
             losses=tuple(losses),
             step_seconds=0.01 + 0.001 * bits,
             compute_seconds=0.01,
@@ -52,9 +52,6 @@ class ToyCluster:
             wire_seconds=0.001 * bits,
             decode_seconds=0.0,
             wire_bytes=self.bytes_per_bit * bits or 500.0,
-            gradient_signal=1.0,
-            gradient_noise=2.0,
-            peak_energy=30.0,
         )
 
     def evaluate(self) -> dict[str, float]:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+from intervals import statistics
 
 from mqgrad.codecs.quantization_noise import uniform_noise
 from mqgrad.statistics.interval import IntervalStatistics
@@ -67,10 +68,9 @@ class ToyLink:
             )
             self.iteration += 1
         wire = wire_seconds(bits, self.link_mbit_per_s)
-        return IntervalStatistics(
+        return statistics(
             iteration=self.iteration,
             bits=bits,
-            world_size=self.world_size,
             losses=tuple(losses),
             step_seconds=COMPUTE_SECONDS + wire,
             compute_seconds=COMPUTE_SECONDS,

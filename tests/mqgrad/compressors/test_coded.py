@@ -1,8 +1,8 @@
 """The compressed mean all-reduce through the DDP hook, on real ranks."""
 
-import copy
 import itertools
 
+import averages
 import models
 import pytest
 import torch
@@ -11,39 +11,16 @@ from ranks import run_cases, run_ranks
 import mqgrad
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 
-
-def averaged_gradient(
-    bits: int, rank: int, state_args: dict, ddp_args: dict | None = None, iterations: int = 3
-):
-    """The averaged and the exact mean gradient of each iteration, with the parameters left alone."""
-    model = models.small_model()
-    state = mqgrad.CompressionState(mqgrad.FixedBits(bits), **state_args)
-    ddp = models.compressed_ddp(model, state, **(ddp_args or {}))
-    exact_model = copy.deepcopy(model)
-    results = []
-    for iteration in range(iterations):
-        model.zero_grad()
-        state.step(models.backward(ddp, rank, iteration))
-        exact = []
-        for other in range(torch.distributed.get_world_size()):
-            exact_model.zero_grad()
-            models.backward(exact_model, other, iteration)
-            exact.append(models.gradient_of(exact_model))
-        results.append((models.gradient_of(model).numpy(), torch.stack(exact).mean(0).numpy()))
-    state.close()
-    return results
-
-
 TOLERANCES = {1: 1.5, 2: 1.0, 4: 0.25, 8: 0.02, 16: 0.006, 32: 1e-6}
 """Each of the two roundings of a contractive code errs by less than the vector; finer ones by far less."""
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids="world_size={}".format)
 def averaged(request: pytest.FixtureRequest) -> dict[tuple, tuple]:
-    """:func:`averaged_gradient` without feedback, by width, then by rank."""
+    """Averaged and exact mean gradients without feedback, by width, then by rank."""
 
     def rank_main(rank: int, bits: int):
-        return averaged_gradient(bits, rank, {"compressor": mqgrad.Quantized(error_feedback=False)})
+        return averages.means(mqgrad.Quantized(error_feedback=False), bits, rank, iterations=3)[0]
 
     return run_cases(rank_main, [(bits,) for bits in TOLERANCES], request.param)
 

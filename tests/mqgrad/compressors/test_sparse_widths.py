@@ -5,6 +5,7 @@ import copy
 import models
 import pytest
 import torch
+from intervals import statistics
 from ranks import run_cases, run_ranks
 from scripted import Scripted
 
@@ -21,22 +22,8 @@ from mqgrad.widths import SPARSE_WIDTHS, WIDTHS, check_width
 
 
 def make_interval(**fields: object) -> IntervalStatistics:
-    defaults: dict = {
-        "iteration": 5,
-        "bits": 1 / 4,
-        "world_size": 4,
-        "losses": (2.0,) * 5,
-        "step_seconds": 0.1,
-        "compute_seconds": 0.05,
-        "encode_seconds": 0.0,
-        "wire_seconds": 0.01,
-        "decode_seconds": 0.0,
-        "wire_bytes": 1000.0,
-        "gradient_signal": 1.0,
-        "gradient_noise": 0.5,
-        "peak_energy": 8.0,
-    }
-    return IntervalStatistics(**defaults | fields)
+    defaults = {"bits": 1 / 4, "world_size": 4, "step_seconds": 0.1, "compute_seconds": 0.05}
+    return statistics(**defaults | {"gradient_noise": 0.5, "peak_energy": 8.0} | fields)
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
