@@ -1,5 +1,6 @@
-"""A controller whose decisions a test writes down."""
+"""A controller and a period rule whose decisions a test writes down."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,4 +45,26 @@ class Scripted:
         return {"made": self.made}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        self.made = state["made"]
+
+
+class Listed:
+    """Plays periods one after another, and then repeats the last. Takes its time, as a rule may."""
+
+    def __init__(self, *periods: float, seconds: float = 0.0) -> None:
+        self.periods = periods
+        self.seconds = seconds
+        self.made = 0
+        self.seen: list[int] = []
+
+    def decide(self, statistics: IntervalStatistics) -> Any:
+        time.sleep(self.seconds)
+        self.seen.append(statistics.period)
+        self.made += 1
+        return self.periods[min(self.made, len(self.periods)) - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.made = state["made"]

@@ -4,7 +4,6 @@ import copy
 import warnings
 from typing import NamedTuple
 
-import averages
 import models
 import numpy as np
 import pytest
@@ -134,14 +133,6 @@ def test_what_half_precision_cannot_hold_of_a_direction_is_not_remembered() -> N
         finite = [bool(np.isfinite(here.direction).all()) for here in rank]
         assert finite == [True] * WARMUP + [False] * 3
         assert all(map(np.array_equal, rank[WARMUP - 1].moments, rank[-1].moments))
-
-
-def test_a_resumed_run_sends_the_same_bytes_across_the_end_of_its_warm_up() -> None:
-    def rank_main(rank: int) -> tuple[list[bytes], list[bytes]]:
-        start = lambda: models.new_run(mqgrad.FixedBits(1), compressor="onebit-adam:warmup_iterations=5")  # noqa: E731
-        return averages.straight_and_resumed(start, rank, before=3, after=5)
-
-    assert all(straight == resumed for straight, resumed in run_ranks(rank_main))
 
 
 def test_a_state_that_is_loaded_brings_its_own_second_moment() -> None:

@@ -59,32 +59,6 @@ def test_every_rank_ends_with_the_same_bytes_near_the_exact_mean(world_size: int
     assert results[0][2] == pytest.approx(mean_bits)
 
 
-@pytest.mark.parametrize(
-    ("compressor", "decisions"),
-    [
-        ("quantized", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
-        ("qsgd", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
-        ("qsgd:error_feedback=true,topology=star", (MIXED, OTHER, 2, [3] * NUM_PARAMETERS)),
-        ("ecq-sgd", (MIXED, OTHER)),
-        ("quantized:rounding=stochastic", (2, 3, 4)),
-    ],
-)
-def test_an_interrupted_run_continues_with_the_same_bytes(compressor: str, decisions: tuple) -> None:
-    """DDP has other buckets in the resumed run; one decision is a single width, and one that width for each.
-
-    The first iteration after the restart is one at which the gains of feedback are measured.
-    """
-
-    def rank_main(rank: int):
-        return averages.straight_and_resumed(
-            lambda: models.new_run(mixed(*decisions), compressor=compressor), rank, before=5, after=8
-        )
-
-    first, second = run_ranks(rank_main)
-    assert first[0] == first[1]
-    assert first == second
-
-
 def test_feedback_repays_what_a_narrow_width_left_out() -> None:
     """After 32 bits for all, what was applied is the sum of the exact means."""
 

@@ -2,45 +2,21 @@
 
 import dataclasses
 import math
-import time
 from typing import Any
 
-import averages
 import models
 import pytest
 import torch
 from falling import fallen
 from intervals import BASE
 from ranks import run_ranks
-from scripted import Scripted
+from scripted import Listed, Scripted
 
 import mqgrad
 from mqgrad.controllers.base import Controller
 from mqgrad.controllers.period_rules import DelayRatio, PeriodRule, make_period_rule
 from mqgrad.hook.decisions import Decisions
 from mqgrad.statistics.interval import IntervalStatistics
-
-
-class Listed:
-    """Plays periods one after another, and then repeats the last. Takes its time, as a rule may."""
-
-    def __init__(self, *periods: float, seconds: float = 0.0) -> None:
-        self.periods = periods
-        self.seconds = seconds
-        self.made = 0
-        self.seen: list[int] = []
-
-    def decide(self, statistics: IntervalStatistics) -> Any:
-        time.sleep(self.seconds)
-        self.seen.append(statistics.period)
-        self.made += 1
-        return self.periods[min(self.made, len(self.periods)) - 1]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"made": self.made}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.made = state["made"]
 
 
 def after_losses(period: int, *losses: float, seconds: float = 1.0) -> IntervalStatistics:
@@ -196,21 +172,6 @@ def test_a_first_decision_comes_early_where_the_controller_wants_it() -> None:
 
     ends = [k + 1 for k, (is_end, *_) in enumerate(run_ranks(rank_main)[0]) if is_end]
     assert ends == [4, 8, 10, 12, 14]
-
-
-@pytest.mark.parametrize("before", [7, 9, 12])
-def test_an_interrupted_run_goes_on_with_the_same_bytes(before: int) -> None:
-    def rank_main(rank: int):
-        return averages.straight_and_resumed(
-            lambda: models.new_run(
-                Scripted([2, 4, 1, 16]), period=3, period_rule=Listed(2, 5, 1), slow_momentum=0.3
-            ),
-            rank,
-            before,
-            after=16,
-        )
-
-    assert all(straight == resumed for straight, resumed in run_ranks(rank_main))
 
 
 def test_statistics_of_a_round_tell_its_period_and_hold_all_of_it() -> None:

@@ -3,7 +3,6 @@
 import copy
 from typing import Any
 
-import averages
 import models
 import pytest
 import torch
@@ -138,23 +137,6 @@ def test_seconds_count_as_they_pass_and_iterations_where_a_round_ends() -> None:
 
     iterations = [0, 0, 3, 3, 3, 6]
     assert run_ranks(rank_main, 1) == [[(True, n) for n in iterations]]
-
-
-@pytest.mark.parametrize("before", [3, 6, 8])
-def test_an_interrupted_run_goes_on_with_the_same_bytes(before: int) -> None:
-    """In the first round, between two, and in the middle of one."""
-
-    def rank_main(rank: int):
-        return averages.straight_and_resumed(
-            lambda: models.new_run(
-                Scripted([2, 4, 1, 16]), period=6, slow_momentum=0.3, variance_reduced=True
-            ),
-            rank,
-            before,
-            after=16,
-        )
-
-    assert all(straight == resumed for straight, resumed in run_ranks(rank_main))
 
 
 def test_local_iterations_may_run_without_the_hook() -> None:

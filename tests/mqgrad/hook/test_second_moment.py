@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import averages
 import models
 import pytest
 import torch
-from frozen_moments import DUE, unbiased
+from frozen_moments import DUE, new_adam_run, unbiased
 from ranks import run_ranks
 from scripted import Scripted
 from torch import nn
@@ -45,21 +44,10 @@ def test_they_have_at_least_as_many_bits_as_decided() -> None:
     ]
 
 
-def new_run(controller: mqgrad.Controller, **settings: Any) -> models.Run:
-    model = models.small_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    state = mqgrad.CompressionState(
-        controller,
-        optimizer=optimizer,
-        second_moment=mqgrad.FrozenSecondMoment(**{"opening": 16, **settings}),
-    )
-    return models.compressed_ddp(model, state, bucket_cap_mb=0.02), optimizer, state
-
-
 @pytest.mark.parametrize(("world_size", "bits"), [(2, 4), (3, 4), (2, 8)])
 def test_ranks_send_refreshing_iterations_at_more_bits_and_stay_equal(world_size: int, bits: int) -> None:
     def rank_main(rank: int) -> tuple[list[float], bytes, float]:
-        model, optimizer, state = new_run(mqgrad.FixedBits(1), bits=bits)
+        model, optimizer, state = new_adam_run(mqgrad.FixedBits(1), bits=bits)
         sent = []
         for iteration in range(24):
             models.train(model, optimizer, state, rank, range(iteration, iteration + 1))
@@ -75,20 +63,11 @@ def test_ranks_send_refreshing_iterations_at_more_bits_and_stay_equal(world_size
     assert results[0][2] == pytest.approx(sum(expected) / 24)
 
 
-@pytest.mark.parametrize("widths", [[1], [1, 8, 2]])
-def test_an_interrupted_run_goes_on_with_the_same_bytes(widths: list[int]) -> None:
-    def rank_main(rank: int) -> tuple[list[bytes], list[bytes]]:
-        start = lambda: new_run(Scripted(widths, interval=5))  # noqa: E731
-        return averages.straight_and_resumed(start, rank, before=18, after=9)
-
-    assert all(straight == resumed for straight, resumed in run_ranks(rank_main, 2))
-
-
 def test_the_gradients_of_those_iterations_alone_enter_the_second_moment() -> None:
     """Elsewhere it stays, up to the correction of its bias."""
 
     def rank_main(rank: int) -> list[bool]:
-        model, optimizer, state = new_run(mqgrad.FixedBits(1), every=4)
+        model, optimizer, state = new_adam_run(mqgrad.FixedBits(1), every=4)
         first = next(model.parameters())
         stays, before = [], torch.zeros(0)
         for iteration in range(24):
@@ -107,7 +86,7 @@ def test_the_gradients_of_those_iterations_alone_enter_the_second_moment() -> No
 def test_one_rank_alone_has_adam_as_it_is() -> None:
     def rank_main(rank: int) -> bool:
         results = []
-        for run in (new_run(mqgrad.FixedBits(1)), models.new_run(mqgrad.FixedBits(1))):
+        for run in (new_adam_run(mqgrad.FixedBits(1)), models.new_run(mqgrad.FixedBits(1))):
             model, _, state = run
             optimizer = run[1] if results == [] else torch.optim.Adam(model.parameters(), lr=0.01)
             models.train(model, optimizer, state, rank, range(20))
@@ -135,7 +114,7 @@ def test_a_controller_is_told_of_the_width_that_it_has_decided_on() -> None:
 
     def rank_main(rank: int) -> list[tuple[float, float]]:
         telling = Telling()
-        model, optimizer, state = new_run(telling)
+        model, optimizer, state = new_adam_run(telling)
         models.train(model, optimizer, state, rank, range(26))
         state.drain()
         state.close()
@@ -147,7 +126,7 @@ def test_a_controller_is_told_of_the_width_that_it_has_decided_on() -> None:
 
 def test_a_backward_before_a_state_was_loaded_does_not_count() -> None:
     def rank_main(rank: int) -> list[bytes]:
-        model, optimizer, state = new_run(mqgrad.FixedBits(1))
+        model, optimizer, state = new_adam_run(mqgrad.FixedBits(1))
         saved = state.state_dict()
         models.backward(model, rank, 0)  # and then the script finds something wrong
         state.load_state_dict(saved)
@@ -178,7 +157,7 @@ def in_a_closure(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any,
 @pytest.mark.parametrize(("mistake", "backwards"), [(twice, 2), (too_late, 0), (in_a_closure, 0)])
 def test_a_step_whose_gradients_width_is_not_known_is_refused(mistake: Any, backwards: int) -> None:
     def rank_main(rank: int) -> str:
-        model, optimizer, state = new_run(mqgrad.FixedBits(1))
+        model, optimizer, state = new_adam_run(mqgrad.FixedBits(1))
         with pytest.raises(RuntimeError, match=r"no_sync\(\)") as refused:
             mistake(model, optimizer, state, rank)
         state.close()
