@@ -8,12 +8,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from mqgrad.trainers.signals import exit_on_sigterm
+
 from . import demo_command, export_command, run_command, train_command
 from .bench import command as bench_command
 from .compare import command as compare_command
 from .error_line import error_line
 from .netlab import command as netlab_command
-from .signals import exit_on_sigterm
 from .sweep import run_server_command
 
 app = typer.Typer(

@@ -32,9 +32,9 @@ from mqgrad.agents.config import with_clock
 from mqgrad.agents.warm_start import rule_action
 from mqgrad.envs import BitWidthSettings
 from mqgrad.experiments.estimates import Estimate, mean_with_interval
-from mqgrad.experiments.signals import exit_on_sigterm
 from mqgrad.policies.observation import ObservationSchema
 from mqgrad.policies.policy import load_policy
+from mqgrad.trainers.signals import exit_on_sigterm
 from mqgrad.widths import Width, parse_width
 
 FIRST_SEED = 10_000  # far from those of trainings

@@ -2,8 +2,9 @@
 
 import sys
 
+from mqgrad.trainers.signals import end_with_parent
+
 from ..options import TimeoutSeconds, Workers, WorkloadName, WorkloadSettings
-from ..signals import end_with_parent
 
 
 def serve_runs(

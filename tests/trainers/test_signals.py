@@ -1,11 +1,24 @@
-"""Signals that are routed elsewhere for a while."""
+"""Signals that are routed elsewhere for a while, and processes that are to end with the one that started them."""
 
 import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from mqgrad.trainers.signals import signals_to
+
+WAITS = """
+import sys, time
+from mqgrad.trainers.signals import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+time.sleep(60)
+"""
+STARTS = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-P', '-c', {WAITS!r}]).pid, flush=True)"
 
 
 def test_handlers_come_back_and_what_is_ignored_stays_ignored() -> None:
@@ -43,3 +56,25 @@ def test_outside_the_main_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert within == [before]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels tell nothing of a parent's end")
+def test_a_process_ends_with_its_parent_however_that_ends() -> None:
+    command = [sys.executable, "-c", f"{STARTS}; import time; time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert parent.stdout.readline() == "ready\n"
+        parent.kill()
+        deadline = time.monotonic() + 30
+        while state(child) not in ("", "Z"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def state(pid: int) -> str:
+    """As ``ps`` tells it; empty of a process that is not there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
