@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mqgrad.codecs.codec import Codec, Rounding
+from mqgrad.codecs.codec import Rounding, codec_at
 from mqgrad.codecs.rotation import FEW_BITS
 from mqgrad.codecs.vector_codec import Feedback, VectorCodec
 from mqgrad.compressors import Quantized
@@ -52,33 +52,33 @@ def our_coders(bits: Width, numel: int) -> list[Coder]:
 
 
 def _uniform(rounding: Rounding, bits: Width, numel: int) -> Coder:
-    codec = Codec(rounding=rounding)
-    out = _payload(codec, numel, bits)
+    codec = codec_at(bits, rounding=rounding)
+    out = _payload(codec, numel)
     return Coder(
         "bfloat16" if bits == 16 else rounding,
         bits,
-        lambda x: codec.encode(x, bits, SEED, out=out),
-        lambda out, payload: codec.decode_add_(out, payload, bits),
+        lambda x: codec.encode(x, SEED, out=out),
+        lambda out, payload: codec.decode_add_(out, payload),
     )
 
 
 def _hook(bits: Width, numel: int) -> Coder:
     """Sparse below one bit, rotated at 1-3, nearest at 4-8, bfloat16 at 16."""
     compressor = Quantized()
-    codec, gains = compressor.codec, compressor.coefficients(compressor.push_gain, bits)
+    codec, gains = compressor.codec(bits), compressor.coefficients(compressor.push_gain, bits)
     of_gradient, of_mean = (Feedback(torch.zeros(numel), *gains) for _ in range(2))
-    out = _payload(codec, numel, bits)
+    out = _payload(codec, numel)
     return Coder(
         f"hook, {_kind(bits)}",
         bits,
-        lambda x: codec.encode(x, bits, SEED, feedback=of_gradient, out=out),
-        lambda out, payload: codec.decode_add_(out, payload, bits),
-        lambda payloads: codec.encode_mean(payloads, numel, bits, SEED, feedback=of_mean, out=out),
+        lambda x: codec.encode(x, SEED, feedback=of_gradient, out=out),
+        lambda out, payload: codec.decode_add_(out, payload),
+        lambda payloads: codec.encode_mean(payloads, numel, SEED, feedback=of_mean, out=out),
     )
 
 
-def _payload(codec: VectorCodec, numel: int, bits: Width) -> torch.Tensor:
-    return torch.empty(codec.payload_bytes(numel, bits), dtype=torch.uint8)
+def _payload(codec: VectorCodec, numel: int) -> torch.Tensor:
+    return torch.empty(codec.payload_bytes(numel), dtype=torch.uint8)
 
 
 def _kind(bits: Width) -> str:

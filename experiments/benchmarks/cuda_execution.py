@@ -13,25 +13,24 @@ from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.codecs.sparse import SparseCodec
 from mqgrad.codecs.uniform import UniformCodec
 from mqgrad.codecs.vector_codec import Feedback, VectorCodec
-from mqgrad.widths import Width
 
 SEED = 1
-CODES: dict[str, tuple[VectorCodec, Width]] = {
-    "uniform": (UniformCodec(bucket_size=512, stochastic=True), 3),
-    "uniform, any bucket": (UniformCodec(bucket_size=100, stochastic=True), 3),
-    "uniform, any bucket, nearest": (UniformCodec(bucket_size=100, stochastic=False), 3),
-    "rotated": (RotationCodec(bucket_size=512, unbiased=True), 2),
-    "sparse": (SparseCodec(), 1 / 8),
-    "bfloat16": (Bfloat16Codec(), 16),
+CODES: dict[str, VectorCodec] = {
+    "uniform": UniformCodec(bits=3, bucket_size=512, stochastic=True),
+    "uniform, any bucket": UniformCodec(bits=3, bucket_size=100, stochastic=True),
+    "uniform, any bucket, nearest": UniformCodec(bits=3, bucket_size=100, stochastic=False),
+    "rotated": RotationCodec(bits=2, bucket_size=512, unbiased=True),
+    "sparse": SparseCodec(bits=1 / 8),
+    "bfloat16": Bfloat16Codec(),
 }
 
 
 def round_trips(x: Tensor) -> dict[str, Callable[[], Tensor]]:
     """By every code, encoded and decoded, and averaged as by the hook."""
     trips: dict[str, Callable[[], Tensor]] = {"minmax": lambda: _minmax(x)}
-    for name, (codec, bits) in CODES.items():
-        trips[f"{name}, mean"] = functools.partial(_mean, codec, bits, x)
-        trips[name] = functools.partial(_round_trip, codec, bits, x)
+    for name, codec in CODES.items():
+        trips[f"{name}, mean"] = functools.partial(_mean, codec, x)
+        trips[name] = functools.partial(_round_trip, codec, x)
     return trips
 
 
@@ -40,19 +39,19 @@ def _minmax(x: Tensor) -> Tensor:
     return cuda_ext.decode_minmax(cuda_ext.encode_minmax(x.view(rows, columns), 4), rows, columns, 4)
 
 
-def _round_trip(codec: VectorCodec, bits: Width, x: Tensor) -> Tensor:
-    return codec.decode(codec.encode(x, bits, SEED), x.numel(), bits)
+def _round_trip(codec: VectorCodec, x: Tensor) -> Tensor:
+    return codec.decode(codec.encode(x, SEED), x.numel())
 
 
-def _mean(codec: VectorCodec, bits: Width, x: Tensor) -> Tensor:
+def _mean(codec: VectorCodec, x: Tensor) -> Tensor:
     """Through a residual, with identities of buckets, to memory at an odd address, and coded again."""
     numel, residual, ids = x.numel(), torch.zeros_like(x), None
     if isinstance(codec, UniformCodec):  # the others use none
         ids = torch.arange(7, 7 + -(-numel // codec.bucket_size), device=x.device)
-    memory = torch.empty(codec.payload_bytes(numel, bits) + 1, dtype=torch.uint8, device=x.device)
-    codec.encode(x, bits, SEED, ids, feedback=Feedback(residual, alpha=0.7), out=memory[1:])
-    mean = codec.encode_mean(memory[1:].repeat(3, 1), numel, bits, SEED, ids, feedback=Feedback(residual))
-    codec.decode_mean_into_(residual, mean.repeat(2, 1), bits)
+    memory = torch.empty(codec.payload_bytes(numel) + 1, dtype=torch.uint8, device=x.device)
+    codec.encode(x, SEED, ids, feedback=Feedback(residual, alpha=0.7), out=memory[1:])
+    mean = codec.encode_mean(memory[1:].repeat(3, 1), numel, SEED, ids, feedback=Feedback(residual))
+    codec.decode_mean_into_(residual, mean.repeat(2, 1))
     return residual
 
 

@@ -61,75 +61,75 @@ def _seconds_on_cpu(operation: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def timed(codec: VectorCodec, bits: Width, x: Tensor, label: str, alpha: float = 1.0) -> list[Timed]:
+def timed(codec: VectorCodec, x: Tensor, label: str, alpha: float = 1.0) -> list[Timed]:
     """To bytes and back. A sparse code reads the vector several times, which counts once."""
     numel, feedback = x.numel(), Feedback(torch.zeros_like(x), alpha)
-    payload = codec.encode(x, bits, SEED)
+    payload = codec.encode(x, SEED)
     moved = x.nbytes + payload.nbytes
     return [
-        Timed(f"{label}encode", moved, lambda: codec.encode(x, bits, SEED)),
+        Timed(f"{label}encode", moved, lambda: codec.encode(x, SEED)),
         Timed(
             f"{label}encode, feedback",
             moved + 2 * x.nbytes,
-            lambda: codec.encode(x, bits, SEED, feedback=feedback),
+            lambda: codec.encode(x, SEED, feedback=feedback),
         ),
-        Timed(f"{label}decode", moved, lambda: codec.decode(payload, numel, bits)),
+        Timed(f"{label}decode", moved, lambda: codec.decode(payload, numel)),
     ]
 
 
-def timed_sums(codec: VectorCodec, bits: Width, x: Tensor, label: str) -> list[Timed]:
+def timed_sums(codec: VectorCodec, x: Tensor, label: str) -> list[Timed]:
     """Payloads of several ranks. Not of sparse codes: their sums touch only what was kept."""
-    numel, sums, payload = x.numel(), torch.zeros_like(x), codec.encode(x, bits, SEED)
+    numel, sums, payload = x.numel(), torch.zeros_like(x), codec.encode(x, SEED)
     coded, payloads = payload.nbytes, payload.expand(RANKS, -1).contiguous()
     return [
         Timed(
             f"{label}decode and add",
             2 * x.nbytes + coded,
-            lambda: codec.decode_add_(sums, payload, bits),
+            lambda: codec.decode_add_(sums, payload),
         ),
         Timed(
             f"{label}mean of {RANKS}, encode",
             (RANKS + 1) * coded,
-            lambda: codec.encode_mean(payloads, numel, bits, SEED),
+            lambda: codec.encode_mean(payloads, numel, SEED),
         ),
         Timed(
             f"{label}mean of {RANKS}, decode",
             x.nbytes + RANKS * coded,
-            lambda: codec.decode_mean_into_(sums, payloads, bits),
+            lambda: codec.decode_mean_into_(sums, payloads),
         ),
     ]
 
 
 def uniform(x: Tensor, bits: int) -> list[Timed]:
-    nearest = UniformCodec(bucket_size=BUCKET_SIZE, stochastic=False)
-    stochastic = UniformCodec(bucket_size=BUCKET_SIZE, stochastic=True)
-    coded, half = nearest.payload_bytes(x.numel(), bits), x.to(torch.bfloat16)
+    nearest = UniformCodec(bits=bits, bucket_size=BUCKET_SIZE, stochastic=False)
+    stochastic = UniformCodec(bits=bits, bucket_size=BUCKET_SIZE, stochastic=True)
+    coded, half = nearest.payload_bytes(x.numel()), x.to(torch.bfloat16)
     ids = torch.arange(-(-x.numel() // BUCKET_SIZE), device=x.device)  # as the hook gives them
-    encode, *others = timed(nearest, bits, x, "")
+    encode, *others = timed(nearest, x, "")
     return [
         Timed(
             "encode, stochastic",
             x.nbytes + coded + ids.nbytes,
-            lambda: stochastic.encode(x, bits, SEED, ids),
+            lambda: stochastic.encode(x, SEED, ids),
         ),
         encode._replace(op="encode, nearest"),
-        Timed("encode, bf16 input", half.nbytes + coded, lambda: stochastic.encode(half, bits, SEED)),
+        Timed("encode, bf16 input", half.nbytes + coded, lambda: stochastic.encode(half, SEED)),
         *others,
-        *timed_sums(stochastic, bits, x, ""),
+        *timed_sums(stochastic, x, ""),
     ]
 
 
 def rotated(x: Tensor, bits: int) -> list[Timed]:
-    codec = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=True)
-    add, encode, decode = timed_sums(codec, bits, x, "rotated ")
+    codec = RotationCodec(bits=bits, bucket_size=BUCKET_SIZE, unbiased=True)
+    add, encode, decode = timed_sums(codec, x, "rotated ")
     encode = encode._replace(op=f"rotated mean of {RANKS}")  # its name in earlier reports
-    return [*timed(codec, bits, x, "rotated ", alpha=0.7), add, encode, decode]
+    return [*timed(codec, x, "rotated ", alpha=0.7), add, encode, decode]
 
 
 def bfloat16(x: Tensor) -> list[Timed]:
     codec = Bfloat16Codec()
     cast = Timed("bfloat16, torch's cast", x.nbytes + 2 * x.numel(), lambda: x.to(torch.bfloat16))
-    return [cast, *timed(codec, 16, x, "bfloat16 "), *timed_sums(codec, 16, x, "bfloat16 ")]
+    return [cast, *timed(codec, x, "bfloat16 "), *timed_sums(codec, x, "bfloat16 ")]
 
 
 def by_width(x: Tensor) -> Iterator[tuple[Width, list[Timed]]]:
@@ -139,7 +139,7 @@ def by_width(x: Tensor) -> Iterator[tuple[Width, list[Timed]]]:
     for bits in range(1, 5):
         yield bits, rotated(x, bits)
     for few_bits in (1 / 2, 1 / 8, 1 / 64):
-        yield few_bits, timed(SparseCodec(), few_bits, x, "sparse ")
+        yield few_bits, timed(SparseCodec(bits=few_bits), x, "sparse ")
     yield 16, bfloat16(x)
     yield 32, [Timed("figures", x.nbytes, lambda: cuda_ext.gradient_figures([x], [0]))]
 

@@ -22,9 +22,9 @@ from gradient_sources import WORLD_SIZE, Source, recorded, synthetic
 from rate_plot import plot
 
 from mqgrad import cuda_ext
-from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.codec import codec_at
 from mqgrad.codecs.rotation import ROTATED_WIDTHS, RotationCodec
-from mqgrad.codecs.uniform import UniformCodec
+from mqgrad.codecs.vector_codec import VectorCodec
 from mqgrad.compressors.gradient_vector import GradientVector
 from mqgrad.cuda_ext.reference_rotation import SEED_BYTES
 from mqgrad.experiments.bench.peers import find_peers
@@ -69,26 +69,25 @@ class Point(NamedTuple):
 
 def send_coded(
     source: Source,
-    codec: Codec | UniformCodec | RotationCodec,
-    bits: Width,
+    codec: VectorCodec,
+    bucket_size: int = BUCKET_SIZE,
     scales: torch.dtype = torch.float32,
 ) -> Sent:
     """As the collective's push does. Scales of another type are rounded in the payload and counted as such."""
-    bucket_size = codec.bucket_size
     layout = source.layout(bucket_size)
     vector = GradientVector(layout, source.gradients).part(slice(0, layout.numel))
-    flat = vector.continued(bucket_size) if codec.repeats_padding(bits) else vector.gathered()
+    flat = vector.continued(bucket_size) if codec.repeats_padding else vector.gathered()
     decoded, wire_bytes, shard = torch.empty_like(flat), 0, layout.shard_numel
     for start in range(0, layout.numel, shard):
         ids = layout.bucket_ids[start // bucket_size : (start + shard) // bucket_size]
-        payload = codec.encode(flat[start : start + shard], bits, SEED, ids)
+        payload = codec.encode(flat[start : start + shard], SEED, ids)
         if scales != torch.float32:
             begin = SEED_BYTES if isinstance(codec, RotationCodec) else 0
             scales_B = payload[begin : begin + 4 * len(ids)].view(torch.float32)
             scales_B.copy_(scales_B.to(scales))
             wire_bytes -= (4 - scales.itemsize) * len(ids)
         wire_bytes += payload.numel()
-        decoded[start : start + shard] = codec.decode(payload, shard, bits)
+        decoded[start : start + shard] = codec.decode(payload, shard)
     return sent_as(source.gradients, layout.views(decoded), wire_bytes)
 
 
@@ -132,12 +131,10 @@ def sent_as(gradients: Sequence[torch.Tensor], decoded: Sequence[torch.Tensor], 
 
 def all_codes() -> tuple[list[Code], list[str]]:
     """Everything that can be drawn here, and why the rest cannot."""
-    nearest, stochastic = (
-        Codec(bucket_size=BUCKET_SIZE),
-        Codec(bucket_size=BUCKET_SIZE, rounding="stochastic"),
-    )
-    rotated = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=False)
-    unbiased = RotationCodec(bucket_size=BUCKET_SIZE, unbiased=True)
+    nearest = partial(codec_at, bucket_size=BUCKET_SIZE)
+    stochastic = partial(nearest, rounding="stochastic")
+    rotated = partial(RotationCodec, bucket_size=BUCKET_SIZE, unbiased=False)
+    unbiased = partial(rotated, unbiased=True)
     codes = [
         *_coded("sparse", nearest, SPARSE_WIDTHS),
         *_coded("uniform, nearest", nearest, CODED_WIDTHS),
@@ -156,8 +153,8 @@ def all_codes() -> tuple[list[Code], list[str]]:
     return codes, [f"{name}: {reason}" for name, reason in skipped]
 
 
-def _coded(family: str, codec: Codec | RotationCodec, widths: Sequence[Width]) -> list[Code]:
-    return [Code(family, b, partial(send_coded, codec=codec, bits=b)) for b in widths]
+def _coded(family: str, codec: Callable[..., VectorCodec], widths: Sequence[Width]) -> list[Code]:
+    return [Code(family, b, partial(send_coded, codec=codec(bits=b))) for b in widths]
 
 
 def measure(source: Source, code: Code) -> Point:

@@ -20,9 +20,8 @@ import torch
 from gradient_sources import Source, recorded, synthetic
 from rate_distortion import Code, measure, send_coded, sent_as
 
-from mqgrad.codecs.codec import Codec
-from mqgrad.codecs.rotation import FEW_BITS, FewBitsRotated, RotationCodec
-from mqgrad.codecs.uniform import UniformCodec
+from mqgrad.codecs.codec import codec_at
+from mqgrad.codecs.rotation import FEW_BITS, RotationCodec, few_bits_rotated
 
 BUCKET_SIZE = 512  # the default
 BUCKET_SIZES = (128, 256, 512, 1024, 2048, 4096)
@@ -40,12 +39,10 @@ def measure_sizes(source: Source) -> list[Row]:
     rows: list[Row] = []
     for bits in WIDTHS:
         for size in BUCKET_SIZES:
-            codec = FewBitsRotated(others=Codec(bucket_size=size)).at(bits)
-            assert isinstance(codec, UniformCodec | RotationCodec)
+            codec = few_bits_rotated(bits, size)
             for name, dtype in PRECISIONS.items():
-                point = measure(
-                    source, Code("", bits, partial(send_coded, codec=codec, bits=bits, scales=dtype))
-                )
+                send = partial(send_coded, codec=codec, bucket_size=size, scales=dtype)
+                point = measure(source, Code("", bits, send))
                 figures = {"wire_bits": point.wire_bits, "nmse": point.nmse, "excess_bits": point.excess_bits}
                 rows.append(
                     {"source": source.name, "bits": bits, "bucket_size": size, "scales": name, **figures}
@@ -66,19 +63,18 @@ def measure_places(source: Source) -> list[Row]:
 
 def rotated_errors(source: Source, bits: int) -> dict[str, float]:
     codecs = {
-        place: RotationCodec(bucket_size=BUCKET_SIZE, unbiased=unbiased)
+        place: RotationCodec(bits=bits, bucket_size=BUCKET_SIZE, unbiased=unbiased)
         for place, unbiased in (("unbiased (in use)", True), ("least error", False))
     }
     return {
-        place: measure(source, Code("", bits, partial(send_coded, codec=codec, bits=bits))).nmse
+        place: measure(source, Code("", bits, partial(send_coded, codec=codec))).nmse
         for place, codec in codecs.items()
     }
 
 
 def nearest_errors(source: Source, bits: int) -> dict[str, float]:
-    in_use = measure(
-        source, Code("", bits, lambda s: send_coded(s, Codec(bucket_size=BUCKET_SIZE), bits))
-    ).nmse
+    codec = codec_at(bits, bucket_size=BUCKET_SIZE)
+    in_use = measure(source, Code("", bits, partial(send_coded, codec=codec))).nmse
     x_BN = source.layout(BUCKET_SIZE).pack(source.gradients).view(-1, BUCKET_SIZE)
     max_B = x_BN.abs().amax(1)
     errors_CB = torch.stack([error_sq(x_BN, rounded(x_BN, clip * max_B, bits)) for clip in CLIPS])

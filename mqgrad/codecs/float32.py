@@ -7,7 +7,6 @@ import torch
 from mqgrad.cuda_ext import Vector, checks, whole
 from mqgrad.cuda_ext.scattered import readable
 
-from ..widths import Width
 from .vector_codec import Feedback, VectorCodec, placed
 
 
@@ -15,13 +14,12 @@ from .vector_codec import Feedback, VectorCodec, placed
 class Float32Codec(VectorCodec):
     """Element by element: neither buckets nor seeds play a part."""
 
-    def payload_bytes(self, numel: int, bits: Width) -> int:
+    def payload_bytes(self, numel: int) -> int:
         return 4 * numel
 
     def encode(
         self,
         x: Vector,
-        bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
@@ -32,17 +30,14 @@ class Float32Codec(VectorCodec):
         sent = values if feedback is None else _with_feedback(values, feedback)
         return placed(sent.view(torch.uint8), out)
 
-    def is_contractive(self, bits: Width) -> bool:
-        return True
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+    def decode(self, payload: torch.Tensor, numel: int) -> torch.Tensor:
         checks.require_payload(payload, 4 * numel)
         payload = payload.contiguous()
         aligned = payload if payload.storage_offset() % 4 == 0 else payload.clone()  # as part of a message
         return aligned.view(torch.float32)
 
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        accumulator.add_(self.decode(payload, accumulator.numel(), bits))
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor) -> None:
+        accumulator.add_(self.decode(payload, accumulator.numel()))
 
 
 def _with_feedback(x: torch.Tensor, feedback: Feedback) -> torch.Tensor:

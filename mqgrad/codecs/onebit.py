@@ -6,7 +6,6 @@ import torch
 
 from mqgrad.cuda_ext import Vector, reference, whole
 
-from ..widths import Width
 from .bit_planes import pack, unpack
 from .vector_codec import Feedback, VectorCodec, placed
 
@@ -16,19 +15,19 @@ class OneBitCodec(VectorCodec):
     """Decodes an element to the mean of its bucket's negative elements or to that of the others, by its sign.
 
     A payload is the two means of each of B buckets as float32 [2, B], then one bit an element, as uint8. A bucket
-    that is not finite decodes to NaN.
+    that is not finite decodes to NaN. Contractive: what is left of x is its part orthogonal to the two indicator
+    vectors of the signs.
     """
 
     bucket_size: int
     """A multiple of 8. Vectors are made of whole buckets."""
 
-    def payload_bytes(self, numel: int, bits: Width) -> int:
+    def payload_bytes(self, numel: int) -> int:
         return 8 * (numel // self.bucket_size) + numel // 8
 
     def encode(
         self,
         x: Vector,
-        bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
@@ -41,7 +40,7 @@ class OneBitCodec(VectorCodec):
             return placed(self._coded(x), out)
         residual, alpha, beta = feedback
         payload = placed(self._coded(torch.add(x, residual, alpha=alpha)), out)
-        reference.keep_error(x, residual, self.decode(payload, x.numel(), bits), beta)
+        reference.keep_error(x, residual, self.decode(payload, x.numel()), beta)
         return payload
 
     def _coded(self, x: torch.Tensor) -> torch.Tensor:
@@ -58,27 +57,24 @@ class OneBitCodec(VectorCodec):
         signs = pack(positive_BL.view(-1).to(torch.uint8), 1)
         return torch.cat([means_2B.view(-1).view(torch.uint8), signs])
 
-    def repeats_padding(self, bits: Width) -> bool:
+    @property
+    def repeats_padding(self) -> bool:
         """Zeros would move the means."""
         return True
 
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+    def decode(self, payload: torch.Tensor, numel: int) -> torch.Tensor:
         """Decode to float32 [numel].
 
         Raises:
             ValueError: the payload has the wrong length.
         """
         num_buckets = numel // self.bucket_size
-        if payload.numel() != self.payload_bytes(numel, bits):
+        if payload.numel() != self.payload_bytes(numel):
             raise ValueError(f"payload of {payload.numel()} bytes does not hold {numel} elements at 1 bit")
         negative_B, positive_B = payload[: 8 * num_buckets].clone().view(torch.float32).view(2, -1)
         positive_BL = unpack(payload[8 * num_buckets :], 1).view(-1, self.bucket_size).float()
         decoded_BL = positive_BL * positive_B[:, None]  # products with 0 and 1 are exact
         return decoded_BL.addcmul_(1 - positive_BL, negative_B[:, None]).view(-1)
 
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        accumulator.add_(self.decode(payload, accumulator.numel(), bits))
-
-    def is_contractive(self, bits: Width) -> bool:
-        """Always: what is left of x is its part orthogonal to the two indicator vectors of the signs."""
-        return True
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor) -> None:
+        accumulator.add_(self.decode(payload, accumulator.numel()))

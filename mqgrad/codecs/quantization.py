@@ -7,7 +7,8 @@ import torch
 from mqgrad import cuda_ext
 
 from ..widths import Width
-from .codec import Codec, Rounding
+from .codec import Rounding, codec_at
+from .vector_codec import VectorCodec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -19,7 +20,7 @@ class QuantizedTensor:
     shape: torch.Size
     dtype: torch.dtype
     bits: Width
-    codec: Codec
+    codec: VectorCodec
     checksum: torch.Tensor | None = None
     """uint8 [8] of the payload, its width and its number of elements, which ``wire_bytes`` leaves out. None where it
     is not to be compared: on other devices than the CPU, and in compiled code."""
@@ -35,7 +36,7 @@ class QuantizedTensor:
         Raises:
             ValueError: if the payload is too short or too long for the shape, or not the one that was coded.
         """
-        flat = self.codec.decode(self.payload, self.shape.numel(), self.bits)
+        flat = self.codec.decode(self.payload, self.shape.numel())
         if self.checksum is not None:
             self._compare_checksum(self.checksum.to(self.payload.device))
         return flat.to(self.dtype, copy=self.bits == 32).reshape(self.shape)  # there it is the payload itself
@@ -69,10 +70,10 @@ def quantize(
     """
     if not x.is_floating_point():
         raise TypeError(f"cannot quantize a tensor of dtype {x.dtype}; convert it to a floating dtype first")
-    codec = Codec(bucket_size=bucket_size, rounding=rounding)
-    message = x.new_empty(codec.payload_bytes(x.numel(), bits) + cuda_ext.CHECKSUM_BYTES, dtype=torch.uint8)
+    codec = codec_at(bits, bucket_size=bucket_size, rounding=rounding)
+    message = x.new_empty(codec.payload_bytes(x.numel()) + cuda_ext.CHECKSUM_BYTES, dtype=torch.uint8)
     payload, checksum = message[: -cuda_ext.CHECKSUM_BYTES], message[-cuda_ext.CHECKSUM_BYTES :]
-    codec.encode(x.detach().reshape(-1), bits, seed, out=payload)
+    codec.encode(x.detach().reshape(-1), seed, out=payload)
     is_compared = x.device.type == "cpu" and not torch.compiler.is_compiling()
     if is_compared:
         cuda_ext.write_checksums_(message, [len(message)], _salt(x.numel(), bits))

@@ -1,69 +1,32 @@
 """The largest magnitudes alone: widths below one bit."""
 
 import dataclasses
-
-import torch
+from typing import ClassVar
 
 from mqgrad import cuda_ext
-from mqgrad.cuda_ext import Vector
 
 from ..widths import Width
-from .vector_codec import Feedback, VectorCodec, through
+from .compiled_codec import CompiledCodec, Ops
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SparseCodec(VectorCodec):
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SparseCodec(CompiledCodec):
     """Of the whole vector, so that neither buckets nor seeds play a part."""
 
-    def payload_bytes(self, numel: int, bits: Width) -> int:
-        return cuda_ext.sparse_bytes(numel, _elements_per_bit(bits))
+    ops: ClassVar = Ops(
+        payload_bytes=cuda_ext.sparse_bytes,
+        encode=cuda_ext.sparse_encode,
+        decode=cuda_ext.sparse_decode,
+        decode_into=cuda_ext.sparse_decode_into,
+        decode_add_=cuda_ext.sparse_decode_add_,
+        decode_mean_into=cuda_ext.sparse_decode_mean_into,
+        encode_parts=cuda_ext.sparse_encode_parts,
+        decode_parts_into=cuda_ext.sparse_decode_parts_into,
+    )
 
-    def encode(
-        self,
-        x: Vector,
-        bits: Width,
-        seed: int = 0,
-        bucket_ids: torch.Tensor | None = None,
-        *,
-        feedback: Feedback | None = None,
-        out: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return cuda_ext.sparse_encode(x, _elements_per_bit(bits), **through(feedback), out=out)
+    bits: Width
 
-    def codes_parts(self, bits: Width, device: torch.device) -> bool:
-        return cuda_ext.runs_on_cpu(device)
-
-    def encode_parts(
-        self,
-        x: Vector,
-        stride: int,
-        bits: Width,
-        seed: int,
-        bucket_ids: torch.Tensor,
-        *,
-        feedback: Feedback | None,
-        out: torch.Tensor,
-    ) -> None:
-        cuda_ext.sparse_encode_parts(x, stride, _elements_per_bit(bits), **through(feedback), out=out)
-
-    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
-        cuda_ext.sparse_decode_parts_into(out, payloads, stride, _elements_per_bit(bits))
-
-    def is_contractive(self, bits: Width) -> bool:
-        return True
-
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
-        return cuda_ext.sparse_decode(payload, numel, _elements_per_bit(bits))
-
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
-        cuda_ext.sparse_decode_add_(accumulator, payload, _elements_per_bit(bits))
-
-    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
-        cuda_ext.sparse_decode_into(out, payload, _elements_per_bit(bits))
-
-    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
-        cuda_ext.sparse_decode_mean_into(out, payloads, _elements_per_bit(bits))
-
-
-def _elements_per_bit(bits: Width) -> int:
-    return round(1 / bits)
+    @property
+    def settings(self) -> tuple[int, ...]:
+        """Elements per bit."""
+        return (round(1 / self.bits),)

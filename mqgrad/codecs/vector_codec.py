@@ -7,8 +7,6 @@ import torch
 
 from mqgrad.cuda_ext import Vector, checks, reference
 
-from ..widths import Width
-
 
 class Feedback(NamedTuple):
     """What a vector x is coded through: v = x + α·h is coded, and h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018)."""
@@ -26,22 +24,31 @@ def through(feedback: Feedback | None) -> dict[str, Any]:
 
 
 class VectorCodec(abc.ABC):
-    """Codes flat vectors made of scale buckets.
+    """Codes flat vectors made of scale buckets, at one width.
 
     Hashable, and equal to what codes alike.
     """
 
     __slots__ = ()
 
+    @property
+    def repeats_padding(self) -> bool:
+        """Whether padding should repeat elements: zeros would change what is decoded of them."""
+        return False
+
+    @property
+    def is_contractive(self) -> bool:
+        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable: codes without bias are not."""
+        return True
+
     @abc.abstractmethod
-    def payload_bytes(self, numel: int, bits: Width) -> int:
-        """Bytes that ``numel`` elements take at ``bits``, scales included."""
+    def payload_bytes(self, numel: int) -> int:
+        """Bytes that ``numel`` elements take, scales included."""
 
     @abc.abstractmethod
     def encode(
         self,
         x: Vector,
-        bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
@@ -57,7 +64,7 @@ class VectorCodec(abc.ABC):
             out: contiguous uint8 [P], to be written and returned. Without it, a payload of 32 bits may be ``x``.
         """
 
-    def codes_parts(self, bits: Width, device: torch.device) -> bool:
+    def codes_parts(self, device: torch.device) -> bool:
         """Whether there are :meth:`encode_parts` and :meth:`decode_parts_into_`."""
         return False
 
@@ -65,7 +72,6 @@ class VectorCodec(abc.ABC):
         self,
         x: Vector,
         stride: int,
-        bits: Width,
         seed: int,
         bucket_ids: torch.Tensor,
         *,
@@ -80,17 +86,13 @@ class VectorCodec(abc.ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} codes one vector at a time")
 
-    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int, bits: Width) -> None:
+    def decode_parts_into_(self, out: Vector, payloads: torch.Tensor, stride: int) -> None:
         """Overwrite R parts of a vector [(R−1)·stride + N] with payloads [R, P], by one op; raises as
         :meth:`encode_parts`."""
         raise NotImplementedError(f"{type(self).__name__} decodes one vector at a time")
 
-    def repeats_padding(self, bits: Width) -> bool:
-        """Whether padding should repeat elements: zeros would change what is decoded of them."""
-        return False
-
     @abc.abstractmethod
-    def decode(self, payload: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+    def decode(self, payload: torch.Tensor, numel: int) -> torch.Tensor:
         """Decode a uint8 payload to float32 [numel].
 
         Raises:
@@ -99,18 +101,14 @@ class VectorCodec(abc.ABC):
         """
 
     @abc.abstractmethod
-    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor, bits: Width) -> None:
+    def decode_add_(self, accumulator: torch.Tensor, payload: torch.Tensor) -> None:
         """Add a decoded payload to the float32 ``accumulator`` [N]."""
 
-    @abc.abstractmethod
-    def is_contractive(self, bits: Width) -> bool:
-        """Whether ‖Q(x) − x‖ < ‖x‖ always, so that plain error feedback is stable."""
-
-    def decode_into_(self, out: Vector, payload: torch.Tensor, bits: Width) -> None:
+    def decode_into_(self, out: Vector, payload: torch.Tensor) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with a decoded payload."""
-        out.copy_(self.decode(payload, out.numel(), bits))
+        out.copy_(self.decode(payload, out.numel()))
 
-    def decode_mean(self, payloads: torch.Tensor, numel: int, bits: Width) -> torch.Tensor:
+    def decode_mean(self, payloads: torch.Tensor, numel: int) -> torch.Tensor:
         """Mean of payloads [W, P], float32 [numel].
 
         Raises:
@@ -118,21 +116,20 @@ class VectorCodec(abc.ABC):
             ValueError: there are none, or they do not have the length of ``numel`` elements.
         """
         mean = torch.empty(numel, dtype=torch.float32, device=payloads.device)
-        self.decode_mean_into_(mean, payloads, bits)
+        self.decode_mean_into_(mean, payloads)
         return mean
 
-    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor, bits: Width) -> None:
+    def decode_mean_into_(self, out: Vector, payloads: torch.Tensor) -> None:
         """Overwrite ``out`` [N], float32 or scattered, with the mean of payloads [W, P]; errors as of
         :meth:`decode_mean`."""
         numel = out.numel()
-        checks.require_payloads(payloads, self.payload_bytes(numel, bits))
-        out.copy_(reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row, bits)))
+        checks.require_payloads(payloads, self.payload_bytes(numel))
+        out.copy_(reference.mean_of(payloads, numel, lambda sums, row: self.decode_add_(sums, row)))
 
     def encode_mean(
         self,
         payloads: torch.Tensor,
         numel: int,
-        bits: Width,
         seed: int = 0,
         bucket_ids: torch.Tensor | None = None,
         *,
@@ -140,8 +137,8 @@ class VectorCodec(abc.ABC):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Encode the mean of payloads [W, P]."""
-        mean = self.decode_mean(payloads, numel, bits)
-        return self.encode(mean, bits, seed, bucket_ids, feedback=feedback, out=out)
+        mean = self.decode_mean(payloads, numel)
+        return self.encode(mean, seed, bucket_ids, feedback=feedback, out=out)
 
 
 def placed(payload: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

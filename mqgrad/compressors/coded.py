@@ -153,13 +153,13 @@ class CodedMean(FeedbackCoder):
             return None
         if bits == 32:
             return [gradient.reshape(-1) for gradient in work.gradients]
-        codec, layout, vector = self.codec, work.layout, GradientVector(work.layout, work.gradients)
+        codec, layout, vector = self.codec(bits), work.layout, GradientVector(work.layout, work.gradients)
         decoded = torch.empty(layout.numel, dtype=torch.float32, device=work.gradients[0].device)
         in_shards = not self._gathers(layout.numel // layout.shard_numel)
         for (segment,) in shard_segments(layout, bits, None, in_shards=in_shards):
             part = self._coded_from(vector.part(segment.part), bits)
-            payload = codec.encode(part, bits, bucket_ids=layout.ids_of(segment.part))
-            codec.decode_into_(decoded[segment.part], payload, bits)
+            payload = codec.encode(part, bucket_ids=layout.ids_of(segment.part))
+            codec.decode_into_(decoded[segment.part], payload)
         return layout.views(decoded)
 
     def figures(self) -> dict[str, float]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..codecs.vector_codec import VectorCodec
 from ..collectives.wire_meter import Pending
 from ..layout import Layout
 from ..stopwatch import add_seconds
@@ -47,13 +46,11 @@ class Exchange(abc.ABC):
     layout: Layout
     step: Step
     push: Direction
-    codec: VectorCodec = dataclasses.field(init=False)
     checks: MessageChecks = dataclasses.field(init=False, repr=False)
     vector: GradientVector = dataclasses.field(init=False, repr=False)
     """The gradients, and then their mean."""
 
     def __post_init__(self) -> None:
-        self.codec = self.coder.codec
         self.checks = MessageChecks(self.step, self.layout.keys[0])
 
     @abc.abstractmethod

@@ -25,20 +25,19 @@ class FeedbackCoder(abc.ABC):
     observed: int | None = dataclasses.field(init=False, repr=False, default=None)
     """State: the iteration whose observations the gains have still to learn; equal on all ranks."""
 
-    @property
     @abc.abstractmethod
-    def codec(self) -> VectorCodec:
-        """Equal on all ranks."""
+    def codec(self, bits: Width) -> VectorCodec:
+        """Of a width; equal on all ranks."""
 
     def coefficients(
         self, gain: FeedbackGain, bits: Width, *, of_deltas: bool = False
     ) -> tuple[float, float]:
         """α and β of v = x + α·h, h ← β·h + x − Q(v) (ECQ-SGD, Wu et al. 2018); x may be a move of the parameters."""
-        return (1.0 if self.codec.is_contractive(bits) else gain.alpha(bits)), 1.0
+        return (1.0 if self.codec(bits).is_contractive else gain.alpha(bits)), 1.0
 
     def learns_gain(self, bits: Width) -> bool:
         """Whether α depends on the code's error as it is measured."""
-        return not self.codec.is_contractive(bits)
+        return not self.codec(bits).is_contractive
 
     def encode_shards(
         self, exchange: Exchange, direction: Direction, chunk: Chunk, messages: torch.Tensor
@@ -46,11 +45,8 @@ class FeedbackCoder(abc.ABC):
         """Encode the segments of a chunk of ``exchange.vector`` to the payloads in its joined messages, through the
         same elements of the residual where there is feedback."""
         bits = chunk.span.bits
-        if (
-            chunk.stride
-            and not self.codec.repeats_padding(bits)
-            and not self._learns(exchange, direction, bits)
-        ):
+        repeats_padding = self.codec(bits).repeats_padding
+        if chunk.stride and not repeats_padding and not self._learns(exchange, direction, bits):
             self._encode_together(exchange, direction, chunk, messages)
             return
         for r, message in enumerate(messages.split_with_sizes(chunk.lengths)):
@@ -63,10 +59,9 @@ class FeedbackCoder(abc.ABC):
     ) -> None:
         """By one op, which looks at nothing beside."""
         span = chunk.span
-        self.codec.encode_parts(
+        self.codec(span.bits).encode_parts(
             exchange.vector.part(span.part),
             chunk.stride,
-            span.bits,
             direction.seed,
             exchange.layout.ids_of(span.part),
             feedback=self._feedback(exchange, direction, span),
@@ -86,19 +81,20 @@ class FeedbackCoder(abc.ABC):
         out: torch.Tensor,
     ) -> None:
         """Encode the mean of the ranks' payloads [W, P] of a segment to ``out`` [P], likewise."""
+        codec, numel = self.codec(segment.bits), segment.numel
         if self._learns(exchange, direction, segment.bits):
             # the code's error is seen on the mean
-            mean = self.codec.decode_mean(payloads, segment.numel, segment.bits)
+            mean = codec.decode_mean(payloads, numel)
             self._encode(mean, exchange, direction, segment, out)
             return
-        numel, bits = segment.numel, segment.bits
         feedback, ids = self._feedback(exchange, direction, segment), exchange.layout.ids_of(segment.part)
-        self.codec.encode_mean(payloads, numel, bits, direction.seed, ids, feedback=feedback, out=out)
+        codec.encode_mean(payloads, numel, direction.seed, ids, feedback=feedback, out=out)
 
     def _feedback(self, exchange: Exchange, direction: Direction, segment: Segment) -> Feedback | None:
         if direction.residual is None:
             return None
-        if self.codec.repeats_padding(segment.bits) and self.codec.is_contractive(segment.bits):
+        codec = self.codec(segment.bits)
+        if codec.repeats_padding and codec.is_contractive:
             # Not of codes that round at random: what they make of the padding, and so its mean, is not repeated.
             direction.residual.continue_padding(segment.part)
         gains = self.coefficients(direction.gain, segment.bits, of_deltas=exchange.step.of_deltas)
@@ -106,7 +102,7 @@ class FeedbackCoder(abc.ABC):
 
     def _coded_from(self, vector: Scattered, bits: Width) -> Vector:
         """A part of the gradients, with the padding that the code wants."""
-        return vector.continued(self.bucket_size) if self.codec.repeats_padding(bits) else vector
+        return vector.continued(self.bucket_size) if self.codec(bits).repeats_padding else vector
 
     def _encode(
         self, x: Vector, exchange: Exchange, direction: Direction, segment: Segment, out: torch.Tensor
@@ -115,7 +111,7 @@ class FeedbackCoder(abc.ABC):
         learns = self._learns(exchange, direction, segment.bits)
         value = whole(x) + feedback.alpha * feedback.residual if feedback and learns else None
         ids = exchange.layout.ids_of(segment.part)
-        self.codec.encode(x, segment.bits, direction.seed, ids, feedback=feedback, out=out)
+        self.codec(segment.bits).encode(x, direction.seed, ids, feedback=feedback, out=out)
         if value is not None:
             self.observed = exchange.step.iteration
             self._observe(direction.gain, segment.bits, out, value)
@@ -124,6 +120,6 @@ class FeedbackCoder(abc.ABC):
         self, gain: FeedbackGain, bits: Width, payload: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         """Take the code's error from a coded vector; return that vector decoded."""
-        decoded = self.codec.decode(payload, value.numel(), bits)
+        decoded = self.codec(bits).decode(payload, value.numel())
         gain.observe(bits, squared_norm(decoded - value), squared_norm(value))
         return decoded

@@ -33,7 +33,7 @@ class Gathered(Exchange):
         """
         layout, step, transport = self.layout, self.step, self.step.transport
         chunks = planned(
-            layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size, in_shards=False
+            layout, self.coder.codec, step.bits, step.parameter_bits, self.coder.bucket_size, in_shards=False
         )
         with torch.inference_mode():
             self.take(gradients)
@@ -62,4 +62,4 @@ class Gathered(Exchange):
                 return
             payloads = chunk.payloads(0, gathered.view(ranks, -1))
             for segment, versions in zip(chunk.segments[0], payloads, strict=True):
-                self.codec.decode_mean_into_(self.vector.part(segment.part), versions, segment.bits)
+                self.coder.codec(segment.bits).decode_mean_into_(self.vector.part(segment.part), versions)

@@ -21,8 +21,7 @@ class OneBit(CodedMean):
         if self.bucket_size < 8 or self.bucket_size % 8:
             raise ValueError(f"bucket_size {self.bucket_size!r} must be a positive multiple of 8")
 
-    @property
-    def codec(self) -> OneBitCodec:
+    def codec(self, bits: Width) -> OneBitCodec:
         return OneBitCodec(self.bucket_size)
 
     @property

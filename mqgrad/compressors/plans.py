@@ -1,5 +1,6 @@
 """What is worked out once for a bucket and its widths: in which chunks it is sent, and what each is made of."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,9 @@ from .segments import Segment, chunked, shard_segments
 
 _PLANS = 16
 """That a layout keeps: with a width for every parameter, each decision may bring a new one."""
+
+CodecOf = Callable[[Width], VectorCodec]
+"""The codec of a width."""
 
 
 class Chunk(NamedTuple):
@@ -54,7 +58,7 @@ class Chunk(NamedTuple):
 
 def planned(
     layout: Layout,
-    codec: VectorCodec,
+    codec: CodecOf,
     bits: Width,
     parameter_bits: tuple[Width, ...] | None,
     bucket_size: int,
@@ -65,7 +69,8 @@ def planned(
 
     Without shards all of it is one.
     """
-    key = (codec, bits, parameter_bits, in_shards)
+    codecs = frozenset(map(codec, {bits} if parameter_bits is None else {*parameter_bits}))
+    key = (codecs, bits, parameter_bits, in_shards)
     if key not in layout.plans:
         if len(layout.plans) == _PLANS:
             layout.plans.clear()
@@ -76,8 +81,8 @@ def planned(
     return chunks
 
 
-def _chunk(codec: VectorCodec, shards: list[list[Segment]], device: torch.device) -> Chunk:
-    payloads = [[codec.payload_bytes(each.numel, each.bits) for each in segments] for segments in shards]
+def _chunk(codec: CodecOf, shards: list[list[Segment]], device: torch.device) -> Chunk:
+    payloads = [[codec(each.bits).payload_bytes(each.numel) for each in segments] for segments in shards]
     covered = [_covered(segments, sizes) for segments, sizes in zip(shards, payloads, strict=True)]
     room = _checksum_bytes(device)
     pieces = [[*sizes, room] for sizes in payloads]
@@ -85,11 +90,13 @@ def _chunk(codec: VectorCodec, shards: list[list[Segment]], device: torch.device
     return Chunk(shards, pieces, list(map(sum, pieces)), covered, place, _stride(codec, shards, device))
 
 
-def _stride(codec: VectorCodec, shards: list[list[Segment]], device: torch.device) -> int:
+def _stride(codec: CodecOf, shards: list[list[Segment]], device: torch.device) -> int:
     """See :attr:`Chunk.stride`."""
     kinds = {tuple((segment.numel, segment.bits) for segment in segments) for segments in shards}
     first = shards[0][0]
-    if len(shards) == 1 or len(kinds) > 1 or len(shards[0]) > 1 or not codec.codes_parts(first.bits, device):
+    if len(shards) == 1 or len(kinds) > 1 or len(shards[0]) > 1:
+        return 0
+    if not codec(first.bits).codes_parts(device):
         return 0
     return shards[1][0].part.start - first.part.start
 

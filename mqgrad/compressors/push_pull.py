@@ -43,7 +43,7 @@ class PushPull(Exchange):
         :meth:`.Exchange.start_average_`.
         """
         layout, step = self.layout, self.step
-        chunks = planned(layout, self.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
+        chunks = planned(layout, self.coder.codec, step.bits, step.parameter_bits, self.coder.bucket_size)
         with torch.inference_mode():
             self.take(gradients)
             pulled = self._push_and_pull(chunks)
@@ -108,8 +108,9 @@ class PushPull(Exchange):
                 return
             if chunk.stride:
                 part, bits = chunk.span
-                self.codec.decode_parts_into_(self.vector.part(part), chunk.rows(pulled), chunk.stride, bits)
+                codec = self.coder.codec(bits)
+                codec.decode_parts_into_(self.vector.part(part), chunk.rows(pulled), chunk.stride)
                 return
             for r, message in enumerate(pulled.split_with_sizes(chunk.lengths)):
                 for segment, payload in zip(chunk.segments[r], chunk.payloads(r, message), strict=True):
-                    self.codec.decode_into_(self.vector.part(segment.part), payload, segment.bits)
+                    self.coder.codec(segment.bits).decode_into_(self.vector.part(segment.part), payload)

@@ -15,8 +15,8 @@ and so is what is handed over when 32 bits follow.
 import dataclasses
 import functools
 
-from ..codecs.codec import Codec, Rounding
-from ..codecs.rotation import FEW_BITS, FewBitsRotated
+from ..codecs.codec import Rounding, codec_at
+from ..codecs.rotation import FEW_BITS, few_bits_rotated
 from ..codecs.vector_codec import VectorCodec
 from ..widths import DENSE_WIDTHS, Width
 from .coded import CodedMean
@@ -45,7 +45,7 @@ class Quantized(CodedMean):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.codec  # noqa: B018 (checks the settings)
+        self.codec(1)  # checks the settings
         if not 0 < self.feedback_gain <= 1:
             raise ValueError(
                 f"feedback_gain must be above 0 and at most 1, not {self.feedback_gain!r}; "
@@ -61,9 +61,8 @@ class Quantized(CodedMean):
     def rotated_widths(self) -> tuple[Width, ...]:
         return FEW_BITS if self.rounding == "nearest" else ()
 
-    @property
-    def codec(self) -> VectorCodec:
-        return _codec(self.bucket_size, self.rounding)
+    def codec(self, bits: Width) -> VectorCodec:
+        return _codec(bits, self.bucket_size, self.rounding)
 
     def learns_gain(self, bits: Width) -> bool:
         return self.rounding == "stochastic" and super().learns_gain(bits)
@@ -80,10 +79,11 @@ class Quantized(CodedMean):
 
 
 @functools.lru_cache(typed=True)
-def _codec(bucket_size: int, rounding: Rounding) -> VectorCodec:
+def _codec(bits: Width, bucket_size: int, rounding: Rounding) -> VectorCodec:
     """One for all buckets and iterations."""
-    codec = Codec(bucket_size=bucket_size, rounding=rounding)
-    return FewBitsRotated(others=codec) if rounding == "nearest" else codec
+    if rounding == "nearest":
+        return few_bits_rotated(bits, bucket_size)
+    return codec_at(bits, bucket_size=bucket_size, rounding=rounding)
 
 
 @dataclasses.dataclass(kw_only=True)

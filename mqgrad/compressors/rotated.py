@@ -1,11 +1,12 @@
 """The mean of gradients in rotated codes."""
 
 import dataclasses
+import functools
 
 from mqgrad import cuda_ext
 
 from ..codecs.quantization_noise import ROTATED_GAMMA
-from ..codecs.rotation import ROTATED_WIDTHS, RotationCodec, rotation_codec
+from ..codecs.rotation import ROTATED_WIDTHS, RotationCodec
 from ..widths import Width
 from .coded import CodedMean
 from .feedback import FeedbackGain
@@ -33,11 +34,10 @@ class Rotated(CodedMean):
     def __post_init__(self) -> None:
         super().__post_init__()
         cuda_ext.rotated_bytes(0, 1, self.bucket_size)
-        self.codec  # noqa: B018 (checks the blocks)
+        self.codec(1)  # checks the blocks
 
-    @property
-    def codec(self) -> RotationCodec:
-        return rotation_codec(self.bucket_size, unbiased=self.unbiased)
+    def codec(self, bits: Width) -> RotationCodec:
+        return _codec(bits, self.bucket_size, self.unbiased)
 
     @property
     def rotated_widths(self) -> tuple[Width, ...]:
@@ -56,3 +56,9 @@ class Rotated(CodedMean):
     @property
     def widths(self) -> tuple[Width, ...]:
         return (*ROTATED_WIDTHS, 32)
+
+
+@functools.lru_cache(typed=True)
+def _codec(bits: Width, bucket_size: int, unbiased: bool) -> RotationCodec:
+    """One for all buckets and iterations."""
+    return RotationCodec(bits=int(bits), bucket_size=bucket_size, unbiased=unbiased)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from mqgrad import cuda_ext
-from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.codec import codec_at
 from mqgrad.codecs.vector_codec import Feedback
 
 WIDTHS = range(1, 9)
@@ -81,16 +81,16 @@ def test_large_elements_leave_a_finite_residual(bits: float, rounding: str) -> N
     """An element and what is sent for it may be further apart than a float holds; then a bucket was lost for good."""
     x = torch.full((4096,), 0.9 * torch.finfo(torch.float32).max)
     x[::2] *= -0.7
-    codec, residual = Codec(rounding=rounding), torch.zeros_like(x)
+    codec, residual = codec_at(bits, rounding=rounding), torch.zeros_like(x)
     for seed in range(4):
-        codec.encode(x, bits, seed, feedback=Feedback(residual, alpha=0.2))
+        codec.encode(x, seed, feedback=Feedback(residual, alpha=0.2))
         assert residual.isfinite().all()
 
 
 @pytest.mark.parametrize("bits", [1 / 2, 1, 4, 16, 32])
 def test_a_residual_stays_out_of_the_graph(bits: float) -> None:
     x, residual = torch.randn(512, requires_grad=True), torch.zeros(512)
-    Codec().encode(x, bits, feedback=Feedback(residual))
+    codec_at(bits).encode(x, feedback=Feedback(residual))
     assert not residual.requires_grad
 
 

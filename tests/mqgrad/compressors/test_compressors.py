@@ -154,7 +154,8 @@ def test_an_unbiased_rotation_has_its_own_feedback_gain_from_the_start(spec: str
     compressor = mqgrad.make_compressor(spec)
     assert not compressor.learns_gain(bits)
     x = torch.randn(2**16, generator=torch.Generator().manual_seed(0))
-    decoded = compressor.codec.decode(compressor.codec.encode(x, bits, seed=1), x.numel(), bits)
+    codec = compressor.codec(bits)
+    decoded = codec.decode(codec.encode(x, seed=1), x.numel())
     gamma = float((decoded - x).square().sum() / x.square().sum())
     alpha, beta = compressor.coefficients(compressor.push_gain, bits)
     assert beta == 1
@@ -178,14 +179,14 @@ def test_a_feedback_gain_that_repays_nothing_or_too_much_is_refused(gain: float)
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0])
 def test_what_feedback_adds_to_the_noise_is_what_its_note_says(alpha: float) -> None:
     """Note [Slow feedback], with an error that is white: that of rotated codes at 3 bits."""
-    codec, bits, steps = mqgrad.make_compressor("quantized").codec, 3, 60
+    codec, steps = mqgrad.make_compressor("quantized").codec(3), 60
     generator = torch.Generator().manual_seed(0)
     residual, sent, gradients = torch.zeros(2**13), [], []
     for step in range(steps):
         gradients.append(torch.randn(len(residual), generator=generator))
         owed = residual.clone()
-        payload = codec.encode(gradients[-1], bits, step, feedback=Feedback(residual, alpha))
-        sent.append(codec.decode(payload, len(residual), bits))
+        payload = codec.encode(gradients[-1], step, feedback=Feedback(residual, alpha))
+        sent.append(codec.decode(payload, len(residual)))
         own = sent[-1] - gradients[-1] - alpha * owed
     late = [(q - x).square().mean() for q, x in zip(sent[30:], gradients[30:], strict=True)]
     assert float(sum(late) / len(late) / own.square().mean()) == pytest.approx(2 / (2 - alpha), rel=0.05)

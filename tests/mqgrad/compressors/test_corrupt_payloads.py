@@ -133,6 +133,7 @@ def test_a_changed_payload_is_not_dequantized(bits: float, at: int) -> None:
 @pytest.mark.parametrize(("bits", "numel"), [(2, 4030), (4, 2047)])
 def test_a_payload_is_not_taken_for_another_of_its_length(bits: int, numel: int) -> None:
     q = mqgrad.quantize(torch.randn(2048), 4)
-    assert q.wire_bytes == q.codec.payload_bytes(numel, bits)
+    codec = dataclasses.replace(q.codec, bits=bits)
+    assert q.wire_bytes == codec.payload_bytes(numel)
     with pytest.raises(ValueError, match=f"that of {numel} elements at {bits} bits"):
-        dataclasses.replace(q, bits=bits, shape=torch.Size([numel])).dequantize()
+        dataclasses.replace(q, codec=codec, bits=bits, shape=torch.Size([numel])).dequantize()

@@ -7,7 +7,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.codec import codec_at
 from mqgrad.codecs.vector_codec import Feedback
 from mqgrad.compressors.feedback import FeedbackGain
 from mqgrad.compressors.two_way_feedback import TwoWayFeedback
@@ -175,7 +175,7 @@ def test_a_step_that_overflowed_has_spent_the_residuals_of_all_that_was_finite()
         assert mean[:, :512].isnan().all()
         assert mean[:, 512:].isfinite().all()
         expected = before.clone()
-        Codec().encode(gradient, 4, feedback=Feedback(expected, alpha=0.2))
+        codec_at(4).encode(gradient, feedback=Feedback(expected, alpha=0.2))
         assert torch.equal(after, expected)
         stays = (after == before).view(4, 2, 512).all(2)
         assert stays.tolist() == [[rank == 1, False]] * 4

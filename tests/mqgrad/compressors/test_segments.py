@@ -76,7 +76,7 @@ def test_plans_are_worked_out_once_and_do_not_pile_up() -> None:
     both, codec = layout([1, 3], world_size=2), QSGD(bucket_size=8).codec
     first = planned(both, codec, 4, None, 8)
     assert planned(both, codec, 4, None, 8) is first
-    assert [chunk.lengths for chunk in first] == [[codec.payload_bytes(16, 4) + CHECKSUM_BYTES] * 2]
+    assert [chunk.lengths for chunk in first] == [[codec(4).payload_bytes(16) + CHECKSUM_BYTES] * 2]
     for widths in itertools.product(range(1, 9), repeat=2):  # as decisions may bring them
         planned(both, codec, 0, widths, 8)
         assert len(both.plans) <= plans._PLANS

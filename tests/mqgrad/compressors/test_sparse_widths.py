@@ -166,10 +166,10 @@ def test_noise_rises_as_the_width_falls() -> None:
 def test_the_noise_of_few_bits_is_that_of_the_rotated_code(
     compressor: Quantized | Rotated, bits: int
 ) -> None:
-    x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), compressor.codec
+    x, codec = torch.randn(2**16, generator=torch.Generator().manual_seed(0)), compressor.codec(bits)
     noise = code_noise(bits, norm_sq=1.0, peak_energy=40.0, rotated=compressor.coding(2).rotated)
     assert noise == ROTATED_GAMMA[bits]
-    sent = codec.decode(codec.encode(x, bits, seed=1), x.numel(), bits)
+    sent = codec.decode(codec.encode(x, seed=1), x.numel())
     assert float((sent - x).square().sum() / x.square().sum()) == pytest.approx(noise, rel=0.05)
 
 

@@ -9,7 +9,7 @@ from ranks import run_ranks
 from scripted import Scripted
 
 import mqgrad
-from mqgrad.codecs.codec import Codec
+from mqgrad.codecs.codec import codec_at
 from mqgrad.codecs.rotation import RotationCodec
 from mqgrad.compressors.base import BucketWork
 from mqgrad.hook.layout_table import LayoutTable
@@ -38,15 +38,14 @@ def test_the_errors_of_every_width_are_those_of_the_code_averaged_over_ranks() -
     widths = (1, 4, 32)
     results = run_ranks(lambda rank: trials_of(rank, "quantized", widths))
     assert results[0][0] == results[1][0]
-    uniform, rotated = Codec(), RotationCodec(bucket_size=512, unbiased=True)
+    codecs = (RotationCodec(bits=1, bucket_size=512, unbiased=True), codec_at(4), codec_at(32))
     for k, trials in enumerate(results[0][0]):
-        for bits, trial in zip(widths, trials, strict=True):
+        for codec, trial in zip(codecs, trials, strict=True):
             expected = []
             for _, gradients in results:
                 x = torch.from_numpy(gradients[k])
-                codec = rotated if bits == 1 else uniform
                 whole = torch.nn.functional.pad(x, (0, -len(x) % 512))
-                coded = codec.decode(codec.encode(whole, bits), len(whole), bits)[: len(x)]
+                coded = codec.decode(codec.encode(whole), len(whole))[: len(x)]
                 expected.append([float((coded - x).square().sum()), float(coded.square().sum())])
             assert trial == pytest.approx(np.mean(expected, axis=0), rel=1e-4, abs=1e-12)
 
@@ -107,6 +106,7 @@ def test_elements_compete_below_one_bit_where_they_do_on_the_way_to_the_others(
     layout = layout_of([small, large], bucket_size=512, world_size=world_size)
     tried = mqgrad.make_compressor("quantized").tried(BucketWork(small, [small, large], layout), 1 / 16)
     vector = layout.pack([small, large])
-    coded = [Codec().decode(Codec().encode(part, 1 / 16), len(part), 1 / 16) for part in vector.chunk(parts)]
+    codec = codec_at(1 / 16)
+    coded = [codec.decode(codec.encode(part), len(part)) for part in vector.chunk(parts)]
     assert all(map(torch.equal, tried, layout.views(torch.cat(coded))))
     assert bool(tried[0].any()) == (parts == 4)
