@@ -11,7 +11,7 @@ from mqgrad.cuda_ext.bfloat16 import (
 from mqgrad.cuda_ext.checks import minmax_bytes
 from mqgrad.cuda_ext.checksum import CHECKSUM_BYTES, write_checksums_, wrong_checksums
 from mqgrad.cuda_ext.figures import SKETCH_SIZE, gradient_figures
-from mqgrad.cuda_ext.library import IMPLEMENTATION, runs_on_cpu
+from mqgrad.cuda_ext.library import IMPLEMENTATION, has_cpu_ops
 from mqgrad.cuda_ext.minmax import decode_minmax, encode_minmax
 from mqgrad.cuda_ext.parts import (
     decode_parts_into,
@@ -78,13 +78,13 @@ __all__ = [
     "encode_rotated",
     "encode_rotated_parts",
     "gradient_figures",
+    "has_cpu_ops",
     "minmax_bytes",
     "payload_bytes",
     "reduce_encode",
     "reduce_encode_bfloat16",
     "reduce_encode_rotated",
     "rotated_bytes",
-    "runs_on_cpu",
     "sparse_bytes",
     "sparse_count",
     "sparse_decode",

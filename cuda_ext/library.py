@@ -93,7 +93,7 @@ def fake_writers(*names: str) -> None:
         torch.library.register_fake(f"mqgrad::{name}", lambda *_: None)
 
 
-def runs_on_cpu(device: torch.device) -> bool:
+def has_cpu_ops(device: torch.device) -> bool:
     """Whether the device can use what the compiled ops do on the CPU only: read and write scattered vectors, and fuse
     the steps of rotated codes at any bucket size. Elsewhere several plain ops do that work."""
     return IMPLEMENTATION == "extension" and device.type == "cpu"

@@ -1,7 +1,7 @@
 """Ops on several parts of a vector, each of N elements and `stride` elements behind the one before.
 
 An exchange codes a part of every shard at a time, and where ranks share cores a call costs as much again as its
-kernel. On the CPU with the extension alone (:func:`.library.runs_on_cpu`). The compiled ops check tensors and sizes,
+kernel. On the CPU with the extension alone (:func:`.library.has_cpu_ops`). The compiled ops check tensors and sizes,
 and raise ``RuntimeError``.
 """
 

@@ -35,7 +35,7 @@ def _has_fused_steps(device: torch.device, bucket_size: int) -> bool:
     """Whether compiled ops fuse feedback and means for this device and bucket size. (The raw ops raise where they do
     not.)"""
     on_cuda = device.type == "cuda" and bucket_size == _CUDA_BUCKET_SIZE and library.has_kernels(device)
-    return on_cuda or library.runs_on_cpu(device)
+    return on_cuda or library.has_cpu_ops(device)
 
 
 _OPS = DecodeOps(

@@ -114,7 +114,7 @@ def readable(x: Vector) -> Vector:
         ValueError: it is not 1-D.
     """
     if isinstance(x, Scattered):
-        return x if library.runs_on_cpu(x.device) else x.gathered()
+        return x if library.has_cpu_ops(x.device) else x.gathered()
     checks.require_input(x, 1)
     return x.contiguous()
 
@@ -127,7 +127,7 @@ def is_writable(out: Vector, payload: Tensor) -> bool:
         ValueError: one that is not contiguous, is on another device or shares memory with the payload.
     """
     if isinstance(out, Scattered):
-        return library.runs_on_cpu(out.device)
+        return library.has_cpu_ops(out.device)
     checks.require_floats("out", out, out.numel(), payload.device)
     checks.require_apart("out", out, payload=payload)
     return True

@@ -35,7 +35,7 @@ _OPS = DecodeOps(
     name="sparse_decode",
     reference=reference_sparse,
     payload_bytes=sparse_bytes,
-    fuses_means=lambda device, elements_per_bit: library.runs_on_cpu(device),
+    fuses_means=lambda device, elements_per_bit: library.has_cpu_ops(device),
 )
 
 

@@ -112,7 +112,7 @@ def _key(name: str) -> str:
 
 
 def _saved(value: Any) -> Any:
-    return value.state_dict() if isinstance(value, Stateful) else copy.copy(value)
+    return value.state_dict() if isinstance(value, Stateful) else copy.deepcopy(value)
 
 
 def state_names(owner: "DataclassInstance") -> list[str]:

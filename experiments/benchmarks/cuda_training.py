@@ -164,7 +164,9 @@ def arguments_of(description: str | None) -> argparse.Namespace:
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     parser.add_argument("--batch", type=script.count, default=16, help="sequences of a rank")
     parser.add_argument("--repetitions", type=script.count, default=5)
-    parser.add_argument("--iterations", type=script.count, default=30, help="of a training, after a few to warm up")
+    parser.add_argument(
+        "--iterations", type=script.count, default=30, help="of a training, after a few to warm up"
+    )
     names = [setting.name for setting in SETTINGS]
     parser.add_argument(
         "--settings", nargs="+", choices=names, default=names, metavar="SETTING", help=f"of {names}"

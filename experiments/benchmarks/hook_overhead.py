@@ -64,7 +64,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--controllers", default="fixed:32 fixed:1 fixed:4 goodput default", help="by name, perhaps with @MIB"
     )
-    parser.add_argument("--iterations", type=script.count, default=100, help="of one block (default: %(default)s)")
+    parser.add_argument(
+        "--iterations", type=script.count, default=100, help="of one block (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=script.count, default=20)
     options = parser.parse_args()
     sys.path.append(os.getcwd())  # where a workload of one's own may lie

@@ -5,9 +5,10 @@
 Printed are geometric means of a system's time ÷ the reference's of the same seed, with 95 % intervals (Student's t),
 of each cell and over all cells: there the mean over cells is taken first, so that the interval is over seeds. Without
 systems all are shown. ≥ and ≤ are bounds where one of the two missed the target, — where nothing can be said: as
-where a run did not finish, made too few iterations, or sends no gradient: then its losses say nothing. With ``--from-iteration 60`` it is not times to the target but
-the seconds of an iteration, mean over those from the first evaluation at or after the 60th to the last one; with
-``--late-loss`` the held-out loss over the last tenth of the iterations, as reports give it.
+where a run did not finish, made too few iterations, or sends no gradient: then its losses say nothing. With
+``--from-iteration 60`` it is not times to the target but the seconds of an iteration, mean over those from the first
+evaluation at or after the 60th to the last one; with ``--late-loss`` the held-out loss over the last tenth of the
+iterations, as reports give it.
 """
 
 import statistics

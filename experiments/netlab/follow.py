@@ -24,7 +24,9 @@ class Rank0Output:
 
     def __init__(self, logs: Path) -> None:
         streams = {"stdout": sys.stdout, "stderr": sys.stderr}
-        self._kinds = {kind: to.buffer for kind, to in streams.items() if to is not None}  # None: it was closed
+        self._kinds = {
+            kind: to.buffer for kind, to in streams.items() if to is not None
+        }  # None: it was closed
         self._ended = threading.Event()
         # No daemon: Python would not end while that is within a write.
         self._thread = threading.Thread(target=self._follow, args=(logs,), name="mqgrad-rank-0-output")

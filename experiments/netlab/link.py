@@ -54,7 +54,7 @@ class LinkShape:
         check_positive(queue_ms=self.queue_ms)
         if self.rate_mbit_per_s is not None and self._bytes_in(self.queue_ms / 1e3) >= _MOST_BYTES:
             raise ValueError(
-                f"a queue of {self.queue_ms:g} ms at {self.rate_mbit_per_s:g} Mbit/s is too long: tc takes below 4 GiB"
+                f"a queue of {self.queue_ms:g} ms at {self.rate_mbit_per_s:g} Mbit/s is too long: tc holds 4 GiB"
             )
 
     def at(self, rate_mbit_per_s: float | None) -> "LinkShape":

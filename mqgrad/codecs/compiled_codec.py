@@ -74,7 +74,7 @@ class CompiledCodec(VectorCodec):
         return self.ops.reduce_encode(payloads, numel, *settings, **through(feedback), out=out)
 
     def codes_parts(self, device: torch.device) -> bool:
-        return self.ops.encode_parts is not None and cuda_ext.runs_on_cpu(device)
+        return self.ops.encode_parts is not None and cuda_ext.has_cpu_ops(device)
 
     def encode_parts(
         self,

@@ -111,7 +111,7 @@ def test_wrong_arguments() -> None:
         gradient_figures([], [])
     with pytest.raises(ValueError, match="got 1 and 2"):
         gradient_figures([gradient], [0, 1])
-    with pytest.raises(ValueError, match="bucket_size must be at least 1 and below .*, got 0"):
+    with pytest.raises(ValueError, match=r"bucket_size must be at least 1 and below .*, got 0"):
         gradient_figures([gradient], [0], 0)
     with pytest.raises(ValueError, match="a key must fit 64 bits"):
         gradient_figures([gradient], [2**64])

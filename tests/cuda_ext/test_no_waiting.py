@@ -26,7 +26,7 @@ class NoWaiting(TorchDispatchMode):
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device that lacks the ops which the CPU alone has."""
-    monkeypatch.setattr(library, "runs_on_cpu", lambda device: False)
+    monkeypatch.setattr(library, "has_cpu_ops", lambda device: False)
 
 
 @needs_extension
