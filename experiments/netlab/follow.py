@@ -52,9 +52,10 @@ def _copy(log: BinaryIO, terminal: BinaryIO) -> bool:
     """Copy what is new; False where nobody will read it, as of ``| head``, or it cannot be written: the job and its
     record go on."""
     try:
-        if text := log.read():
-            terminal.write(text)
-            terminal.flush()
+        left = memoryview(log.read())
+        while left:  # of what is unbuffered, as by PYTHONUNBUFFERED=1, one write may take a part alone
+            left = left[terminal.write(left) or 0 :]
+        terminal.flush()
     except BrokenPipeError:
         return False
     except OSError as error:  # a full disk, a terminal that is gone

@@ -1,8 +1,18 @@
 """Rank 0's output as it comes."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mqgrad.experiments.netlab.follow import Rank0Output
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 FOLLOW = """
 import sys
@@ -12,6 +22,30 @@ from mqgrad.experiments.netlab.follow import Rank0Output
 output = Rank0Output(Path(sys.argv[1]))
 output.end([])
 """
+
+
+class Unbuffered(io.RawIOBase):
+    """Writes a few bytes at a time, as a pipe does while signals come."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: "ReadableBuffer") -> int:
+        self.written += bytes(text)[:7]
+        return min(len(bytes(text)), 7)
+
+
+def test_an_unbuffered_stream_gets_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PYTHONUNBUFFERED is set, as in many containers."""
+    (tmp_path / "rank0.stdout.log").write_text("a line\n" * 30)
+    (tmp_path / "rank0.stderr.log").touch()
+    unbuffered = Unbuffered()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=unbuffered))
+    Rank0Output(tmp_path).end([])
+    assert unbuffered.written == b"a line\n" * 30
 
 
 def test_a_stream_that_is_closed_gets_nothing(tmp_path: Path) -> None:
