@@ -44,7 +44,6 @@ class PowerSGD(CompressorDefaults):
     """
 
     state_fields = ("residuals", "factors")
-    """Saved without copies of the tensors, which are never changed in place."""
     rank: int = dataclasses.field(default=1, kw_only=False)
     """Columns of the factors."""
     start_iteration: int = 0
