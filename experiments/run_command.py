@@ -90,7 +90,9 @@ def run(
     trials = oracle_trials(controller, compressor)
     spec = RunSpec(
         seed=seed,
-        controller=_checked_controller(controller, compressor, method, is_oracle=bool(trials)),
+        controller=_checked_controller(
+            controller, compressor, method, budget_seconds, is_oracle=bool(trials)
+        ),
         compressor=compressor,
         method=method,
         link=link_mbit_per_s,
@@ -142,7 +144,7 @@ def _checked_compressor(compressor: str | None, method: str) -> str:
 
 
 def _checked_controller(
-    controller: str | None, compressor: str, method: str, *, is_oracle: bool
+    controller: str | None, compressor: str, method: str, budget_seconds: float | None, *, is_oracle: bool
 ) -> str | None:
     """The controller of a run: as it was named, or the default where there is a width and no oracle to choose it."""
     from .ranks import read_once
@@ -153,7 +155,7 @@ def _checked_controller(
     if is_oracle or not has_width(method):
         return controller
     chosen = default_controller(compressor) if controller is None else controller
-    read_once(lambda: check_compatible(make_controller(chosen), make_compressor(compressor)))
+    read_once(lambda: check_compatible(make_controller(chosen, budget_seconds), make_compressor(compressor)))
     return chosen
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mqgrad.files import replace_file
-from mqgrad.run_folder import only_process_in
+from mqgrad.run_folder import check_writable, only_process_in
 from mqgrad.trainers.signals import caught_signals, stopped_by
 
 from ..netlab.link import SHAPING
@@ -109,7 +109,7 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
     config.check_names()
     given = {"sweep": config.to_dict(), **config.digests()}
     come_from = origin(config)
-    folder.mkdir(parents=True, exist_ok=True)
+    check_writable(folder)
     with only_process_in(folder):
         if (folder / "config.json").exists():
             saved = _load_json(folder)

@@ -10,7 +10,7 @@ from .fixed import FixedBits
 from .goodput import Goodput
 from .gravac import GraVAC
 from .l_greco import LGreCo
-from .ramps import LinearRamp, RandomRamp
+from .ramps import BudgetRamp, LinearRamp, RandomRamp
 from .registry import controller_names, make_controller
 from .smoothness_layers import SmoothnessLayers
 
@@ -18,6 +18,7 @@ __all__ = [
     "DQSGD",
     "Accordion",
     "AdaQuantFL",
+    "BudgetRamp",
     "Controller",
     "DAdaQuant",
     "FedDQ",

@@ -3,10 +3,10 @@
 import dataclasses
 import random
 
-from ..checks import check_count
+from ..checks import check_count, check_positive
 from ..statistics.interval import IntervalStatistics
 from ..widths import Width
-from .rule import WidthRule
+from .rule import WidthRule, usable
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -34,6 +34,33 @@ class LinearRamp(WidthRule):
         """The line's value at this decision."""
         self.made = min(self.made + 1, self.decisions)
         return self.start + (self.end - self.start) * self.made / self.decisions
+
+
+@dataclasses.dataclass(kw_only=True)
+class BudgetRamp(WidthRule):
+    """From ``start`` to ``end`` as the run's seconds are spent, up or down: how many decisions there will be need not
+    be known, which depends on the link. A control, not a published method.
+    """
+
+    start: Width = 4
+    """Width until the first decision."""
+    end: Width = 1
+    """Width when the budget is spent, and on."""
+    budget_seconds: float
+    """About how long the run will take, in seconds of training."""
+    spent: float = dataclasses.field(init=False, default=0.0)
+    """State: seconds of the intervals so far."""
+
+    def prepare(self) -> None:
+        self.check_choice("end", self.end)
+        check_positive(budget_seconds=self.budget_seconds)
+
+    def wanted_bits(self, statistics: IntervalStatistics) -> float | None:
+        """The line's value where the budget stands."""
+        if not usable(statistics.seconds):
+            return None
+        self.spent += statistics.seconds
+        return self.start + (self.end - self.start) * min(self.spent / self.budget_seconds, 1.0)
 
 
 @dataclasses.dataclass(kw_only=True)

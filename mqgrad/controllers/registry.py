@@ -15,12 +15,13 @@ from .fixed import FixedBits
 from .goodput import Goodput
 from .gravac import GraVAC
 from .l_greco import LGreCo
-from .ramps import LinearRamp, RandomRamp
+from .ramps import BudgetRamp, LinearRamp, RandomRamp
 from .smoothness_layers import SmoothnessLayers
 
 _CONTROLLERS: dict[str, type[Any]] = {
     "accordion": Accordion,
     "adaquantfl": AdaQuantFL,
+    "budget-ramp": BudgetRamp,
     "dadaquant": DAdaQuant,
     "dq-sgd": DQSGD,
     "feddq": FedDQ,
@@ -82,7 +83,8 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
     of :class:`PolicyArguments`.
 
     Args:
-        budget_seconds: length of the run, for policies that observe their progress.
+        budget_seconds: length of the run, for policies that observe their progress and rules that go by it, unless
+            the spec gives one.
         seed: for controllers that draw, unless the spec gives one.
 
     Raises:
@@ -90,8 +92,9 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
     """
     name = spec.partition(":")[0]
     if name in _CONTROLLERS:
-        drawn = {} if seed is None else {"seed": seed}
-        controller: Controller = build_named("controller", _CONTROLLERS, spec, **drawn)
+        of_run = {"seed": seed, "budget_seconds": budget_seconds}
+        known = {name: value for name, value in of_run.items() if value is not None}
+        controller: Controller = build_named("controller", _CONTROLLERS, spec, **known)
         return controller
     if (policy := PolicySpec.parse(spec)) is not None:
         return _load(policy, spec, budget_seconds)

@@ -23,6 +23,7 @@ from mqgrad.statistics.interval import IntervalStatistics
 SPECS = (
     "accordion:window=2",
     "adaquantfl",
+    "budget-ramp:budget_seconds=3,end=8",
     "dadaquant:patience=1",
     "dq-sgd:budget=3.5",
     "dq-sgd:error=0.02",
@@ -155,6 +156,7 @@ def test_arguments_reach_the_controller() -> None:
     assert make_controller("fixed:4", seed=3) == mqgrad.FixedBits(4)
     assert make_controller("random-ramp", seed=3) == make_controller("random-ramp:seed=3")
     assert make_controller("random-ramp:seed=4", seed=3) == make_controller("random-ramp:seed=4")
+    assert make_controller("budget-ramp", 60.0) == make_controller("budget-ramp:budget_seconds=60")
     spec = "dq-sgd:budget=3,widths=2+3+4,horizon=9,contraction=0.5,interval=7"
     expected = mqgrad.DQSGD(budget=3.0, widths=(2, 3, 4), horizon=9, contraction=0.5, interval=7)
     assert make_controller(spec) == expected
@@ -198,6 +200,8 @@ def test_arguments_leave_a_policy_its_budget() -> None:
         ("dq-sgd:horizon=0", "horizon must be .*not 0"),
         ("random-ramp:start=8,end=2", "end 2 must be at least start, 8"),
         ("linear-ramp:end=9", "end: bit width 9"),
+        ("budget-ramp", "argument 'budget_seconds' is missing"),
+        ("budget-ramp:budget_seconds=0", "budget_seconds must be a finite number above 0"),
         ("random-ramp:decisions=3", "decisions 3 is too few"),
         ("adaquantfl:start=1", "start 1 must be at least 2"),
         ("dadaquant:patience=0", "patience must be .*not 0"),

@@ -18,6 +18,11 @@ def test_linear_ramp_rises_at_a_constant_rate_and_stays() -> None:
     assert widths_of("linear-ramp:start=2,end=8,decisions=6,widths=2+8", *[{}] * 4) == [2, 2, 2, 8, 8]
 
 
+def test_budget_ramp_goes_by_the_seconds_that_are_spent() -> None:
+    intervals = [{"step_seconds": seconds} for seconds in (0.2, 0.1, math.nan, 0.3, 0.9)]  # of ten steps
+    assert widths_of("budget-ramp:start=4,end=1,budget_seconds=6", *intervals) == [4, 3, 3, 3, 1, 1]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_ramp_is_monotone_one_width_at_a_time_and_a_function_of_its_seed(seed: int) -> None:
     spec = f"random-ramp:decisions=20,seed={seed}"
