@@ -93,8 +93,8 @@ def make_controller(spec: str, budget_seconds: float | None = None, seed: int | 
     name = spec.partition(":")[0]
     if name in _CONTROLLERS:
         of_run = {"seed": seed, "budget_seconds": budget_seconds}
-        known = {name: value for name, value in of_run.items() if value is not None}
-        controller: Controller = build_named("controller", _CONTROLLERS, spec, **known)
+        given = {argument: value for argument, value in of_run.items() if value is not None}
+        controller: Controller = build_named("controller", _CONTROLLERS, spec, **given)
         return controller
     if (policy := PolicySpec.parse(spec)) is not None:
         return _load(policy, spec, budget_seconds)
