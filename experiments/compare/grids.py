@@ -19,6 +19,7 @@ _RULES = (
     "smoothness-layers",
     "dq-sgd:interval=5,keep=0.9",
     "linear-ramp:interval=5,decisions=20",
+    "budget-ramp:interval=5",
     "random-ramp:interval=5,decisions=20",
     "mqgrad-authors on minmax:topology=star",
 )
@@ -93,7 +94,7 @@ GRIDS = {
         budget_seconds=_BUDGETS,
         settings=_UNSEEN,
     ),
-    # A good two hours: every other system on the same links beside four of those; 840 runs.
+    # A good two hours: every other system on the same links beside four of those; 860 runs.
     "peers": Grid(
         controllers=("fixed:1", WIDE_GOODPUT, "default", *_RULES),
         compressors=_CODES,

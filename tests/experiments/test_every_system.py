@@ -26,7 +26,12 @@ ARGUMENTS = {
     "slowmo": "period=2",
 }
 """Arguments of compressors and methods, where the defaults would do nothing in so few iterations."""
-CONTROLLER_ARGUMENTS = {"fixed": "4", "accordion": "window=1", "gravac": "window=1"}
+CONTROLLER_ARGUMENTS = {
+    "fixed": "4",
+    "accordion": "window=1",
+    "budget-ramp": "budget_seconds=3",
+    "gravac": "window=1",
+}
 NO_EXCHANGE = ("none", "no-sync")
 APART = (*NO_EXCHANGE, "overlap-local-sgd")
 """Whose replicas are not meant to be equal."""

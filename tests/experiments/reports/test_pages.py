@@ -129,7 +129,7 @@ def test_the_notes_name_every_code_and_tell_how_often_decisions_are_made(tmp_pat
         next(line for line in lines if title in line) for title in ("**Implementations**", "**Decisions**")
     )
     assert set(compressor_names()) - {"none"} <= set(re.findall(r"[\w-]+", codes))
-    intervals = {name: make_controller(name).interval for name in controller_names() if name != "fixed"}
+    intervals = {name: make_controller(name, 60.0).interval for name in controller_names() if name != "fixed"}
     assert intervals == {**dict.fromkeys(intervals, 10), "mqgrad-authors": 5}
     assert make_controller("default").interval == 10
     assert make_controller("fixed:4").interval == 100
