@@ -26,6 +26,8 @@ from mqgrad.experiments.sweep.axes import exchanges_nothing
 from mqgrad.experiments.sweep.folder import load_config, load_results
 from mqgrad.experiments.sweep.result import RunResult
 
+MEAN = "mean of these"
+
 
 def timings(
     folder: Path, from_iteration: int | None = None, late_loss: bool = False
@@ -78,6 +80,16 @@ def _iteration_seconds(run: RunResult, from_iteration: int) -> float | None:
     return (ended - begun) / (last - first)
 
 
+def mean_of(timings: Sequence[Timing | None]) -> Timing | None:
+    """Geometric mean over systems, seed by seed, of the seeds that all have; None where one has no figures or missed
+    a target."""
+    known = [each for each in timings if each is not None and not each.missed]
+    if len(known) < len(timings):
+        return None
+    seeds = set.intersection(*({*each.seconds} for each in known))
+    return Timing({seed: statistics.geometric_mean(each.seconds[seed] for each in known) for seed in seeds})
+
+
 def over_cells(own: Sequence[Timing | None], reference: Sequence[Timing | None]) -> Ratio | None:
     """Time ÷ the reference's over all cells, on the seeds that have both in each; None where a target was missed."""
     pairs = [(one, other) for one, other in zip(own, reference, strict=True) if one and other]
@@ -115,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     instead.add_argument(
         "--late-loss", action="store_true", help="compare held-out losses at the end, not times"
     )
+    parser.add_argument(
+        "--mean", action="store_true", help="add the geometric mean of the systems, seed by seed, as one more"
+    )
     options = parser.parse_intermixed_args(arguments)
     try:
         cells = timings(options.folder, options.from_iteration, options.late_loss)
@@ -127,6 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(
                 f"paired_times.py: {name!r} is not in {options.folder}, which has {', '.join(known) or 'no runs'}"
             )
+    if options.mean:
+        cells = {cell: {**of, MEAN: mean_of([of[name] for name in systems])} for cell, of in cells.items()}
+        systems = [*systems, MEAN]
     rows = ((name, *map(ratio_with_interval, row(cells, name, options.reference))) for name in systems)
     script.print_markdown((f"÷ {options.reference}", *cells, "all cells"), rows)
 

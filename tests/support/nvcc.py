@@ -34,7 +34,7 @@ def compile_source(source: Path, folder: Path) -> subprocess.CompletedProcess[st
     command += [str(source), "-o", str(folder / f"{source.stem}.o")]
     try:
         return _run(command)
-    except OSError:  # a busy machine has failed once to start it, by "Bad address", in a hundred runs
+    except OSError:  # a busy machine has once failed to start it, by "Bad address"
         time.sleep(1)
         return _run(command)
 

@@ -41,6 +41,14 @@ def test_the_mean_over_cells_is_taken_seed_by_seed(folder: Path) -> None:
     assert overall.low < min(by_seed)
 
 
+def test_the_mean_of_systems_is_taken_seed_by_seed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``fixed:4`` takes 1 and 2 s in the first cell, ``fixed:2`` 1 and 1, fp32 3; in the second it has no mean."""
+    paired_times.main([str(folder), "fixed:2", "fixed:4", "--reference", "fixed:32", "--mean"])
+    first, *others = capsys.readouterr().out.splitlines()[-1].split("|")[2:-1]
+    assert float(first.split()[0]) == pytest.approx((1 / 3 * 2**0.5 / 3) ** 0.5, abs=0.005)
+    assert [each.strip() for each in others] == ["—", "—"]
+
+
 def test_what_misses_a_target_has_a_bound_and_no_mean_over_cells(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
