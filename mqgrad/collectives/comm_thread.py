@@ -27,6 +27,7 @@ import torch
 from .. import stopwatch
 from ..failures import short_description
 from ..trace import trace_range
+from .batch_threads import be_batch_thread
 from .wire_meter import DONE, Pending
 
 
@@ -46,7 +47,9 @@ class CommThread:
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mqgrad-comm")
+        self._executor = concurrent.futures.ThreadPoolExecutor(
+            1, thread_name_prefix="mqgrad-comm", initializer=be_batch_thread
+        )
         self.failure: BaseException | None = None
         """What a job, or something beside the thread, has failed with first."""
         self._is_closed = False

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from ..checks import check_positive
+from .batch_threads import starting_batch_threads
 from .named_work import call_naming, waits_in
 
 _LONGEST_TIMEOUT = 1e8  # seconds; three years
@@ -21,7 +22,8 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     """A group of the same ranks whose collectives cannot interleave with the training script's.
 
     Every rank of the group calls it at the same point. Every wait in the group is bounded by the timeout, and so is
-    that for its members here. Where the group has some of the ranks only, others may make one of theirs, or none.
+    that for its members here. Where the group has some of the ranks only, others may make one of theirs, or none. Its
+    threads do not interrupt those that compute (:mod:`.batch_threads`).
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
@@ -44,7 +46,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         has_some_ranks = _has_some_ranks(of)
         if has_some_ranks:
             _have_equally_many(of, timeout)
-        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext():
+        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext(), starting_batch_threads():
             made = dist.new_group(
                 ranks,
                 timeout=timeout,

@@ -39,6 +39,9 @@ class PlainDDP(MeasuredMethod):
     hook: Hook = "none"
     rank: int | None = None
     """Of PowerSGD's matrices."""
+    batch_threads: bool = False
+    """Average over a group whose threads do not interrupt those that compute, as our hook does
+    (:mod:`mqgrad.collectives.batch_threads`)."""
     _nbytes: int = dataclasses.field(init=False, repr=False)
     """Bytes of all gradients."""
     _paced: PacedAllReduce | None = dataclasses.field(init=False, repr=False, default=None)
@@ -64,8 +67,9 @@ class PlainDDP(MeasuredMethod):
     def start(self, setup: Setup) -> nn.Module:
         model = super().start(setup)
         self._nbytes = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-        ddp = DistributedDataParallel(model, process_group=setup.group, **self._buckets())
-        self._register_hook(ddp, setup)
+        group = self._transport.group if self.batch_threads else setup.group
+        ddp = DistributedDataParallel(model, process_group=group, **self._buckets())
+        self._register_hook(ddp, group)
         return ddp
 
     def _buckets(self) -> dict[str, Any]:
@@ -73,15 +77,15 @@ class PlainDDP(MeasuredMethod):
         differs between ranks; it then aborts or hangs."""
         return {"bucket_cap_mb": self._nbytes // 2**20 + 1} if self.hook == "powersgd" else {}
 
-    def _register_hook(self, ddp: DistributedDataParallel, setup: Setup) -> None:
-        if setup.link is not None:
+    def _register_hook(self, ddp: DistributedDataParallel, group: dist.ProcessGroup) -> None:
+        if self._setup.link is not None:
             self._paced = PacedAllReduce(self._transport)
             ddp.register_comm_hook(self._transport.group, self._average_paced)
         elif self.hook == "fp16":
-            ddp.register_comm_hook(setup.group, fp16_compress_hook)
+            ddp.register_comm_hook(group, fp16_compress_hook)
         elif self.hook == "powersgd":
             self._powersgd = PowerSGDState(
-                setup.group,
+                group,
                 matrix_approximation_rank=self.rank,
                 start_powerSGD_iter=2,  # the least that PyTorch allows with error feedback
                 orthogonalization_epsilon=1e-8,  # PyTorch's advice where a column may be all zeros

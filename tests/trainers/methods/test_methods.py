@@ -63,27 +63,29 @@ def test_without_communication_a_slow_link_costs_nothing_and_replicas_part(clust
         cluster.verify_replicas()
 
 
+@pytest.mark.parametrize("method", ["plain-ddp", "plain-ddp:batch_threads=true"])
 @pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
 def test_plain_ddp_takes_the_steps_of_our_hook_at_32_bits(
-    cluster: Distributed, link: LinkEmulation | None
+    cluster: Distributed, link: LinkEmulation | None, method: str
 ) -> None:
     cluster.reset(seed=5, link=link)
     ours = cluster.run(6, bits=32)
-    cluster.reset(seed=5, link=link, method="plain-ddp")
+    cluster.reset(seed=5, link=link, method=method)
     plain = cluster.run(6)
     assert plain.losses == ours.losses
     assert ours.wire_bytes - 200 < plain.wire_bytes < ours.wire_bytes
     cluster.verify_replicas()
 
 
+@pytest.mark.parametrize("batch_threads", ["false", "true"])
 @pytest.mark.parametrize("link", [None, LinkEmulation(mbit_per_s=400)])
 def test_pytorchs_fp16_hook_sends_half_and_steps_almost_the_same(
-    cluster: Distributed, link: LinkEmulation | None
+    cluster: Distributed, link: LinkEmulation | None, batch_threads: str
 ) -> None:
     cluster.reset(seed=5, method="plain-ddp")
     full = cluster.run(6)
     exact = cluster.verify_replicas()
-    cluster.reset(seed=5, link=link, method="plain-ddp:hook=fp16")
+    cluster.reset(seed=5, link=link, method=f"plain-ddp:hook=fp16,batch_threads={batch_threads}")
     half = cluster.run(6)
     assert cluster.verify_replicas() != exact
     assert half.losses == pytest.approx(full.losses, rel=1e-3)
@@ -93,10 +95,13 @@ def test_pytorchs_fp16_hook_sends_half_and_steps_almost_the_same(
         assert half.wire_seconds >= 8 * half.wire_bytes / 400e6
 
 
-def test_pytorchs_powersgd_sends_everything_twice_and_then_two_thin_matrices(cluster: Distributed) -> None:
+@pytest.mark.parametrize("method", [POWERSGD, f"{POWERSGD},batch_threads=true"])
+def test_pytorchs_powersgd_sends_everything_twice_and_then_two_thin_matrices(
+    cluster: Distributed, method: str
+) -> None:
     cluster.reset(seed=5, method="plain-ddp")
     dense = cluster.run(2)
-    cluster.reset(seed=5, method=POWERSGD)
+    cluster.reset(seed=5, method=method)
     start = cluster.run(2)
     assert start.losses == pytest.approx(dense.losses, rel=1e-6)
     assert start.wire_bytes == dense.wire_bytes

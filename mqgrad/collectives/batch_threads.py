@@ -1,0 +1,45 @@
+"""Threads that communicate without interrupting those that compute, under Linux's SCHED_BATCH.
+
+Under SCHED_OTHER a thread that wakes up may take its core from another at once. Where ranks have no core to spare:
+
+1. A thread that sends holds the lock of Gloo's connection. A message arrives there, for which Gloo's own thread wakes
+   up and takes the core.
+2. That thread cannot have the lock. It does not wait for it, but asks the kernel for events again and again, and is
+   told of the same one (``Pair::handleEvents`` in gloo/transport/tcp/pair.cc), until its milliseconds on the core are
+   over.
+3. Only then does the thread that sends go on.
+
+Under SCHED_BATCH (sched(7)) a thread that wakes up takes a core that is idle, or waits until one is. What it saves:
+docs/results-costs.md.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+_OTHER = os.sched_param(0)  # all that SCHED_OTHER and SCHED_BATCH take
+
+
+def be_batch_thread() -> bool:
+    """Have the calling thread scheduled as SCHED_BATCH, and so all threads that it starts from now on.
+
+    Returns:
+        whether it is now and was SCHED_OTHER before. What somebody has chosen otherwise stays, and so does all where
+        the system, such as a container's, refuses.
+    """
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, _OTHER)
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def starting_batch_threads() -> Iterator[None]:
+    """Threads that the calling one starts in the block, a library's among them, are scheduled as SCHED_BATCH."""
+    changed = be_batch_thread()
+    try:
+        yield
+    finally:
+        if changed:
+            os.sched_setscheduler(0, os.SCHED_OTHER, _OTHER)
