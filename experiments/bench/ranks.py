@@ -18,10 +18,10 @@ from mqgrad.widths import UNCODED, WIDTHS, Width, check_width
 
 from .break_even import BreakEven, break_even_rates
 from .steps import StepFigures, measure_steps
-from .transport import CollectiveFigures, measure_collectives
+from .transport import TIMEOUT_SECONDS, CollectiveFigures, measure_collectives
 
 _RANK_FAILED = (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException)
-_TIMEOUT = datetime.timedelta(minutes=10)
+_TIMEOUT = datetime.timedelta(seconds=TIMEOUT_SECONDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

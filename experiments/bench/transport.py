@@ -10,6 +10,8 @@ import torch
 import torch._dynamo  # imported by the first DDP otherwise, when it keeps a process group that is there already
 import torch.distributed as dist
 
+from mqgrad.collectives.batch_threads import as_batch_thread
+from mqgrad.collectives.own_group import own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.transport import Transport
 from mqgrad.collectives.wire_meter import DONE
@@ -21,6 +23,9 @@ from mqgrad.trainers.clusters.virtual_ranks import VirtualBucket
 from mqgrad.widths import Width
 
 from .repetitions import Variant, rounds_within
+
+TIMEOUT_SECONDS = 600.0
+"""Of every wait for another rank."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,18 +54,20 @@ def measure_collectives(
     *, mebibytes: float, widths: Sequence[Width], rounds: int, seconds: float
 ) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn; for ``rounds`` at most, and for about ``seconds``."""
-    transport = ProcessGroupTransport(world())
+    transport = ProcessGroupTransport(own_group(None, TIMEOUT_SECONDS))
     coded, plain = Quantized(), Quantized(error_feedback=False)
     work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []
     name = f"mean of {mebibytes:g} MiB"
-    for iteration, turns in enumerate(
-        rounds_within(seconds, name, widths, most=rounds)
-    ):  # the first warms up
-        measured.append({})
-        for bits in turns:
-            compressor = plain if bits == 32 else coded
-            measured[-1][bits] = average(compressor, transport, [work], bits, iteration)
+    with as_batch_thread():  # as the hook's communication thread is
+        for iteration, turns in enumerate(
+            rounds_within(seconds, name, widths, most=rounds)
+        ):  # the first warms up
+            measured.append({})
+            for bits in turns:
+                compressor = plain if bits == 32 else coded
+                measured[-1][bits] = average(compressor, transport, [work], bits, iteration)
+    transport.close()
     combined = combine_ranks(measured[1:])
     return [_collective_figures(bits, combined[bits]) for bits in widths]
 
@@ -99,11 +106,6 @@ def gradient_work(mebibytes: float, bucket_size: int) -> BucketWork:
     bucket.buffer().normal_(generator=generator)
     layout, gradients = LayoutTable(bucket_size=bucket_size, world_size=world_size).of(bucket)
     return BucketWork(bucket.buffer(), gradients, layout)
-
-
-def world() -> dist.ProcessGroup:
-    assert dist.group.WORLD is not None
-    return dist.group.WORLD
 
 
 def scaled(costs: Costs, factor: float) -> Costs:

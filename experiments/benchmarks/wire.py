@@ -30,12 +30,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from wire_figures import WireFigures, count_bytes
 
+from mqgrad.collectives.batch_threads import be_batch_thread
+from mqgrad.collectives.own_group import own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.transport import Transport
 from mqgrad.compressors import Quantized
 from mqgrad.compressors.base import BucketWork
 from mqgrad.costs import Costs
-from mqgrad.experiments.bench.transport import average, combine_ranks, gradient_work, median, world
+from mqgrad.experiments.bench.transport import average, combine_ranks, gradient_work, median
 from mqgrad.experiments.netlab.job import TIMEOUT_STATUS, log_tail
 from mqgrad.experiments.netlab.lab import NetLab
 from mqgrad.experiments.netlab.link import LinkShape, parse_link_rate
@@ -123,7 +125,8 @@ def measure_on_host(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     widths = [parse_width(text) for text in options.widths.split(",")]
-    transport = ProcessGroupTransport(world())
+    transport = ProcessGroupTransport(own_group(None, options.time_limit))
+    be_batch_thread()  # as the hook's communication thread is one
     for _ in range(5):
         transport.all_gather(torch.zeros(8, dtype=torch.uint8))  # tells the transport its latency
     transport.move_costs(Costs())

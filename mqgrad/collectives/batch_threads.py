@@ -35,8 +35,9 @@ def be_batch_thread() -> bool:
 
 
 @contextlib.contextmanager
-def starting_batch_threads() -> Iterator[None]:
-    """Threads that the calling one starts in the block, a library's among them, are scheduled as SCHED_BATCH."""
+def as_batch_thread() -> Iterator[None]:
+    """In the block the calling thread is scheduled as SCHED_BATCH, and so are for good those that it starts there, a
+    library's among them."""
     changed = be_batch_thread()
     try:
         yield

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import run_ranks
 from typer.testing import CliRunner
 
@@ -31,7 +32,7 @@ from mqgrad.experiments.bench.repetitions import (
 )
 from mqgrad.experiments.bench.steps import StepFigures
 from mqgrad.experiments.bench.tables import format_rate, ratio_table
-from mqgrad.experiments.bench.transport import average, gradient_work, world
+from mqgrad.experiments.bench.transport import average, gradient_work
 from mqgrad.experiments.cli import app
 from mqgrad.experiments.error_line import error_line
 from mqgrad.trainers.clusters.errors import WorkerError
@@ -181,7 +182,9 @@ def test_a_bucket_is_begun_before_the_one_before_it_ends() -> None:
                 return super().start_average_(work, step).then(lambda _: log.append("end"))
 
         works = [gradient_work(SMALL, bucket_size=512) for _ in range(3)]
-        average(Logged(error_feedback=False), ProcessGroupTransport(world()), works, bits=4, iteration=0)
+        average(
+            Logged(error_feedback=False), ProcessGroupTransport(dist.group.WORLD), works, bits=4, iteration=0
+        )
         return log
 
     assert run_ranks(rank_main) == [["begin", "begin", "end", "begin", "end", "end"]] * 2

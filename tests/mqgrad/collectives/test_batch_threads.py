@@ -7,7 +7,7 @@ import threading
 import pytest
 from ranks import run_ranks
 
-from mqgrad.collectives.batch_threads import be_batch_thread, starting_batch_threads
+from mqgrad.collectives.batch_threads import as_batch_thread, be_batch_thread
 from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.collectives.own_group import destroy, own_group
 
@@ -46,7 +46,7 @@ def test_the_threads_of_our_group_and_of_the_hook_are_batch_threads() -> None:
 
 def test_a_thread_starts_others_like_itself_within_the_block_alone() -> None:
     def act() -> list[object]:
-        with starting_batch_threads():
+        with as_batch_thread():
             inside = in_thread(lambda: os.sched_getscheduler(0))
         return [inside, os.sched_getscheduler(0)]
 
@@ -56,7 +56,7 @@ def test_a_thread_starts_others_like_itself_within_the_block_alone() -> None:
 def test_what_somebody_has_chosen_stays() -> None:
     def act() -> list[object]:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        with starting_batch_threads():
+        with as_batch_thread():
             inside = os.sched_getscheduler(0)
         return [be_batch_thread(), inside, os.sched_getscheduler(0)]
 
@@ -68,7 +68,7 @@ def test_a_system_that_refuses_is_let_have_its_way(monkeypatch: pytest.MonkeyPat
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with starting_batch_threads():
+    with as_batch_thread():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
     thread, seen = CommThread(), []
     thread.run(lambda: seen.append(os.sched_getscheduler(0)))
