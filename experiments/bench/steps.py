@@ -113,15 +113,21 @@ class Replica:
         workload: what to train.
         controller: chooses widths for the hook; None: DDP averages by itself.
         bucket_cap_mb: MiB of DDP's buckets; its own if None.
+        process_group: DDP's, of all ranks; the default group if None.
     """
 
     def __init__(
-        self, workload: Workload, controller: Controller | None, *, bucket_cap_mb: float | None = None
+        self,
+        workload: Workload,
+        controller: Controller | None,
+        *,
+        bucket_cap_mb: float | None = None,
+        process_group: dist.ProcessGroup | None = None,
     ) -> None:
         torch.manual_seed(0)  # the same initial weights on every rank
         model: nn.Module = workload.build_model()
         self._workload = workload
-        self._ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_cap_mb)
+        self._ddp = DistributedDataParallel(model, process_group=process_group, bucket_cap_mb=bucket_cap_mb)
         self._optimizer = workload.build_optimizer(model)
         self._scheduler = workload.build_scheduler(self._optimizer)
         self._batches = endless_batches(workload, dist.get_rank(), dist.get_world_size(), 0)

@@ -9,7 +9,8 @@ one ratio of seconds, the slowest rank's; printed and written is their geometric
 behind it the processor time of an iteration of rank 0, medians over rounds: of the training thread, of the
 communication thread, and of the backend's. Where ranks share cores, each waits for all ranks' processor time. The
 goal is 1.02 for ``fixed:32``. What ``--controllers "fixed:1 fixed:1@4 plain@4"`` names with an @ has DDP's buckets of
-4 MiB, without a hook or with it.
+4 MiB, without a hook or with it; ``batch-threads`` is DDP without a hook, over a group whose threads, as those of the
+hook, let others compute.
 """
 
 import argparse
@@ -26,12 +27,14 @@ import script
 import torch
 import torch.distributed as dist
 
+from mqgrad.collectives.own_group import own_group
 from mqgrad.controllers import make_controller
 from mqgrad.experiments.bench.steps import WARM_UP_STEPS, Replica
 from mqgrad.experiments.estimates import geometric_mean_with_interval
 from mqgrad.trainers.workloads.workload import Workload, make_workload
 
 PLAIN = "plain"
+BATCH_THREADS = "batch-threads"
 THREADS = ("training", "communication", "backend")
 
 
@@ -117,10 +120,11 @@ def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 
 def new_replica(workload: Workload, name: str) -> Replica:
-    """Of ``CONTROLLER``, ``CONTROLLER@MIB`` or ``plain@MIB``."""
+    """Of ``CONTROLLER``, ``CONTROLLER@MIB``, ``plain@MIB`` or ``batch-threads@MIB``."""
     decider, _, cap = name.partition("@")
-    controller = None if decider == PLAIN else make_controller(decider, 3600.0)
-    return Replica(workload, controller, bucket_cap_mb=float(cap) if cap else None)
+    controller = None if decider in (PLAIN, BATCH_THREADS) else make_controller(decider, 3600.0)
+    group = own_group(None, 600.0) if decider == BATCH_THREADS else None
+    return Replica(workload, controller, bucket_cap_mb=float(cap) if cap else None, process_group=group)
 
 
 def ratio_to_plain(seconds: dict[str, list[float]], name: str) -> Sequence[float | None]:

@@ -25,9 +25,9 @@ def be_batch_thread() -> bool:
 
     Returns:
         whether it is now and was SCHED_OTHER before. What somebody has chosen otherwise stays, and so does all where
-        the system, such as a container's, refuses.
+        the system, such as a container's, refuses or knows no such thing.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, _OTHER)
             return True

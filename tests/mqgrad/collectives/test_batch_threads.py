@@ -63,9 +63,12 @@ def test_what_somebody_has_chosen_stays() -> None:
     assert in_thread(act) == [False, os.SCHED_IDLE, os.SCHED_IDLE]
 
 
-def test_a_system_that_refuses_is_let_have_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refusal", [PermissionError(1, "Operation not permitted"), AttributeError()])
+def test_a_system_that_refuses_is_let_have_its_way(
+    monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
     def refuse(*arguments: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
+        raise refusal
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     with as_batch_thread():
