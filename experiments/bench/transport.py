@@ -4,13 +4,14 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 import torch._dynamo  # imported by the first DDP otherwise, when it keeps a process group that is there already
 import torch.distributed as dist
 
-from mqgrad.collectives.batch_threads import as_batch_thread
+from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.collectives.own_group import own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.transport import Transport
@@ -54,21 +55,24 @@ def measure_collectives(
     *, mebibytes: float, widths: Sequence[Width], rounds: int, seconds: float
 ) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn; for ``rounds`` at most, and for about ``seconds``."""
-    transport = ProcessGroupTransport(own_group(None, TIMEOUT_SECONDS))
+    transport, thread = (
+        ProcessGroupTransport(own_group(None, TIMEOUT_SECONDS)),
+        CommThread(),
+    )  # as the hook has them
     coded, plain = Quantized(), Quantized(error_feedback=False)
     work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []
     name = f"mean of {mebibytes:g} MiB"
-    with as_batch_thread():  # as the hook's communication thread is
-        for iteration, turns in enumerate(
-            rounds_within(seconds, name, widths, most=rounds)
-        ):  # the first warms up
-            measured.append({})
-            for bits in turns:
-                compressor = plain if bits == 32 else coded
-                measured[-1][bits] = average(compressor, transport, [work], bits, iteration)
-    transport.close()
+    for iteration, turns in enumerate(
+        rounds_within(seconds, name, widths, most=rounds)
+    ):  # the first warms up
+        measured.append({})
+        for bits in turns:
+            compressor = plain if bits == 32 else coded
+            measured[-1][bits] = thread.run(partial(average, compressor, transport, [work], bits, iteration))
     combined = combine_ranks(measured[1:])
+    thread.close()
+    transport.close()
     return [_collective_figures(bits, combined[bits]) for bits in widths]
 
 

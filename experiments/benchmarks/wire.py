@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from wire_figures import WireFigures, count_bytes
 
-from mqgrad.collectives.batch_threads import be_batch_thread
+from mqgrad.collectives.comm_thread import CommThread
 from mqgrad.collectives.own_group import own_group
 from mqgrad.collectives.process_group import ProcessGroupTransport
 from mqgrad.collectives.transport import Transport
@@ -125,8 +126,10 @@ def measure_on_host(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     widths = [parse_width(text) for text in options.widths.split(",")]
-    transport = ProcessGroupTransport(own_group(None, options.time_limit))
-    be_batch_thread()  # as the hook's communication thread is one
+    transport, thread = (
+        ProcessGroupTransport(own_group(None, options.time_limit)),
+        CommThread(),
+    )  # as the hook has
     for _ in range(5):
         transport.all_gather(torch.zeros(8, dtype=torch.uint8))  # tells the transport its latency
     transport.move_costs(Costs())
@@ -135,7 +138,7 @@ def measure_on_host(options: argparse.Namespace) -> None:
         "bytes-gpt": model_buckets("bytes-gpt"),
     }
     figures = [
-        measure(transport, works, compressor(options.topology, bits), bits, name, options)
+        measure(transport, thread, works, compressor(options.topology, bits), bits, name, options)
         for name, works in gradients.items()
         for bits in widths
     ]
@@ -144,7 +147,9 @@ def measure_on_host(options: argparse.Namespace) -> None:
         report = {"hosts": dist.get_world_size(), "topology": options.topology, **describe_run(quick=False)}
         script.write_report(options.json, {**report, "figures": [each.to_dict() for each in figures]})
     dist.barrier()
+    thread.close()
     transport.close()
+    dist.destroy_process_group()
 
 
 def model_buckets(workload_name: str) -> list[BucketWork]:
@@ -178,6 +183,7 @@ def compressor(topology: Any, bits: Width) -> Quantized:
 
 def measure(
     transport: Transport,
+    thread: CommThread,
     works: Sequence[BucketWork],
     compressor: Quantized,
     bits: Width,
@@ -192,7 +198,7 @@ def measure(
     def run(iteration: int) -> None:
         for work, buffer in zip(works, original, strict=True):
             work.buffer.copy_(buffer)
-        costs.append(average(compressor, transport, works, bits, iteration))
+        costs.append(thread.run(partial(average, compressor, transport, works, bits, iteration)))
 
     run(0)  # warms up
     idle = count_bytes(dist.barrier, rounds)  # each round begins with one

@@ -166,9 +166,10 @@ class System(NamedTuple):
 
     @property
     def torch_hook(self) -> str:
-        """The hook of PyTorch's own that its DDP has; empty where there is none."""
+        """The hook of PyTorch's own that its DDP has; empty where there is none, or threads are as ours."""
         method = make_method(self.method)
-        return method.hook if isinstance(method, PlainDDP) and method.hook != "none" else ""
+        is_pytorchs = isinstance(method, PlainDDP) and not method.batch_threads
+        return method.hook if is_pytorchs and method.hook != "none" else ""
 
     def tells_waiting(self, link: Link) -> bool:
         """Whether what it waits for communication is known apart from its computing: not of PyTorch's own DDP, unless

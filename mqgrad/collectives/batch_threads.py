@@ -9,7 +9,7 @@ Under SCHED_OTHER a thread that wakes up may take its core from another at once.
    over.
 3. Only then does the thread that sends go on.
 
-Under SCHED_BATCH (sched(7)) a thread that wakes up takes a core that is idle, or waits until one is. What it saves:
+Under SCHED_BATCH (sched(7)) a thread that wakes up takes a core that is idle, or waits for its turn. What that gains:
 docs/results-costs.md.
 """
 
@@ -17,11 +17,11 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-_OTHER = os.sched_param(0)  # all that SCHED_OTHER and SCHED_BATCH take
-
 
 def be_batch_thread() -> bool:
-    """Have the calling thread scheduled as SCHED_BATCH, and so all threads that it starts from now on.
+    """Have the calling thread scheduled as SCHED_BATCH.
+
+    So are all threads and processes that it starts from then on, such as those of OpenMP for its own kernels.
 
     Returns:
         whether it is now and was SCHED_OTHER before. What somebody has chosen otherwise stays, and so does all where
@@ -29,18 +29,18 @@ def be_batch_thread() -> bool:
     """
     with contextlib.suppress(OSError, AttributeError):
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
-            os.sched_setscheduler(0, os.SCHED_BATCH, _OTHER)
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             return True
     return False
 
 
 @contextlib.contextmanager
-def as_batch_thread() -> Iterator[None]:
-    """In the block the calling thread is scheduled as SCHED_BATCH, and so are for good those that it starts there, a
-    library's among them."""
+def starting_batch_threads() -> Iterator[None]:
+    """Threads that the calling one starts in the block, a library's among them, are SCHED_BATCH from then on."""
     changed = be_batch_thread()
     try:
         yield
     finally:
         if changed:
-            os.sched_setscheduler(0, os.SCHED_OTHER, _OTHER)
+            with contextlib.suppress(OSError):  # to stay as it is does less harm than to end here
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -20,7 +20,7 @@ import concurrent.futures
 import contextlib
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -29,6 +29,8 @@ from ..failures import short_description
 from ..trace import trace_range
 from .batch_threads import be_batch_thread
 from .wire_meter import DONE, Pending
+
+Result = TypeVar("Result")
 
 
 class _UnderWay(NamedTuple):
@@ -80,12 +82,14 @@ class CommThread:
         self.check_open()
         self._is_latest_done = self._executor.submit(self._run_posted, job, self._ready()).done
 
-    def run(self, job: Callable[[], object]) -> None:
-        """Run ``job`` after all earlier ones have ended, and wait for it; on CUDA, the current stream waits."""
+    def run(self, job: Callable[[], Result]) -> Result:
+        """Run ``job`` after all earlier ones have ended, and return what it returns; on CUDA, the current stream
+        waits."""
         self.check_open()
-        self._executor.submit(self._run, job, self._ready()).result()
+        result = self._executor.submit(self._run, job, self._ready()).result()
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        return result
 
     def _use_stream_of(self, device: torch.device) -> None:
         if self._device not in (None, device):
@@ -140,10 +144,10 @@ class CommThread:
             stopwatch.follow(self._stream)
         self._stream.wait_event(ready)
 
-    def _run(self, job: Callable[[], object], ready: torch.Event | None) -> None:
+    def _run(self, job: Callable[[], Result], ready: torch.Event | None) -> Result:
         self._end(self._under_way)
         self._wait_for(ready)
-        job()
+        return job()
 
     def _run_posted(self, job: Callable[[], object], ready: torch.Event | None) -> None:
         self._end(self._under_way)  # which may fail

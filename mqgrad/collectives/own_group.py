@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch.distributed as dist
 
 from ..checks import check_positive
-from .batch_threads import as_batch_thread
+from .batch_threads import starting_batch_threads
 from .named_work import call_naming, waits_in
 
 _LONGEST_TIMEOUT = 1e8  # seconds; three years
@@ -46,7 +46,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
         has_some_ranks = _has_some_ranks(of)
         if has_some_ranks:
             _have_equally_many(of, timeout)
-        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext(), as_batch_thread():
+        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext(), starting_batch_threads():
             made = dist.new_group(
                 ranks,
                 timeout=timeout,

@@ -41,7 +41,7 @@ class PlainDDP(MeasuredMethod):
     """Of PowerSGD's matrices."""
     batch_threads: bool = False
     """Average over a group whose threads do not interrupt those that compute, as our hook does
-    (:mod:`mqgrad.collectives.batch_threads`)."""
+    (:mod:`mqgrad.collectives.batch_threads`). On an emulated link it does so in any case."""
     _nbytes: int = dataclasses.field(init=False, repr=False)
     """Bytes of all gradients."""
     _paced: PacedAllReduce | None = dataclasses.field(init=False, repr=False, default=None)

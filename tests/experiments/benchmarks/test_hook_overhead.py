@@ -18,7 +18,14 @@ def test_every_controller_is_measured_beside_plain_ddp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "overhead.json"
-    options = ["--workload", "digits-mlp", "--controllers", "fixed:32 default@1 plain@1", "--iterations", "2"]
+    options = [
+        "--workload",
+        "digits-mlp",
+        "--controllers",
+        "fixed:32 default@1 plain@1 batch-threads",
+        "--iterations",
+        "2",
+    ]
     monkeypatch.setattr(sys, "argv", ["hook_overhead.py", str(file), *options, "--rounds", "2"])
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
@@ -34,7 +41,7 @@ def test_every_controller_is_measured_beside_plain_ddp(
     report = json.loads(file.read_text())
     assert (report["ranks"], report["iterations"], report["rounds"]) == (2, 2, 2)
     assert report["plain_milliseconds"] > 0
-    assert list(report["ratio_to_plain"]) == ["fixed:32", "default@1", "plain@1"]
+    assert list(report["ratio_to_plain"]) == controllers.split()
     for ratio, low, high in report["ratio_to_plain"].values():
         assert 0 < low <= ratio <= high
     assert {"machine", "versions", "revision"} <= set(report)
@@ -45,4 +52,10 @@ def test_every_controller_is_measured_beside_plain_ddp(
     assert report["processor_milliseconds"]["default@1"]["communication"] > 0.1
     first, _, *others = told.splitlines()
     assert first.startswith("digits-mlp, 2 ranks, plain DDP ")
-    assert [line.split()[0] for line in others] == ["fixed:32", "default@1", "plain@1", "plain"]
+    assert [line.split()[0] for line in others] == [
+        "fixed:32",
+        "default@1",
+        "plain@1",
+        "batch-threads",
+        "plain",
+    ]

@@ -371,3 +371,30 @@ def test_backups_that_leave_no_rank_are_refused_and_cost_no_worker(cluster: Dist
         cluster.reset(seed=0, method="backup-workers:backups=2")
     cluster.reset(seed=0, method="backup-workers:backups=1,mean_delay_ms=0")
     assert cluster.run(1).iteration == 1
+
+
+@pytest.mark.parametrize("hook", ["", "hook=fp16,", "hook=powersgd,rank=1,"])
+def test_ddp_with_batch_threads_averages_over_a_group_of_our_own(hook: str) -> None:
+    def rank_main(rank: int) -> list[bool]:
+        seen = []
+        for batch_threads in ("true", "false"):
+            model = torch.nn.Linear(64, 8)
+            group = dist.group.WORLD
+            method = make_method(f"plain-ddp:{hook}batch_threads={batch_threads}")
+            ddp = method.start(
+                Setup(
+                    model=model,
+                    optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+                    group=group,
+                    seed=0,
+                    link=None,
+                    controller=None,
+                    compressor="quantized",
+                    timeout_seconds=10.0,
+                )
+            )
+            seen.append(ddp.process_group is method._transport.group is not group)
+            method.close()
+        return seen
+
+    assert run_ranks(rank_main) == [[True, False]] * 2
