@@ -177,8 +177,8 @@ class ProcessGroupTransport(Transport):
     def close(self) -> None:
         """Give the process group back.
 
-        Nothing else holds it, so its threads have ended on return: one that still has to release a tensor when the
-        interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
+        Where nothing else holds it, as DDP would, its threads have ended on return: one that still has to release a
+        tensor when the interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
         """
         destroy(self.group)
         self._on_gpu.close()

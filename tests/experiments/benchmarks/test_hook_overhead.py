@@ -18,14 +18,8 @@ def test_every_controller_is_measured_beside_plain_ddp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "overhead.json"
-    options = [
-        "--workload",
-        "digits-mlp",
-        "--controllers",
-        "fixed:32 default@1 plain@1 batch-threads",
-        "--iterations",
-        "2",
-    ]
+    controllers = "fixed:32 default@1 plain@1 batch-threads"
+    options = ["--workload", "digits-mlp", "--controllers", controllers, "--iterations", "2"]
     monkeypatch.setattr(sys, "argv", ["hook_overhead.py", str(file), *options, "--rounds", "2"])
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
