@@ -196,7 +196,7 @@ os.register_at_fork(after_in_child=_forget)
 def fork_server() -> ForkServerProcess:
     """The one of this process with its environment and ``sys.path`` as they are now; started if there is none.
 
-    Workers have the umask, the limits, the CPU affinity and the niceness that this process had then.
+    Workers have the umask, limits, CPU affinity, niceness and scheduling that this process had then.
     """
     with _looking:
         return _fork_server()
