@@ -168,8 +168,9 @@ class System(NamedTuple):
     def torch_hook(self) -> str:
         """The hook of PyTorch's own that its DDP has; empty where there is none, or threads are as ours."""
         method = make_method(self.method)
-        is_pytorchs = isinstance(method, PlainDDP) and not method.batch_threads
-        return method.hook if is_pytorchs and method.hook != "none" else ""
+        if not isinstance(method, PlainDDP) or method.batch_threads or method.hook == "none":
+            return ""
+        return method.hook
 
     def tells_waiting(self, link: Link) -> bool:
         """Whether what it waits for communication is known apart from its computing: not of PyTorch's own DDP, unless
