@@ -55,10 +55,8 @@ def measure_collectives(
     *, mebibytes: float, widths: Sequence[Width], rounds: int, seconds: float
 ) -> list[CollectiveFigures]:
     """Average one gradient vector at each width in turn; for ``rounds`` at most, and for about ``seconds``."""
-    transport, thread = (
-        ProcessGroupTransport(own_group(None, TIMEOUT_SECONDS)),
-        CommThread(),
-    )  # as the hook has them
+    transport = ProcessGroupTransport(own_group(None, TIMEOUT_SECONDS))
+    thread = CommThread()  # as the hook has one
     coded, plain = Quantized(), Quantized(error_feedback=False)
     work = gradient_work(mebibytes, coded.bucket_size)
     measured: list[dict[Variant, Costs]] = []

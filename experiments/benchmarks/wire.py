@@ -126,10 +126,8 @@ def measure_on_host(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     widths = [parse_width(text) for text in options.widths.split(",")]
-    transport, thread = (
-        ProcessGroupTransport(own_group(None, options.time_limit)),
-        CommThread(),
-    )  # as the hook has
+    transport = ProcessGroupTransport(own_group(None, options.time_limit))
+    thread = CommThread()  # as the hook has one
     for _ in range(5):
         transport.all_gather(torch.zeros(8, dtype=torch.uint8))  # tells the transport its latency
     transport.move_costs(Costs())

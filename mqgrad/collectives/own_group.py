@@ -22,8 +22,8 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
     """A group of the same ranks whose collectives cannot interleave with the training script's.
 
     Every rank of the group calls it at the same point. Every wait in the group is bounded by the timeout, and so is
-    that for its members here. Where the group has some of the ranks only, others may make one of theirs, or none. Its
-    threads do not interrupt those that compute (:mod:`.batch_threads`).
+    that for its members here. Where the group has some of the ranks only, others may make one of theirs, or none. The
+    group's threads do not interrupt those that compute (:mod:`.batch_threads`).
 
     Raises:
         RuntimeError: torch.distributed has not been initialized.
