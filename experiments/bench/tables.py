@@ -108,10 +108,17 @@ def _threads(figures: list[CodecFigures]) -> str:
     return f"{threads} thread{'s' * (threads > 1)}"
 
 
+_ON_THREADS = (
+    "A part of what the hook gains on plain DDP is not due to codes: its threads wait for a core, DDP's take one from "
+    "computing (docs/results-costs.md). That part is what 32 bits gain, which are sent as they are."
+)
+
+
 def print_transport(report: TransportReport, rates: list[BreakEven], console: Console) -> None:
     """Tables of the collective and of the steps."""
     console.print(collective_table(report))
     console.print(step_table(report, rates))
+    console.print(_ON_THREADS, highlight=False)
 
 
 def collective_table(report: TransportReport) -> Table:
