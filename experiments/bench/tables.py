@@ -109,8 +109,8 @@ def _threads(figures: list[CodecFigures]) -> str:
 
 
 _ON_THREADS = (
-    "A part of what the hook gains on plain DDP is not due to codes: its threads wait for a core, DDP's take one from "
-    "computing (docs/results-costs.md). That part is what 32 bits gain, which are sent as they are."
+    "A part of what the hook gains on plain DDP is not due to codes: its threads wait for a core, DDP's take one "
+    "from computing (docs/results-costs.md). That part is what 32 bits gain, which are sent as they are."
 )
 
 
