@@ -73,7 +73,12 @@ def call_naming(waits: str, call: Callable[[], Result]) -> Result:
     except RuntimeError as error:
         failure = str(error)
     # Out here, without the error that is told: its frames hold what is under way, and with it the group.
-    raise RuntimeError(f"{waits}: {failure}. {_REMEDY}")
+    raise in_vain(waits, failure)
+
+
+def in_vain(waits: str, failure: str) -> RuntimeError:
+    """An error that says who waited for whom, why in vain, and what to do."""
+    return RuntimeError(f"{waits}: {failure}. {_REMEDY}")
 
 
 def failure_of(waits: str, done: torch.futures.Future[Any]) -> BaseException | None:

@@ -11,9 +11,11 @@ from .batch_threads import starting_batch_threads
 from .named_work import call_naming, waits_in
 
 _LONGEST_TIMEOUT = 1e8  # seconds; three years
-_INTERFACE = (
-    " (Gloo takes the network interface that GLOO_SOCKET_IFNAME names, or else that of the host's name)"
+CONSTRUCTION = (
+    "the construction of a CompressionState, or cannot connect to it (over the network interface that "
+    "GLOO_SOCKET_IFNAME names, or else that of the host's name)"
 )
+"""In what ranks wait for each other there."""
 _IDLE = "mqgrad_idle"
 """A backend of torch.distributed."""
 
@@ -60,10 +62,7 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
             raise
         return made
 
-    waits = waits_in(
-        ranks, of.rank(), f"the construction of a CompressionState, or cannot make its group{_INTERFACE}"
-    )
-    return call_naming(waits, construct)
+    return call_naming(waits_in(ranks, of.rank(), CONSTRUCTION), construct)
 
 
 def destroy(group: dist.ProcessGroup) -> None:
@@ -83,7 +82,7 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
     Raises:
         RuntimeError: a member did not come within the timeout.
     """
-    store = _store(of)
+    store = store_of(of)
     number = store.add(f"calls of {of.rank()}", 1)
     keys = [f"groups of {rank} in call {number}" for rank in range(of.size())]
     store.set(keys[of.rank()], str(_num_groups()))
@@ -110,13 +109,13 @@ def _wait_until_all_have(made: dist.ProcessGroup, of: dist.ProcessGroup, timeout
     Raises:
         RuntimeError: a member did not come within the timeout.
     """
-    store = _store(of)
+    store = store_of(of)
     if store.add(f"members that have group {made.group_name}", 1) == of.size():
         store.set(f"all have group {made.group_name}", "")
     store.wait([f"all have group {made.group_name}"], timeout)
 
 
-def _store(of: dist.ProcessGroup) -> dist.Store:
+def store_of(of: dist.ProcessGroup) -> dist.Store:
     """That by which the members found each other, as there may be no backend for messages on the CPU."""
     _, members_store = dist.distributed_c10d._world.pg_map[of]
     return dist.PrefixStore("mqgrad", members_store)

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from .named_work import NamedWork, call_naming, failure_of, waits_in
 from .own_group import destroy
 from .paced_link import Link, PacedLink
-from .point_to_point import PointToPoint, Send
-from .transport import Start, Transport
+from .point_to_point import PointToPoint
+from .transport import Transport
 from .wire_meter import Pending, Work
 
 Result = TypeVar("Result")
@@ -20,27 +20,29 @@ _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class Collectives:
-    """The backend's own, for tensors on a GPU: to post does nothing. For the rest see :class:`PointToPoint`."""
+    """The backend's own, for tensors on a GPU; on the CPU see :class:`PointToPoint`, which has the same methods."""
 
     def __init__(self, group: dist.ProcessGroup, global_ranks: Sequence[int]) -> None:
         self._group, self._global_ranks = group, global_ranks
 
-    def post_all_to_all(self, received: torch.Tensor, lengths: Sequence[int]) -> Send:
+    def start_all_to_all(
+        self, received: torch.Tensor, payloads: torch.Tensor, lengths: Sequence[int]
+    ) -> Work:
         world_size, own = received.shape
-        return lambda payloads: self._named(
+        return self._named(
             "an all-to-all",
             lambda: dist.all_to_all_single(
                 received.view(-1), payloads, [own] * world_size, list(lengths), self._group, async_op=True
             ),
         )
 
-    def post_all_gather(self, gathered: torch.Tensor, lengths: Sequence[int]) -> Send:
+    def start_all_gather(self, gathered: torch.Tensor, payload: torch.Tensor, lengths: Sequence[int]) -> Work:
         if len(set(lengths)) == 1:
-            return lambda payload: self._named(
+            return self._named(
                 "an all-gather", lambda: _all_gather(gathered, payload, self._group, async_op=True)
             )
         world_size = len(lengths)
-        return lambda payload: self._named(
+        return self._named(
             "an all-gather",
             lambda: dist.all_to_all_single(
                 gathered,
@@ -61,7 +63,8 @@ class Collectives:
 
 
 class ProcessGroupTransport(Transport):
-    """The collectives of one process group: Gloo's for what is on the CPU, small messages among it.
+    """The collectives of one process group, with connections of our own beside it for what is on the CPU, small
+    messages among it.
 
     Ranks are given within the group, as torch knows the job's no more once the script has destroyed all groups.
 
@@ -79,24 +82,22 @@ class ProcessGroupTransport(Transport):
         self._on_gpu = Collectives(group, ranks)
         self._on_cpu = PointToPoint(group)
 
-    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        received, round_trip = like.new_empty(self.world_size, lengths[self.rank]), self.next_round_trip
-        with self.posting():
-            send = self._carrier(like).post_all_to_all(received, lengths)
-        return lambda payloads: self._start(
-            lambda: send(payloads),
+    def start_all_to_all(
+        self, payloads: torch.Tensor, lengths: Sequence[int], round_trip: int | None = None
+    ) -> Pending[torch.Tensor]:
+        received = payloads.new_empty(self.world_size, lengths[self.rank])
+        return self._start(
+            lambda: self._carrier(payloads).start_all_to_all(received, payloads, lengths),
             received,
             (payloads.numel() - lengths[self.rank]) * payloads.itemsize,
             link_bytes=(payloads.numel() - min(lengths)) * payloads.itemsize,
             round_trip=round_trip,
         )
 
-    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        gathered, others = like.new_empty(sum(lengths)), self.world_size - 1
-        with self.posting():
-            send = self._carrier(like).post_all_gather(gathered, lengths)
-        return lambda payload: self._start(
-            lambda: send(payload),
+    def start_joined_all_gather(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+        gathered, others = payload.new_empty(sum(lengths)), self.world_size - 1
+        return self._start(
+            lambda: self._carrier(payload).start_all_gather(gathered, payload, lengths),
             gathered,
             payload.nbytes * others,
             link_bytes=max(lengths) * payload.itemsize * others,
@@ -105,8 +106,8 @@ class ProcessGroupTransport(Transport):
     def _waits(self, what: str) -> str:
         return waits_in(self.global_ranks, self.rank, what)
 
-    def _carrier(self, like: torch.Tensor) -> Collectives | PointToPoint:
-        return self._on_gpu if like.is_cuda else self._on_cpu
+    def _carrier(self, payload: torch.Tensor) -> Collectives | PointToPoint:
+        return self._on_gpu if payload.is_cuda else self._on_cpu
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX

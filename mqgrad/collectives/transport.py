@@ -10,18 +10,13 @@ from .paced_link import PacedLink
 from .wire_meter import Pending, WireMeter
 
 Result = TypeVar("Result")
-Start = Callable[[torch.Tensor], Pending[torch.Tensor]]
-"""Starts a collective that has been posted, with what this rank sends; to be called once. That must stay as it is
-until the result has been waited for."""
 
 
 class Transport(WireMeter, abc.ABC):
     """Collectives between the ranks of a run, called from one thread at a time in the same order on every rank.
 
-    Those named ``start_`` return at once, and several may be under way; the others block. Those named ``post_`` only
-    get ready to receive, which may be done long before there is something to send: the earlier, the better, as the
-    others need to know of it (:mod:`.point_to_point`). What is posted has to be started. Both are done in the same
-    order on every rank.
+    Those named ``start_`` return at once, and several may be under way; the others block. What is sent has to stay as
+    it is until the result has been waited for.
 
     Bytes are those that this rank hands over for other ranks: (W−1)·P for an all-to-all or all-gather of P-byte
     payloads; 2·(W−1)/W·N for an all-reduce of N bytes, as by the rings of Gloo and NCCL. To gather on rank 0, every
@@ -59,27 +54,21 @@ class Transport(WireMeter, abc.ABC):
         return self.global_ranks[self.rank]
 
     @abc.abstractmethod
-    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        """Be ready to receive an all-to-all, in which rank r is to get ``lengths[r]`` elements from everyone.
-
-        All that are posted at once count as one round trip, whenever they start: one hides the latency of another.
+    def start_all_to_all(
+        self, payloads: torch.Tensor, lengths: Sequence[int], round_trip: int | None = None
+    ) -> Pending[torch.Tensor]:
+        """Send the r-th of joined payloads, ``lengths[r]`` elements, to rank r; return [W, lengths[rank]] with row r
+        from rank r.
 
         Args:
-            like: a tensor of the payloads' dtype and device.
-
-        Returns:
-            what starts it with this rank's joined payloads, of which the r-th goes to rank r; its result is
-            [W, lengths[rank]] with row r from rank r.
+            round_trip: the :attr:`next_round_trip` of an earlier moment, where all that start since then count as
+                one: one hides the latency of another.
         """
         ...
 
     @abc.abstractmethod
-    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        """Be ready to receive an all-gather, in which rank r sends ``lengths[r]`` elements to everyone.
-
-        Returns:
-            what starts it with this rank's payload; its result is the payloads of all ranks one behind the other.
-        """
+    def start_joined_all_gather(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+        """Return the payloads of all ranks one behind the other, ``lengths[r]`` elements from rank r."""
         ...
 
     def all_gather(self, payload: torch.Tensor) -> torch.Tensor:
@@ -88,8 +77,8 @@ class Transport(WireMeter, abc.ABC):
 
     def start_all_gather(self, payload: torch.Tensor) -> Pending[torch.Tensor]:
         """Return [W, P] with row r the payload [P] of rank r."""
-        start = self.post_all_gather([payload.numel()] * self.world_size, payload)
-        return start(payload).then(lambda joined: joined.view(self.world_size, payload.numel()))
+        joined = self.start_joined_all_gather(payload, [payload.numel()] * self.world_size)
+        return joined.then(lambda rows: rows.view(self.world_size, payload.numel()))
 
     @abc.abstractmethod
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:

@@ -103,10 +103,6 @@ class WireMeter:
         """What a collective that starts now counts as."""
         return self._round_trip + 1
 
-    def posting(self) -> Timed:
-        """Time what gets ready to receive."""
-        return _timed(lambda seconds: self._add_seconds(seconds, teaches_latency=False))
-
     @property
     def latency_seconds(self) -> float:
         """What a collective of few bytes costs: the fastest of the last ones. Others waited for a rank."""

@@ -37,11 +37,7 @@ class Gathered(Exchange):
         )
         with torch.inference_mode():
             self.take(gradients)
-            like = self.new_messages(0)
-            posted = [
-                transport.post_all_gather(chunk.lengths * transport.world_size, like) for chunk in chunks
-            ]
-            gathered = [start(self.coded_shards(chunk)) for start, chunk in zip(posted, chunks, strict=True)]
+            gathered = [transport.start_all_gather(self.coded_shards(chunk)) for chunk in chunks]
             self.push.clear_padding()
 
         def finish() -> None:
@@ -57,9 +53,9 @@ class Gathered(Exchange):
         """Step 3."""
         with add_seconds(self.step.costs, "decode_seconds"):
             ranks = self.step.transport.world_size
-            self.checks.compare(chunk, gathered, [0] * ranks, chunk.place, lambda rank: rank)
+            self.checks.compare(chunk, gathered.view(-1), [0] * ranks, chunk.place, lambda rank: rank)
             if self.checks.is_spoilt:
                 return
-            payloads = chunk.payloads(0, gathered.view(ranks, -1))
+            payloads = chunk.payloads(0, gathered)
             for segment, versions in zip(chunk.segments[0], payloads, strict=True):
                 self.coder.codec(segment.bits).decode_mean_into_(self.vector.part(segment.part), versions)

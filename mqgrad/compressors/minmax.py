@@ -76,9 +76,7 @@ class MinMax(CompressorDefaults):
             payloads = [_encode([b[r] for b in blocks], step.bits) for r in range(len(blocks[0]))]
         # 2.
         lengths = [payload.numel() for payload in payloads]
-        push = topology.post_push(transport, lengths, payloads[0])
-        pull = topology.post_pull(transport, lengths, payloads[0])
-        received = push(torch.cat(payloads)).wait()
+        received = topology.start_push(transport, torch.cat(payloads), lengths).wait()
         # 3.
         coded = []
         for versions in received:
@@ -92,7 +90,7 @@ class MinMax(CompressorDefaults):
             with add_seconds(step.costs, "encode_seconds"):
                 coded.append(_encode(means, step.bits))
         # 4.
-        pulled = pull(join(coded, gradients[0].device)).wait()
+        pulled = topology.start_pull(transport, join(coded, gradients[0].device), lengths).wait()
         # 5.
         with add_seconds(step.costs, "decode_seconds"):
             for r, payload in enumerate(pulled.split(lengths)):

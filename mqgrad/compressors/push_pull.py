@@ -2,24 +2,15 @@
 
 import collections
 import dataclasses
-from typing import NamedTuple
 
 import torch
 
-from ..collectives.transport import Start
 from ..collectives.wire_meter import Pending
 from ..stopwatch import add_seconds
 from .exchange import Direction, Exchange
 from .plans import Chunk, planned
 from .segments import CHUNKS_AHEAD
-from .topology import Received, StartPush, Topology
-
-
-class Posted(NamedTuple):
-    """What of a chunk can be started."""
-
-    push: StartPush
-    pull: Start
+from .topology import Received, Topology
 
 
 @dataclasses.dataclass(kw_only=True, slots=True)
@@ -61,28 +52,23 @@ class PushPull(Exchange):
 
     def _push_and_pull(self, chunks: list[Chunk]) -> list[Pending[torch.Tensor]]:
         """Steps 1 to 5 of all chunks, up to the pulls under way."""
-        posted = [self._post(chunk) for chunk in chunks]
+        transport, round_trip = self.step.transport, self.step.transport.next_round_trip
         pushed: collections.deque[Pending[Received]] = collections.deque()
         pulled: list[Pending[torch.Tensor]] = []
 
         def answer_oldest() -> None:
-            i = len(pulled)
-            pulled.append(posted[i].pull(self._coded_means(chunks[i], pushed.popleft().wait())))
+            chunk = chunks[len(pulled)]
+            means = self._coded_means(chunk, pushed.popleft().wait())
+            pulled.append(self.topology.start_pull(transport, means, chunk.lengths))
 
-        for chunk, ready in zip(chunks, posted, strict=True):
-            pushed.append(ready.push(self.coded_shards(chunk)))
+        for chunk in chunks:
+            shards = self.coded_shards(chunk)
+            pushed.append(self.topology.start_push(transport, shards, chunk.lengths, round_trip))
             if len(pushed) > CHUNKS_AHEAD:
                 answer_oldest()
         while pushed:
             answer_oldest()
         return pulled
-
-    def _post(self, chunk: Chunk) -> Posted:
-        transport, like = self.step.transport, self.new_messages(0)
-        return Posted(
-            self.topology.post_push(transport, chunk.lengths, like),
-            self.topology.post_pull(transport, chunk.lengths, like),
-        )
 
     def _coded_means(self, chunk: Chunk, received: Received) -> torch.Tensor:
         """Steps 3 and 4: the messages of the owned shards' means, joined."""

@@ -67,14 +67,12 @@ class TernGrad(CompressorDefaults):
         with add_seconds(step.costs, "encode_seconds"):
             payloads = _encode(clipped, scales, work.layout.keys, step)
         shard_bytes = len(payloads) // transport.world_size
-        push = topology.post_push(transport, [shard_bytes] * transport.world_size, payloads)
-        lengths = [shard_bytes // 2 * sum_bits] * transport.world_size
-        pull = topology.post_pull(transport, lengths, payloads)
-        received = push(payloads).wait()
+        received = topology.start_push(transport, payloads, [shard_bytes] * transport.world_size).wait()
         # 3.
         coded = [_sum(versions, sum_bits, step.costs) for versions in received]
         # 4.
-        pulled = pull(join(coded, payloads.device)).wait()
+        lengths = [shard_bytes // 2 * sum_bits] * transport.world_size
+        pulled = topology.start_pull(transport, join(coded, payloads.device), lengths).wait()
         with add_seconds(step.costs, "decode_seconds"):
             sums = (
                 torch.cat([unpack(payload, sum_bits) for payload in pulled.split(lengths)]).float()

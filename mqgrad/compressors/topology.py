@@ -3,13 +3,12 @@
 A bucket has as many shards as there are ranks; their payloads may differ in length, the same on every rank.
 """
 
-from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 import torch
 
 from ..checks import check_choice
-from ..collectives.transport import Start, Transport
+from ..collectives.transport import Transport
 from ..collectives.wire_meter import Pending
 
 TopologyName = Literal["sharded", "star"]
@@ -17,8 +16,6 @@ CodedTopologyName = Literal["auto", "measured", "all-gather", "sharded", "star"]
 """Of a coded mean, which may also be taken by every rank: see :class:`.Gathered`."""
 Received = list[torch.Tensor]
 """For each shard that a rank owns, [W, P] with row r the payload [P] of rank r."""
-StartPush = Callable[[torch.Tensor], Pending[Received]]
-"""Starts a push that has been posted; as :data:`.Start`."""
 
 
 class Topology(Protocol):
@@ -32,21 +29,22 @@ class Topology(Protocol):
         """Rank that averages a shard."""
         ...
 
-    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
-        """Be ready for a push, of ``lengths[r]`` bytes of shard r; ``like`` is a tensor on the payloads' device.
+    def start_push(
+        self, transport: Transport, payloads: torch.Tensor, lengths: list[int], round_trip: int | None = None
+    ) -> Pending[Received]:
+        """Send every shard to its owner.
 
-        Returns:
-            what sends every shard to its owner, given the payloads of all shards, joined; to be called once, with
-            payloads that stay as they are until what is received has been waited for.
+        Args:
+            payloads: of all shards, joined; they stay as they are until what is received has been waited for.
+            lengths: of the payloads, in bytes, by shard.
+            round_trip: see :meth:`.Transport.start_all_to_all`.
         """
         ...
 
-    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
-        """Be ready for a pull of the same.
-
-        Returns:
-            what hands out the owned shards' means, joined; its result is the means of all shards, joined.
-        """
+    def start_pull(
+        self, transport: Transport, means: torch.Tensor, lengths: list[int]
+    ) -> Pending[torch.Tensor]:
+        """Hand out the owned shards' means, joined; return the means of all shards, joined."""
         ...
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
@@ -63,12 +61,15 @@ class Sharded:
     def owner(self, shard: int) -> int:
         return shard
 
-    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
-        start = transport.post_all_to_all(lengths, like)
-        return lambda payloads: start(payloads).then(lambda received: [received])
+    def start_push(
+        self, transport: Transport, payloads: torch.Tensor, lengths: list[int], round_trip: int | None = None
+    ) -> Pending[Received]:
+        return transport.start_all_to_all(payloads, lengths, round_trip).then(lambda received: [received])
 
-    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
-        return transport.post_all_gather(lengths, like)
+    def start_pull(
+        self, transport: Transport, means: torch.Tensor, lengths: list[int]
+    ) -> Pending[torch.Tensor]:
+        return transport.start_joined_all_gather(means, lengths)
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         transport.average_(buffer)
@@ -83,18 +84,18 @@ class Star:
     def owner(self, shard: int) -> int:
         return 0
 
-    def post_push(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> StartPush:
+    def start_push(
+        self, transport: Transport, payloads: torch.Tensor, lengths: list[int], round_trip: int | None = None
+    ) -> Pending[Received]:
         num_owned = len(self.owned(transport))
+        received = transport.start_gather(payloads)
+        return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
 
-        def push(payloads: torch.Tensor) -> Pending[Received]:
-            received = transport.start_gather(payloads)
-            return received.then(lambda rows: list(rows.split(lengths, dim=1))[:num_owned])
-
-        return push
-
-    def post_pull(self, transport: Transport, lengths: list[int], like: torch.Tensor) -> Start:
+    def start_pull(
+        self, transport: Transport, means: torch.Tensor, lengths: list[int]
+    ) -> Pending[torch.Tensor]:
         # The server's length, to receive as much.
-        return lambda coded: transport.start_fan_out(coded if len(coded) else coded.new_empty(sum(lengths)))
+        return transport.start_fan_out(means if len(means) else means.new_empty(sum(lengths)))
 
     def average_plain_(self, transport: Transport, buffer: torch.Tensor) -> None:
         gathered = transport.start_gather(buffer).wait()

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from mqgrad.collectives.transport import Start, Transport
+from mqgrad.collectives.transport import Transport
 from mqgrad.collectives.wire_meter import Pending
 
 
@@ -58,17 +58,19 @@ class InProcessTransport(Transport):
         super().__init__(rank, meeting_point.world_size, torch.device("cpu"))
         self._meeting_point = meeting_point
 
-    def post_all_to_all(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        start, own, round_trip = sum(lengths[: self.rank]), lengths[self.rank], self.next_round_trip
-        return lambda payloads: self._start_meeting(
+    def start_all_to_all(
+        self, payloads: torch.Tensor, lengths: Sequence[int], round_trip: int | None = None
+    ) -> Pending[torch.Tensor]:
+        start, own = sum(lengths[: self.rank]), lengths[self.rank]
+        return self._start_meeting(
             payloads,
             lambda sent: torch.stack([joined[start : start + own] for joined in sent]),
             (payloads.numel() - own) * payloads.itemsize,
             round_trip,
         )
 
-    def post_all_gather(self, lengths: Sequence[int], like: torch.Tensor) -> Start:
-        return lambda payload: self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
+    def start_joined_all_gather(self, payload: torch.Tensor, lengths: Sequence[int]) -> Pending[torch.Tensor]:
+        return self._start_meeting(payload, torch.cat, payload.nbytes * (self.world_size - 1))
 
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         tensor.copy_(self._meet(tensor, _sum if op == "sum" else _max, self.all_reduce_bytes(tensor.nbytes)))

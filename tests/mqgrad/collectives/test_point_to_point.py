@@ -1,4 +1,4 @@
-"""Messages between all ranks: posted early, sent late, and never waited for without a bound."""
+"""Messages between all ranks: in any order of waiting, of any length, and never waited for without a bound."""
 
 import datetime
 import time
@@ -6,9 +6,10 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from ranks import run_cases, run_ranks
 
 from mqgrad.collectives.point_to_point import PointToPoint
+from mqgrad.collectives.wire_meter import Work
 
 WORLD_SIZE = 3
 
@@ -18,39 +19,51 @@ def payload(sender: int, receiver: int, number: int) -> torch.Tensor:
     return torch.full((7 * number * (receiver + 1),), 50 * number + 10 * sender + receiver, dtype=torch.uint8)
 
 
-def lengths(number: int) -> list[int]:
-    return [payload(0, receiver, number).numel() for receiver in range(WORLD_SIZE)]
-
-
-def payloads_from(sender: int, number: int) -> torch.Tensor:
-    return torch.cat([payload(sender, receiver, number) for receiver in range(WORLD_SIZE)])
-
-
 def payloads_to(receiver: int, number: int) -> torch.Tensor:
     return torch.stack([payload(sender, receiver, number) for sender in range(WORLD_SIZE)])
 
 
-def room_at(rank: int, number: int) -> torch.Tensor:
-    return torch.zeros_like(payloads_to(rank, number))
+def started(messages: PointToPoint, rank: int, number: int) -> tuple[Work, torch.Tensor]:
+    """The all-to-all of a number, and where its payloads arrive."""
+    received = torch.zeros_like(payloads_to(rank, number))
+    payloads = [payload(rank, receiver, number) for receiver in range(WORLD_SIZE)]
+    lengths = [len(each) for each in payloads]
+    return messages.start_all_to_all(received, torch.cat(payloads), lengths), received
 
 
-def test_what_was_posted_first_may_be_sent_and_awaited_last() -> None:
-    """The order in which they are posted tells them apart."""
-
+def test_what_was_started_first_may_be_awaited_last() -> None:
     def rank_main(rank: int) -> list[bool]:
         messages = PointToPoint(dist.group.WORLD)
-        received = [room_at(rank, number) for number in range(4)]
-        sends = [messages.post_all_to_all(room, lengths(number)) for number, room in enumerate(received)]
+        under_way = [started(messages, rank, number) for number in range(4)]
         order = [2, 0, 3, 1] if rank == 0 else [0, 1, 2, 3]
-        works = [sends[number](payloads_from(rank, number)) for number in order]
-        for work in reversed(works):
-            work.wait()
-        return [torch.equal(got, payloads_to(rank, number)) for number, got in enumerate(received)]
+        for number in order:
+            under_way[number][0].wait()
+        messages.close()
+        return [torch.equal(got, payloads_to(rank, number)) for number, (_, got) in enumerate(under_way)]
 
     assert run_ranks(rank_main, WORLD_SIZE) == [[True] * 4] * WORLD_SIZE
 
 
-def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
+def test_messages_longer_than_the_kernel_takes_pass_both_ways_at_once() -> None:
+    """Where everyone first sent all of its own, nobody would receive, and all would wait forever."""
+
+    def rank_main(rank: int, dtype: torch.dtype) -> bool:
+        messages = PointToPoint(dist.group.WORLD)
+        own = torch.arange(2**22).add(rank).to(dtype)
+        gathered = torch.zeros(2, WORLD_SIZE * len(own), dtype=dtype)
+        works = [messages.start_all_gather(row, own, [len(own)] * WORLD_SIZE) for row in gathered]
+        for work in works:
+            work.wait()
+        messages.close()
+        expected = torch.cat([torch.arange(2**22).add(sender).to(dtype) for sender in range(WORLD_SIZE)])
+        return all(torch.equal(row, expected) for row in gathered)
+
+    cases = [(torch.uint8,), (torch.bfloat16,), (torch.float64,)]
+    results = run_cases(rank_main, cases, WORLD_SIZE)
+    assert set(results.values()) == {(True,) * WORLD_SIZE}
+
+
+def errors_beside_rank_2(does: str) -> list[tuple[float, str]]:
     """Seconds and error of each rank, where the others exchange payloads and rank 2 does something else."""
 
     def rank_main(rank: int) -> tuple[float, str]:
@@ -59,10 +72,15 @@ def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
         start, error = time.perf_counter(), ""
         try:
             if rank != 2:
-                short.post_all_to_all(room_at(rank, 1), lengths(1))(payloads_from(rank, 1)).wait()
-            elif does != "nothing":
-                own = torch.ones(7, dtype=torch.uint8 if does == "gathers codes" else torch.float64)
-                short.post_all_gather(own.repeat(3), [7] * 3)(own).wait()
+                started(short, rank, 1)[0].wait()
+            elif does == "sends other bytes":
+                gathered, own = torch.zeros(15, dtype=torch.uint8), torch.ones(5, dtype=torch.uint8)
+                short.start_all_gather(gathered, own, [5] * 3).wait()
+            elif does == "sends what follows":
+                short._number += 1
+                started(short, rank, 1)[0].wait()
+            elif does == "closes":
+                short.close()
         except RuntimeError as raised:
             error = str(raised)
         seconds = time.perf_counter() - start
@@ -73,31 +91,43 @@ def errors_of_rank_2(does: str) -> list[tuple[float, str]]:
 
 
 def test_what_is_not_sent_is_waited_for_within_bounds() -> None:
-    results = errors_of_rank_2("nothing")[:2]
+    results = errors_beside_rank_2("nothing")[:2]
     for rank, (seconds, error) in enumerate(results):
         assert seconds < 20
         assert f"rank {rank} of 3 waited in vain for rank " in error
         assert "timeout_seconds" in error
-    assert any("for rank 2: " in error for _, error in results)
     # Who times out first closes its connections.
-    assert any("Timed out" in error for _, error in results)
+    assert any("for rank 2: timed out after 2 s" in error for _, error in results)
 
 
-@pytest.mark.parametrize("does", ["gathers codes", "gathers figures"])
-def test_ranks_out_of_step_do_not_take_one_thing_for_another(does: str) -> None:
-    """Nor does Gloo abort, as it does where a message is longer than the room for it."""
-    for seconds, error in errors_of_rank_2(does):
-        assert seconds < 20
-        assert error
+@pytest.mark.parametrize("does", ["sends other bytes", "sends what follows"])
+def test_ranks_out_of_step_find_out_at_once(does: str) -> None:
+    results = errors_beside_rank_2(does)
+    assert max(seconds for seconds, _ in results) < 1.5
+    assert all(error for _, error in results)
+    assert any(
+        "waited in vain for rank 2: it is out of step: it has sent " in error for _, error in results[:2]
+    )
 
 
-def test_what_was_posted_can_be_given_up() -> None:
-    """Where all ranks fail before they send: other messages still pass."""
+def test_a_rank_that_has_closed_its_connections_is_missed_at_once() -> None:
+    for seconds, error in errors_beside_rank_2("closes")[:2]:
+        assert seconds < 1.5
+        assert "waited in vain for rank " in error
+        assert "losed" in error or "reset" in error or "roken" in error
 
-    def rank_main(rank: int) -> bool:
-        messages, received = PointToPoint(dist.group.WORLD), room_at(rank, 2)
-        messages.post_all_to_all(room_at(rank, 3), lengths(3))
-        messages.post_all_to_all(received, lengths(2))(payloads_from(rank, 2)).wait()
-        return torch.equal(received, payloads_to(rank, 2))
 
-    assert all(run_ranks(rank_main, WORLD_SIZE))
+def test_after_a_failure_everything_fails_alike() -> None:
+    def rank_main(rank: int) -> list[str]:
+        messages = PointToPoint(dist.group.WORLD)
+        if rank == 2:
+            messages.close()
+        errors = []
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as raised:
+                started(messages, rank, 1)[0].wait()
+            errors.append(str(raised.value))
+        return errors
+
+    for errors in run_ranks(rank_main, WORLD_SIZE):
+        assert errors[0] == errors[1]

@@ -45,7 +45,7 @@ def test_rows_are_in_the_order_of_the_ranks() -> None:
 def test_payloads_of_several_lengths_come_as_they_are() -> None:
     def rank_main(rank: int, lengths: tuple[int, ...], by_collectives: bool) -> tuple[bool, float]:
         transport, own = new_transport(by_collectives), payload_of(rank, lengths[rank])
-        got = transport.post_all_gather(lengths, own)(own).wait()
+        got = transport.start_joined_all_gather(own, lengths).wait()
         expected = [payload_of(r, length) for r, length in enumerate(lengths)]
         return torch.equal(got, torch.cat(expected)), transport.wire_bytes
 
@@ -59,7 +59,7 @@ def test_payloads_of_several_lengths_come_as_they_are() -> None:
 def test_everyone_gets_its_part_of_everyones_payloads() -> None:
     def rank_main(rank: int, lengths: tuple[int, ...], by_collectives: bool) -> tuple[bool, float]:
         transport, payloads = new_transport(by_collectives), payload_of(rank, sum(lengths))
-        got = transport.post_all_to_all(lengths, payloads)(payloads).wait()
+        got = transport.start_all_to_all(payloads, lengths).wait()
         expected = [payload_of(r, sum(lengths)).split(lengths)[rank] for r in range(WORLD_SIZE)]
         return torch.equal(got, torch.stack(expected)), transport.wire_bytes
 

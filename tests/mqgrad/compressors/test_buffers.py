@@ -12,7 +12,6 @@ from mqgrad.codecs.codec import codec_at
 from mqgrad.codecs.onebit import OneBitCodec
 from mqgrad.codecs.rotation import RotationCodec, few_bits_rotated
 from mqgrad.codecs.vector_codec import Feedback, VectorCodec
-from mqgrad.collectives.transport import Start
 from mqgrad.collectives.wire_meter import Pending
 from mqgrad.compressors import make_compressor, segments
 from mqgrad.compressors.base import BucketWork, Step
@@ -31,16 +30,8 @@ def _late(start: Callable[..., Pending[Any]]) -> Callable[..., Pending[Any]]:
     return lambda *arguments: Pending(lambda: start(*arguments).wait())
 
 
-for _name in ("start_gather", "start_fan_out"):
+for _name in ("start_gather", "start_fan_out", "start_all_to_all", "start_joined_all_gather"):
     setattr(LateTransport, _name, _late(getattr(InProcessTransport, _name)))
-
-
-def _post_late(post: Callable[..., Start]) -> Callable[..., Start]:
-    return lambda *arguments: _late(post(*arguments))
-
-
-for _name in ("post_all_to_all", "post_all_gather"):
-    setattr(LateTransport, _name, _post_late(getattr(InProcessTransport, _name)))
 
 
 @pytest.mark.parametrize("topology", ["sharded", "star"])

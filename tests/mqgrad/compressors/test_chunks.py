@@ -114,7 +114,7 @@ def test_an_emulated_link_carries_pieces_one_after_another_and_their_latencies_a
         transport = ProcessGroupTransport(dist.group.WORLD, link)
         payload = torch.zeros(100_000, dtype=torch.uint8)
         start = time.perf_counter()
-        pending = [transport.post_all_to_all([50_000, 50_000], payload)(payload) for _ in range(2)]
+        pending = [transport.start_all_to_all(payload, [50_000, 50_000]) for _ in range(2)]
         for each in pending:
             each.wait()
         return time.perf_counter() - start, transport.wire_seconds, transport.round_trips

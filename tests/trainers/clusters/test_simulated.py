@@ -248,8 +248,8 @@ def test_collectives_in_process() -> None:
         sent = torch.tensor([0, 1, 1, 2]) + 10 * rank  # two elements to rank 1
         transport.all_reduce_(reduced)
         transport.broadcast_(told)
-        received = transport.post_all_to_all([1, 2, 1], sent)(sent).wait()
-        uneven = transport.post_all_gather([1, 2, 3], told)(told.repeat(rank + 1)).wait()
+        received = transport.start_all_to_all(sent, [1, 2, 1]).wait()
+        uneven = transport.start_joined_all_gather(told.repeat(rank + 1), [1, 2, 3]).wait()
         results[rank] = [
             reduced.tolist(),
             told.tolist(),

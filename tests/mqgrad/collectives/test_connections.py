@@ -1,0 +1,114 @@
+"""Ranks find each other, and nobody else gets in between or keeps them waiting."""
+
+import concurrent.futures
+import socket
+import time
+
+import pytest
+import torch.distributed as dist
+
+from mqgrad.collectives import connections
+from mqgrad.collectives.connections import connect_all
+
+
+@pytest.fixture(autouse=True)
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+def connected(store: dist.Store, world_size: int) -> list[dict[int, socket.socket]]:
+    """What each rank gets, all of them threads here."""
+    with concurrent.futures.ThreadPoolExecutor(world_size) as threads:
+        return list(
+            threads.map(lambda rank: connect_all(store, rank, range(world_size), 10.0), range(world_size))
+        )
+
+
+def test_each_rank_has_one_connection_to_each_other() -> None:
+    by_rank = connected(dist.HashStore(), 4)
+    for rank, peers in enumerate(by_rank):
+        for peer, connection in peers.items():
+            connection.send(bytes([rank, peer]))
+    for rank, peers in enumerate(by_rank):
+        assert sorted(peers) == [other for other in range(4) if other != rank]
+        for peer, connection in peers.items():
+            assert connection.recv(100) == bytes([peer, rank])
+            connection.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it, within seconds."""
+    connection.settimeout(5)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1", b"\0" * 16 + b"\1" + b"\0" * 7], ids=str)
+def test_a_stranger_is_sent_away(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps silent, too, and who knows no token but says that it is rank 1."""
+    monkeypatch.setattr(connections, "_GREETING_SECONDS", 0.2)
+    store = dist.HashStore()
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        first = threads.submit(connect_all, store, 0, [0, 1], 10.0)
+        store.wait(["address of 0"])
+        _, port, host = store.get("address of 0").decode().split(" ")
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(says)
+            second = threads.submit(connect_all, store, 1, [0, 1], 10.0)
+            ends = [first.result()[1], second.result()[0]]
+            assert is_closed(stranger)
+    ends[0].send(b"from 0")
+    assert ends[1].recv(100) == b"from 0"
+    for end in ends:
+        end.close()
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="no connection of ranks 5, 7"):
+        connect_all(dist.HashStore(), 0, [4, 5, 7], 0.2)
+    with pytest.raises(RuntimeError):  # the store's
+        connect_all(dist.HashStore(), 1, [4, 5], 0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_a_rank_that_cannot_be_reached_is_named_with_its_address() -> None:
+    store = dist.HashStore()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    store.set("address of 0", f"{bytes(16).hex()} {port} 127.0.0.1")
+    with pytest.raises(OSError, match=rf"cannot connect to rank 4 at 127\.0\.0\.1, port {port}: "):
+        connect_all(store, 1, [4, 5], 5.0)
+
+
+def test_ranks_listen_on_the_interface_that_gloo_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next(connections._own_addresses()) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")  # Gloo takes several
+    assert next(connections._own_addresses()) == "127.0.0.1"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.2")
+    assert next(connections._own_addresses()) == "127.0.0.2"
+
+
+@pytest.mark.parametrize("name", ["no.such.host.invalid", "192.0.2.1"])
+def test_where_the_hosts_name_is_of_no_use_ranks_listen_on_loopback(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Gloo does: a name may be unknown, or another host's."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    with connections._listener(1) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+
+
+def test_ranks_meet_over_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "::1" not in connections._addresses_of("lo"):
+        pytest.skip("loopback has no IPv6 address")
+    monkeypatch.setattr(connections, "_own_addresses", lambda: ["::1"])
+    store = dist.HashStore()
+    for peers in connected(store, 2):
+        assert all(connection.family == socket.AF_INET6 for connection in peers.values())
+        for connection in peers.values():
+            connection.close()
