@@ -6,8 +6,8 @@
 DDP's buckets are made small, so that the first is on its way while backward computes the others. Rank 0's trace has
 backward on the threads of autograd and ``mqgrad.encode``, ``mqgrad.wire`` and ``mqgrad.decode`` on the communication
 thread. Printed is how much of the time in each of those falls within backward, and how many buckets overlap with one
-another: ``mqgrad.begin`` is a bucket up to its pull, ``mqgrad.end`` the rest. What Gloo does then is on its own
-threads; arrival on an emulated link is not in the trace. The profiler slows everything down.
+another: ``mqgrad.begin`` is a bucket up to its pull, ``mqgrad.end`` the rest. Arrival on an emulated link is not
+in the trace. The profiler slows everything down.
 """
 
 import argparse

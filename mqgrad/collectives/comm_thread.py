@@ -9,6 +9,9 @@ with it, and the order of collectives is the same on every rank whenever jobs co
 1. If there is a next job already, it is begun, and then what the former left pending is waited for.
 2. If there is none, that is waited for at once.
 
+So some ranks begin the next job before they end the former, and some after it: what a job waits for must not need the
+end of the former on another rank (on the CPU see :mod:`.point_to_point`).
+
 On CUDA the thread has a stream of its own, or backward's kernels would queue behind what waits for other ranks:
 
 1. Whoever hands over a job records an event on its stream; the thread's stream waits for it.

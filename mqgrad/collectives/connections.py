@@ -23,7 +23,7 @@ _TOKEN_BYTES = 16
 _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sQ")
 """The token of whoever is greeted, and the own rank in the group."""
 _GREETING_SECONDS = 5.0
-"""Longest silence of whoever has connected: a rank sends its greeting at once."""
+"""Longest that a greeting takes: a rank sends its own at once."""
 _GET_ADDRESS = 0x8915
 """SIOCGIFADDR of Linux, netdevice(7)."""
 
@@ -43,26 +43,13 @@ def connect_all(
         by rank in the group, sockets that do not block.
 
     Raises:
-        OSError, RuntimeError: another rank did not come in time, or cannot be reached.
+        OSError: another rank did not come in time, or cannot be reached.
     """
     connections: dict[int, socket.socket] = {}
-    behind = set(range(rank + 1, len(global_ranks)))
-    token = secrets.token_bytes(_TOKEN_BYTES)
+    if len(global_ranks) == 1:
+        return connections
     try:
-        with _listener(len(global_ranks)) as listener:
-            host, port = listener.getsockname()[:2]
-            store.set(_key(rank), f"{token.hex()} {port} {host}")
-            for peer in range(rank):
-                store.wait([_key(peer)], timedelta(seconds=seconds))
-                connections[peer] = _connected(
-                    store.get(_key(peer)).decode(), rank, global_ranks[peer], seconds
-                )
-            deadline = time.monotonic() + seconds
-            while missing := behind - set(connections):
-                listener.settimeout(max(deadline - time.monotonic(), 1e-3))
-                connections.update(
-                    _accepted(listener, token, missing, [global_ranks[r] for r in sorted(missing)])
-                )
+        _connect(connections, store, rank, global_ranks, seconds)
     except BaseException:
         for connection in connections.values():
             connection.close()
@@ -75,8 +62,40 @@ def connect_all(
     return connections
 
 
+def _connect(
+    connections: dict[int, socket.socket],
+    store: dist.Store,
+    rank: int,
+    global_ranks: Sequence[int],
+    seconds: float,
+) -> None:
+    """The steps at the top of this file; a connection is added as soon as there is one."""
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    with _listener(len(global_ranks)) as listener:
+        host, port = listener.getsockname()[:2]
+        store.set(_key(rank), f"{token.hex()} {port} {host}")
+        for peer in range(rank):
+            address = _published(store, peer, global_ranks[peer], seconds)
+            connections[peer] = _connected(address, rank, global_ranks[peer], seconds)
+        deadline, behind = time.monotonic() + seconds, set(range(rank + 1, len(global_ranks)))
+        while missing := behind - set(connections):
+            if time.monotonic() > deadline:
+                ranks = ", ".join(str(global_ranks[peer]) for peer in sorted(missing))
+                raise TimeoutError(f"no connection of ranks {ranks}")
+            connections.update(_accepted(listener, token, missing, deadline))
+
+
 def _key(rank: int) -> str:
     return f"address of {rank}"
+
+
+def _published(store: dist.Store, peer: int, global_peer: int, seconds: float) -> str:
+    """The address and token of a rank."""
+    try:
+        store.wait([_key(peer)], timedelta(seconds=seconds))
+        return store.get(_key(peer)).decode()
+    except RuntimeError as error:
+        raise TimeoutError(f"no address of rank {global_peer}: {error}") from error
 
 
 def _connected(address: str, rank: int, global_peer: int, seconds: float) -> socket.socket:
@@ -84,38 +103,55 @@ def _connected(address: str, rank: int, global_peer: int, seconds: float) -> soc
     token, port, host = address.split(" ", 2)
     try:
         connection = socket.create_connection((host, int(port)), seconds)
-        connection.sendall(_GREETING.pack(bytes.fromhex(token), rank))
+        with _closed_on_error(connection):
+            connection.sendall(_GREETING.pack(bytes.fromhex(token), rank))
     except OSError as error:
         raise OSError(f"cannot connect to rank {global_peer} at {host}, port {port}: {error}") from error
     return connection
 
 
 def _accepted(
-    listener: socket.socket, token: bytes, missing: set[int], global_missing: list[int]
+    listener: socket.socket, token: bytes, missing: set[int], deadline: float
 ) -> dict[int, socket.socket]:
-    """The next one who connects, by rank; nothing where that is a stranger."""
-    try:
+    """The next one who connects, by rank; nothing where that is a stranger, or nobody does."""
+    with contextlib.suppress(OSError):  # of a stranger, or a connection that is gone before it is accepted
+        listener.settimeout(_left(deadline))
         connection, _ = listener.accept()
-    except TimeoutError:
-        raise TimeoutError(f"no connection of ranks {', '.join(map(str, global_missing))}") from None
-    with contextlib.suppress(OSError):
-        connection.settimeout(_GREETING_SECONDS)
-        shown, rank = _GREETING.unpack(_read(connection, _GREETING.size))
-        if hmac.compare_digest(shown, token) and rank in missing:
-            return {rank: connection}
-    connection.close()
+        with _closed_on_error(connection):
+            shown, rank = _greeting(connection, min(deadline, time.monotonic() + _GREETING_SECONDS))
+            if not (hmac.compare_digest(shown, token) and rank in missing):
+                raise ConnectionError("a stranger")
+        return {rank: connection}
     return {}
 
 
-def _read(connection: socket.socket, nbytes: int) -> bytes:
-    """As many bytes and no more: what follows is a message."""
+def _greeting(connection: socket.socket, deadline: float) -> tuple[bytes, int]:
+    """What whoever has connected says first, and no more: what follows is a message."""
     read = b""
-    while len(read) < nbytes:
-        part = connection.recv(nbytes - len(read))
+    while len(read) < _GREETING.size:
+        if time.monotonic() > deadline:
+            raise TimeoutError("not greeted in time")
+        connection.settimeout(_left(deadline))
+        part = connection.recv(_GREETING.size - len(read))
         if not part:
             raise ConnectionError("closed before it was greeted")
         read += part
-    return read
+    shown, rank = _GREETING.unpack(read)
+    return shown, rank
+
+
+def _left(deadline: float) -> float:
+    """Seconds, above 0: with a timeout of 0 a socket does not wait."""
+    return max(deadline - time.monotonic(), 1e-3)
+
+
+@contextlib.contextmanager
+def _closed_on_error(connection: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _listener(backlog: int) -> socket.socket:
@@ -128,10 +164,11 @@ def _listener(backlog: int) -> socket.socket:
 
 
 def _own_addresses() -> Iterator[str]:
-    """In the order of Gloo: of the interface that GLOO_SOCKET_IFNAME names, or else of the host's name."""
+    """As Gloo chooses: of the interface that GLOO_SOCKET_IFNAME names, or else of the host's name."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     if interface:
         yield from _addresses_of(interface)
+        raise OSError(f"GLOO_SOCKET_IFNAME: interface {interface!r} has no address to listen on")
     with contextlib.suppress(OSError):
         for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
             yield str(address[0])

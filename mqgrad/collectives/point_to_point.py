@@ -7,14 +7,20 @@ kernel carries on meanwhile:
 1. To start an exchange is to hand its messages to the kernel, as far as that takes them at once.
 2. To wait for one is to go on sending and receiving, of all exchanges that are under way, until it is done.
 
+So nothing moves while that thread waits for something else between ranks. Before it does, it has to finish what is
+under way (:meth:`PointToPoint.finish`): another rank may wait for that first.
+
 All ranks start their exchanges in the same order, in which a connection carries them. A message begins with the
-number of its exchange and its length, so that ranks which are out of step find out at once.
+number of its exchange and its length, 16 bytes that the accounting leaves out, so that ranks which are out of step
+find out at once.
 """
 
-import collections
+import datetime
+import itertools
+import os
 import select
-import socket
-import struct
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -24,19 +30,21 @@ import torch.distributed as dist
 from .connections import connect_all
 from .named_work import described_rank, in_vain, waits_in
 from .own_group import CONSTRUCTION, store_of
+from .peer import Peer
 from .wire_meter import Work
 
-_HEADER = struct.Struct("<QQ")
-"""Number of the exchange, and bytes that follow."""
+_LONGEST_WAIT = 1e6
+"""Seconds, whatever the group's timeout; poll(2) takes 32 bits of milliseconds."""
 
 
 class PointToPoint:
-    """Messages between all ranks of a group.
+    """Messages between all ranks of a group; called from one thread at a time. Every wait is bounded by the group's
+    timeout.
 
-    Every wait is bounded by the group's timeout, in which something has to arrive or leave.
+    Tensors are contiguous, payloads 1-D. They stay as they are until the work has been waited for.
 
     Args:
-        group: whose store the ranks find each other by, each constructing this at the same point.
+        group: whose store the ranks find each other by, each constructing this at the same point, as often as others.
 
     Raises:
         RuntimeError: another rank did not come, or cannot be reached; names the remedy.
@@ -44,7 +52,7 @@ class PointToPoint:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._rank, world_size = group.rank(), group.size()
-        self._seconds = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+        self._seconds = min(_timeout_of(group), _LONGEST_WAIT)
         self._number = 0
         self._failure = ""
         ranks = dist.get_process_group_ranks(group)
@@ -56,7 +64,8 @@ class PointToPoint:
         else:
             # No two ranks begin with the same receiver.
             order = [(self._rank + step) % world_size for step in range(1, world_size)]
-            self._peers = {peer: _Peer(connections[peer], ranks[peer]) for peer in order}
+            self._peers = {peer: Peer(connections[peer], ranks[peer]) for peer in order}
+            _open.add(self)
             return
         raise in_vain(waits_in(ranks, self._rank, CONSTRUCTION), failure)
 
@@ -64,16 +73,16 @@ class PointToPoint:
         self, received: torch.Tensor, payloads: torch.Tensor, lengths: Sequence[int]
     ) -> Work:
         """Send the r-th of joined payloads, ``lengths[r]`` elements, to rank r; receive row r of ``received``
-        [W, lengths[rank]] from rank r. Both stay as they are until the work has been waited for."""
-        return self._start(payloads.split_with_sizes(list(lengths)), received.unbind())
+        [W, lengths[rank]] from rank r."""
+        return self._start(_cut(payloads, lengths), _cut(received, [received.shape[1]] * len(lengths)))
 
     def start_all_gather(self, gathered: torch.Tensor, payload: torch.Tensor, lengths: Sequence[int]) -> Work:
         """Send a payload to everyone; receive ``lengths[r]`` elements from rank r, one behind the other."""
-        return self._start([payload] * len(lengths), gathered.split_with_sizes(list(lengths)))
+        return self._start(_cut(payload, [payload.numel()]) * len(lengths), _cut(gathered, lengths))
 
-    def _start(self, messages: Sequence[torch.Tensor], received: Sequence[torch.Tensor]) -> Work:
+    def _start(self, messages: list[memoryview], received: list[memoryview]) -> Work:
         self._check()
-        received[self._rank].copy_(messages[self._rank])
+        received[self._rank][:] = messages[self._rank]
         self._number += 1
         exchange = _Exchange(self)
         for rank, peer in self._peers.items():
@@ -88,29 +97,43 @@ class PointToPoint:
         Raises:
             RuntimeError: a rank failed, is out of step or did not come in time: names it and the remedy.
         """
-        while exchange.num_pending:
-            self._check()
-            self._move()
+        self._move_until(lambda: exchange.num_pending == 0)
 
-    def _move(self) -> None:
+    def finish(self) -> None:
+        """Wait for all exchanges that are under way.
+
+        Raises:
+            RuntimeError: as :meth:`wait_for`.
+        """
+        self._check()
+        self._move_until(lambda: not any(peer.events for peer in self._peers.values()))
+
+    def _move_until(self, is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + self._seconds
+        while not is_done():
+            self._check()
+            self._move(deadline)
+
+    def _move(self, deadline: float) -> None:
         """Wait until a connection is ready, and send and receive what is possible."""
         poller, waiting = select.poll(), {}
         for peer in self._peers.values():
             if peer.events:
                 poller.register(peer.connection, peer.events)
                 waiting[peer.connection.fileno()] = peer
-        ready = poller.poll(1e3 * self._seconds)
-        if not ready:
-            ranks = " and ".join(f"rank {peer.global_rank}" for peer in waiting.values())
+        left = deadline - time.monotonic()
+        ready = poller.poll(1e3 * max(left, 0))
+        if not ready or left < 0:
+            ranks = ", ".join(f"rank {peer.global_rank}" for peer in waiting.values())
             self._fail(ranks, f"timed out after {self._seconds:g} s")
         for descriptor, events in ready:
             peer = waiting[descriptor]
-            if events & select.POLLOUT:
-                self._attempt(peer, peer.send)
-            if events & ~select.POLLOUT:
+            if events & ~select.POLLOUT:  # first, as it may say why nothing can be sent
                 self._attempt(peer, peer.receive)
+            if events & ~select.POLLIN:  # after a failure neither comes alone
+                self._attempt(peer, peer.send)
 
-    def _attempt(self, peer: "_Peer", move: Callable[[], None]) -> None:
+    def _attempt(self, peer: Peer, move: Callable[[], None]) -> None:
         try:
             move()
             return
@@ -120,8 +143,10 @@ class PointToPoint:
 
     def _fail(self, ranks: str, failure: str) -> NoReturn:
         """Close all connections, so that the others hear of it: they could not go on without this rank."""
+        self._failure = self._failure or str(
+            in_vain(f"{self._rank_text} waited in vain for {ranks}", failure)
+        )
         self.close()
-        self._failure = str(in_vain(f"{self._rank_text} waited in vain for {ranks}", failure))
         raise RuntimeError(self._failure)
 
     def _check(self) -> None:
@@ -130,10 +155,16 @@ class PointToPoint:
 
     def close(self) -> None:
         """Close the connections; nothing may be started then, and nothing under way comes to an end."""
+        self._failure = self._failure or f"{self._rank_text} has closed its connections"
+        for peer in self._peers.values():
+            peer.close()
+        self._peers = {}
+
+    def let_go(self) -> None:
+        """Hold the connections no longer, without a word to the others."""
         for peer in self._peers.values():
             peer.connection.close()
         self._peers = {}
-        self._failure = self._failure or f"{self._rank_text} has closed its connections"
 
 
 class _Exchange:
@@ -148,93 +179,36 @@ class _Exchange:
         self._messages.wait_for(self)
 
 
-class _Message:
-    """One that leaves or arrives in parts."""
-
-    __slots__ = ("exchange", "parts")
-
-    def __init__(self, header: bytes | bytearray, body: torch.Tensor, exchange: _Exchange) -> None:
-        self.parts = [memoryview(header), body.view(torch.uint8).numpy().data]
-        self.exchange = exchange
-        exchange.num_pending += 1
-
-    def has_moved(self, nbytes: int) -> bool:
-        """Take note that so many more bytes have; return whether that is all."""
-        while self.parts and nbytes >= len(self.parts[0]):
-            nbytes -= len(self.parts.pop(0))
-        if not self.parts:
-            self.exchange.num_pending -= 1
-            return True
-        self.parts[0] = self.parts[0][nbytes:]
-        return False
+def _cut(tensor: torch.Tensor, lengths: Sequence[int]) -> list[memoryview]:
+    """The bytes of a tensor, in pieces of so many elements."""
+    if sum(lengths) != tensor.numel():
+        raise ValueError(f"messages of {list(lengths)} elements do not make up a tensor of {tensor.numel()}")
+    data = tensor.view(-1).view(torch.uint8).numpy().data
+    ends = itertools.accumulate(lengths, initial=0)
+    return [data[start * tensor.itemsize : end * tensor.itemsize] for start, end in itertools.pairwise(ends)]
 
 
-class _Peer:
-    """The connection to another rank, and what is to pass over it each way, in the order of exchanges."""
-
-    def __init__(self, connection: socket.socket, global_rank: int) -> None:
-        self.connection, self.global_rank = connection, global_rank
-        self._outgoing: collections.deque[_Message] = collections.deque()
-        self._incoming: collections.deque[tuple[_Message, bytes]] = collections.deque()
-        self._header = bytearray(_HEADER.size)
-        """Of what arrives first."""
-
-    @property
-    def events(self) -> int:
-        """What of :func:`select.poll` to wait for."""
-        return (select.POLLIN if self._incoming else 0) | (select.POLLOUT if self._outgoing else 0)
-
-    def add(self, number: int, message: torch.Tensor, received: torch.Tensor, exchange: _Exchange) -> None:
-        """Have a message sent and one received, but for empty ones."""
-        if message.numel():
-            header = _HEADER.pack(number, message.nbytes)
-            self._outgoing.append(_Message(header, message, exchange))
-        if received.numel():
-            expected = _HEADER.pack(number, received.nbytes)
-            self._incoming.append((_Message(self._header, received, exchange), expected))
-
-    def send(self) -> None:
-        """Hand over what the kernel takes at once."""
-        while self._outgoing:
-            message = self._outgoing[0]
-            try:
-                nbytes = self.connection.sendmsg(message.parts)
-            except BlockingIOError:
-                return
-            if message.has_moved(nbytes):
-                self._outgoing.popleft()
-
-    def receive(self) -> None:
-        """Take what has come.
-
-        Raises:
-            OSError: the other rank has closed the connection, or this is not what it should have sent now.
-        """
-        while self._incoming:
-            message, expected = self._incoming[0]
-            try:
-                nbytes = self.connection.recvmsg_into(message.parts)[0]
-            except BlockingIOError:
-                return
-            if nbytes == 0:
-                raise ConnectionError("it has closed its connection")
-            is_complete = message.has_moved(nbytes)
-            if len(message.parts) < 2:
-                self._check_header(expected)
-            if is_complete:
-                self._incoming.popleft()
-
-    def _check_header(self, expected: bytes) -> None:
-        if self._header != expected:
-            number, nbytes = _HEADER.unpack(self._header)
-            own_number, own_nbytes = _HEADER.unpack(expected)
-            raise ConnectionError(
-                f"it is out of step: it has sent {nbytes} bytes as message {number}, where {own_nbytes} as message "
-                f"{own_number} were expected"
-            )
+def _timeout_of(group: dist.ProcessGroup) -> float:
+    """Seconds; of a backend that does not tell, torch's default."""
+    options = getattr(group._get_backend(torch.device("cpu")), "options", None)
+    timeout: datetime.timedelta = getattr(options, "_timeout", dist.default_pg_timeout)
+    return timeout.total_seconds()
 
 
 def _own_store(group: dist.ProcessGroup) -> dist.Store:
     """In which this construction's keys are new: all ranks count theirs alike."""
     store = store_of(group)
     return dist.PrefixStore(f"connections {store.add(f'constructions of {group.rank()}', 1)}", store)
+
+
+_open: weakref.WeakSet[PointToPoint] = weakref.WeakSet()
+
+
+def _let_go_of_all() -> None:
+    for messages in _open:
+        messages.let_go()
+
+
+# What a forked process, such as a DataLoader's worker, holds would stay open when this rank is killed.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_of_all)

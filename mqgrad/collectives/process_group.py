@@ -62,9 +62,23 @@ class Collectives:
         del self._group
 
 
+class _AfterMessages(NamedWork):
+    """A collective of the backend's, in which this rank waits only when it owes nobody a message.
+
+    While it waits there, none is sent or received: another rank may need one before it comes to this collective.
+    """
+
+    def __init__(self, start: Callable[[], Work | None], waits: str, messages: PointToPoint) -> None:
+        super().__init__(start, waits)
+        self._messages = messages
+
+    def wait(self) -> None:
+        self._messages.finish()
+        super().wait()
+
+
 class ProcessGroupTransport(Transport):
-    """The collectives of one process group, with connections of our own beside it for what is on the CPU, small
-    messages among it.
+    """The collectives of one process group; on the CPU all-to-alls and all-gathers over connections of our own.
 
     Ranks are given within the group, as torch knows the job's no more once the script has destroyed all groups.
 
@@ -80,7 +94,11 @@ class ProcessGroupTransport(Transport):
         self.group = group
         self._waits_for_sum = self._waits("an all-reduce")
         self._on_gpu = Collectives(group, ranks)
-        self._on_cpu = PointToPoint(group)
+        try:
+            self._on_cpu = PointToPoint(group)
+        except BaseException:
+            destroy(group)
+            raise
 
     def start_all_to_all(
         self, payloads: torch.Tensor, lengths: Sequence[int], round_trip: int | None = None
@@ -103,6 +121,9 @@ class ProcessGroupTransport(Transport):
             link_bytes=max(lengths) * payload.itemsize * others,
         )
 
+    def _after_messages(self, start: Callable[[], Work | None], waits: str) -> _AfterMessages:
+        return _AfterMessages(start, waits, self._on_cpu)
+
     def _waits(self, what: str) -> str:
         return waits_in(self.global_ranks, self.rank, what)
 
@@ -112,7 +133,7 @@ class ProcessGroupTransport(Transport):
     def all_reduce_(self, tensor: torch.Tensor, op: Literal["sum", "max"] = "sum") -> None:
         reduce_op = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
         self._start(
-            lambda: NamedWork(
+            lambda: self._after_messages(
                 lambda: dist.all_reduce(tensor, reduce_op, group=self.group, async_op=True),
                 self._waits_for_sum,
             ),
@@ -134,7 +155,7 @@ class ProcessGroupTransport(Transport):
 
     def broadcast_(self, tensor: torch.Tensor) -> None:
         self._start(
-            lambda: NamedWork(
+            lambda: self._after_messages(
                 lambda: dist.broadcast(tensor, group=self.group, group_src=0, async_op=True),
                 self._waits("a broadcast"),
             ),
@@ -148,7 +169,7 @@ class ProcessGroupTransport(Transport):
         gathered = payload.new_empty(self.world_size if is_server else 0, payload.numel())
         rows = list(gathered) if is_server else None
         return self._start(
-            lambda: NamedWork(
+            lambda: self._after_messages(
                 lambda: dist.gather(payload, rows, group=self.group, group_dst=0, async_op=True),
                 self._waits("a gather"),
             ),
@@ -165,7 +186,7 @@ class ProcessGroupTransport(Transport):
         copies = [payload] * self.world_size if is_server else None
         total = payload.nbytes * (self.world_size - 1)
         return self._start(
-            lambda: NamedWork(
+            lambda: self._after_messages(
                 lambda: dist.scatter(received, copies, group=self.group, group_src=0, async_op=True),
                 self._waits("a scatter"),
             ),
@@ -181,7 +202,7 @@ class ProcessGroupTransport(Transport):
         Where nothing else holds it, as DDP would, its threads have ended on return: one that still has to release a
         tensor when the interpreter ends aborts the process (https://github.com/pytorch/pytorch/issues/190489).
         """
+        self._on_cpu.close()
         destroy(self.group)
         self._on_gpu.close()
-        self._on_cpu.close()
         del self.group

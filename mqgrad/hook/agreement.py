@@ -71,8 +71,9 @@ class Agreement:
     ) -> Pending[None]:
         """Compare with all other ranks; wait for it before any payload whose length depends on it is sent.
 
-        A payload of unexpected length makes Gloo abort the process, and one of the expected length could be
-        decoded as something else. So wherever ranks may come to disagree, this comes first: 64 bytes.
+        A payload of unexpected length is an error that does not say why, or makes the backend abort the process, and
+        one of the expected length could be decoded as something else. So wherever ranks may come to disagree, this
+        comes first: 64 bytes.
 
         Raises:
             RankDisagreement: the wait, on every rank, naming the ranks and their values.

@@ -1,7 +1,9 @@
 """Ranks find each other, and nobody else gets in between or keeps them waiting."""
 
 import concurrent.futures
+import contextlib
 import socket
+import threading
 import time
 
 import pytest
@@ -32,6 +34,7 @@ def test_each_rank_has_one_connection_to_each_other() -> None:
     for rank, peers in enumerate(by_rank):
         assert sorted(peers) == [other for other in range(4) if other != rank]
         for peer, connection in peers.items():
+            connection.settimeout(5)
             assert connection.recv(100) == bytes([peer, rank])
             connection.close()
 
@@ -60,6 +63,7 @@ def test_a_stranger_is_sent_away(says: bytes, monkeypatch: pytest.MonkeyPatch) -
             ends = [first.result()[1], second.result()[0]]
             assert is_closed(stranger)
     ends[0].send(b"from 0")
+    ends[1].settimeout(5)
     assert ends[1].recv(100) == b"from 0"
     for end in ends:
         end.close()
@@ -69,8 +73,35 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="no connection of ranks 5, 7"):
         connect_all(dist.HashStore(), 0, [4, 5, 7], 0.2)
-    with pytest.raises(RuntimeError):  # the store's
+    with pytest.raises(TimeoutError, match="no address of rank 4: "):
         connect_all(dist.HashStore(), 1, [4, 5], 0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_strangers_cannot_keep_a_rank_waiting() -> None:
+    """Neither by coming one after another, nor by saying one byte now and then."""
+    store, is_over = dist.HashStore(), threading.Event()
+
+    def come() -> None:
+        store.wait(["address of 0"])
+        _, port, host = store.get("address of 0").decode().split(" ")
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1) as stranger:
+                for _ in range(20):
+                    time.sleep(0.01)
+                    stranger.send(b"?")
+
+    strangers = [threading.Thread(target=come) for _ in range(3)]
+    for stranger in strangers:
+        stranger.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError, match="no connection of ranks 1"):
+            connect_all(store, 0, [0, 1], 0.5)
+    finally:
+        is_over.set()
+        for stranger in strangers:
+            stranger.join()
     assert time.monotonic() - began < 10
 
 
@@ -87,6 +118,9 @@ def test_ranks_listen_on_the_interface_that_gloo_takes(monkeypatch: pytest.Monke
     assert next(connections._own_addresses()) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")  # Gloo takes several
     assert next(connections._own_addresses()) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such")
+    with pytest.raises(OSError, match="GLOO_SOCKET_IFNAME: interface 'no-such' has no address"):
+        connect_all(dist.HashStore(), 0, [0, 1], 0.2)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.2")
     assert next(connections._own_addresses()) == "127.0.0.2"

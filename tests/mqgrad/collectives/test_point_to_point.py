@@ -1,6 +1,8 @@
 """Messages between all ranks: in any order of waiting, of any length, and never waited for without a bound."""
 
+import contextlib
 import datetime
+import os
 import time
 
 import pytest
@@ -63,11 +65,11 @@ def test_messages_longer_than_the_kernel_takes_pass_both_ways_at_once() -> None:
     assert set(results.values()) == {(True,) * WORLD_SIZE}
 
 
-def errors_beside_rank_2(does: str) -> list[tuple[float, str]]:
+def errors_beside_rank_2(does: str, timeout: float = 20.0) -> list[tuple[float, str]]:
     """Seconds and error of each rank, where the others exchange payloads and rank 2 does something else."""
 
     def rank_main(rank: int) -> tuple[float, str]:
-        short = PointToPoint(dist.new_group(timeout=datetime.timedelta(seconds=2), backend="gloo"))
+        short = PointToPoint(dist.new_group(timeout=datetime.timedelta(seconds=timeout), backend="gloo"))
         dist.barrier()
         start, error = time.perf_counter(), ""
         try:
@@ -80,6 +82,8 @@ def errors_beside_rank_2(does: str) -> list[tuple[float, str]]:
                 short._number += 1
                 started(short, rank, 1)[0].wait()
             elif does == "closes":
+                for peer in short._peers.values():
+                    os.dup(peer.connection.fileno())  # as a process has that C code has forked
                 short.close()
         except RuntimeError as raised:
             error = str(raised)
@@ -91,7 +95,7 @@ def errors_beside_rank_2(does: str) -> list[tuple[float, str]]:
 
 
 def test_what_is_not_sent_is_waited_for_within_bounds() -> None:
-    results = errors_beside_rank_2("nothing")[:2]
+    results = errors_beside_rank_2("nothing", timeout=2.0)[:2]
     for rank, (seconds, error) in enumerate(results):
         assert seconds < 20
         assert f"rank {rank} of 3 waited in vain for rank " in error
@@ -103,16 +107,14 @@ def test_what_is_not_sent_is_waited_for_within_bounds() -> None:
 @pytest.mark.parametrize("does", ["sends other bytes", "sends what follows"])
 def test_ranks_out_of_step_find_out_at_once(does: str) -> None:
     results = errors_beside_rank_2(does)
-    assert max(seconds for seconds, _ in results) < 1.5
+    assert max(seconds for seconds, _ in results) < 10
     assert all(error for _, error in results)
-    assert any(
-        "waited in vain for rank 2: it is out of step: it has sent " in error for _, error in results[:2]
-    )
+    assert any("it is out of step: it has sent " in error for _, error in results)
 
 
 def test_a_rank_that_has_closed_its_connections_is_missed_at_once() -> None:
     for seconds, error in errors_beside_rank_2("closes")[:2]:
-        assert seconds < 1.5
+        assert seconds < 10
         assert "waited in vain for rank " in error
         assert "losed" in error or "reset" in error or "roken" in error
 
@@ -131,3 +133,50 @@ def test_after_a_failure_everything_fails_alike() -> None:
 
     for errors in run_ranks(rank_main, WORLD_SIZE):
         assert errors[0] == errors[1]
+
+
+def test_what_has_begun_wrong_does_not_end_well() -> None:
+    """Of two exchanges under way the first begins as none that is expected, and both are waited for."""
+
+    def rank_main(rank: int) -> list[str]:
+        messages = PointToPoint(dist.group.WORLD)
+        messages._number += 7 * (rank == 2)
+        errors = []
+        with contextlib.suppress(RuntimeError):  # another rank may have found out before this one starts both
+            works = [started(messages, rank, number)[0] for number in (1, 2)]
+            for work in reversed(works):
+                with pytest.raises(RuntimeError) as raised:
+                    work.wait()
+                errors.append(str(raised.value))
+        return errors
+
+    results = [errors for errors in run_ranks(rank_main, WORLD_SIZE) if errors]
+    assert results
+    assert all(first == second for first, second in results)
+
+
+def test_a_forked_process_does_not_hold_the_connections() -> None:
+    """Or those of a rank that is killed would stay open as long as its DataLoader's workers live."""
+
+    def rank_main(rank: int) -> bool:
+        messages = PointToPoint(dist.group.WORLD)
+        descriptors = [peer.connection.fileno() for peer in messages._peers.values()]
+        child = os.fork()
+        if child == 0:
+            os._exit(sum(os.path.exists(f"/proc/self/fd/{descriptor}") for descriptor in descriptors))
+        _, status = os.waitpid(child, 0)
+        work, received = started(messages, rank, 1)  # while this process does
+        work.wait()
+        messages.close()
+        return os.waitstatus_to_exitcode(status) == 0 and torch.equal(received, payloads_to(rank, 1))
+
+    assert all(run_ranks(rank_main, WORLD_SIZE))
+
+
+def test_what_is_not_cut_as_it_should_be_is_refused() -> None:
+    def rank_main(rank: int) -> None:
+        messages = PointToPoint(dist.group.WORLD)
+        with pytest.raises(ValueError, match="do not make up a tensor of 4"):
+            messages.start_all_gather(torch.zeros(4), torch.zeros(2), [2])
+
+    run_ranks(rank_main, 1)

@@ -1,5 +1,6 @@
 """Gathers: everyone's bytes in the order of the ranks, counted alike."""
 
+import gc
 import itertools
 import os
 import time
@@ -225,6 +226,39 @@ def test_an_error_of_a_collective_says_who_waited_in_what_and_what_to_do(collect
     assert f"rank 1 of 2 waited in vain for another one in {named}" in told
     assert "its own log says why" in told
     assert "timeout_seconds" in told
+
+
+def test_a_collective_of_the_backend_does_not_wait_before_messages_have_passed() -> None:
+    """One rank begins it before it ends an all-gather that the kernel does not take at once, the other one after."""
+
+    def rank_main(rank: int) -> list[float]:
+        transport = ProcessGroupTransport(own_group(None, 10.0))
+        own, total = torch.full((2**22,), float(rank)), torch.ones(3)
+        gathered = transport.start_all_gather(own)
+        if rank == 0:
+            transport.all_reduce_(total)
+        rows = gathered.wait()
+        if rank == 1:
+            transport.all_reduce_(total)
+        transport.close()
+        return [*rows[:, -1].tolist(), *total.tolist()]
+
+    assert run_ranks(rank_main, 2) == [[0, 1, 2, 2, 2]] * 2
+
+
+def test_a_group_that_cannot_connect_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rank_main(rank: int) -> int:
+        dist.barrier()  # of the default group, which has its threads from then on
+        threads = len(os.listdir("/proc/self/task"))
+        group = own_group(None, 10.0)
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such")
+        with pytest.raises(RuntimeError, match="has no address to listen on"):
+            ProcessGroupTransport(group)
+        del group
+        gc.collect()
+        return len(os.listdir("/proc/self/task")) - threads
+
+    assert run_ranks(rank_main, 2) == [0, 0]
 
 
 def test_a_lack_of_memory_here_is_nobody_elses_fault() -> None:

@@ -203,7 +203,7 @@ def test_a_refused_state_makes_all_ranks_check_their_agreement_again() -> None:
 
 
 def test_a_rank_that_alone_loads_a_state_is_told_and_nobody_aborts() -> None:
-    """What it sends to compare is shorter than the codes of the other: Gloo would end the process."""
+    """What it sends to compare is shorter than the codes of the other."""
 
     def rank_main(rank: int) -> None:
         model, optimizer, state = models.new_run(mqgrad.FixedBits(4, interval=50), timeout_seconds=3)
@@ -272,7 +272,7 @@ def test_a_decision_does_not_print_the_controller() -> None:
 def test_ranks_with_models_of_other_sizes_are_told_and_nobody_aborts(
     size: dict[str, int], decides: str, bits: float, period: int
 ) -> None:
-    """A bucket of another length than a rank waits for would make Gloo end its process."""
+    """A bucket of another length than a rank waits for would make Gloo end its process, at 32 bits."""
 
     def train(ddp: torch.nn.Module, state: mqgrad.CompressionState, rank: int, width: int) -> None:
         for iteration in range(period):
