@@ -55,9 +55,8 @@ def connect_all(
             connection.close()
         raise
     for connection in connections.values():
-        connection.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # the end of a message waits for nothing
+        # The end of a message does not wait for what follows.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setblocking(False)
     return connections
 
