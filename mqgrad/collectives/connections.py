@@ -2,7 +2,9 @@
 
 1. Every rank listens, and publishes its address and a random token in the group's store.
 2. It connects to each rank before it, and shows that one's token.
-3. It accepts a connection of each rank behind it. Whoever shows something else is a stranger, and is sent away.
+3. It accepts a connection of each rank behind it, and welcomes that one. Whoever shows something else is a stranger,
+   and is sent away.
+4. It waits until it has been welcomed by all ranks before it.
 """
 
 import contextlib
@@ -22,6 +24,7 @@ import torch.distributed as dist
 _TOKEN_BYTES = 16
 _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sQ")
 """The token of whoever is greeted, and the own rank in the group."""
+_WELCOME = b"!"
 _GREETING_SECONDS = 5.0
 """Longest that a greeting takes: a rank sends its own at once."""
 _GET_ADDRESS = 0x8915
@@ -82,6 +85,8 @@ def _connect(
                 ranks = ", ".join(str(global_ranks[peer]) for peer in sorted(missing))
                 raise TimeoutError(f"no connection of ranks {ranks}")
             connections.update(_accepted(listener, token, missing, deadline))
+    for peer in range(rank):
+        _be_welcomed(connections[peer], global_ranks[peer], seconds)
 
 
 def _key(rank: int) -> str:
@@ -109,17 +114,31 @@ def _connected(address: str, rank: int, global_peer: int, seconds: float) -> soc
     return connection
 
 
+def _be_welcomed(connection: socket.socket, global_peer: int, seconds: float) -> None:
+    try:
+        connection.settimeout(seconds)
+        welcome = connection.recv(len(_WELCOME))
+    except OSError as error:
+        raise OSError(f"connected to rank {global_peer}, but not welcomed: {error}") from error
+    if welcome != _WELCOME:
+        raise ConnectionError(f"connected to rank {global_peer}, but sent away")
+
+
 def _accepted(
     listener: socket.socket, token: bytes, missing: set[int], deadline: float
 ) -> dict[int, socket.socket]:
     """The next one who connects, by rank; nothing where that is a stranger, or nobody does."""
-    with contextlib.suppress(OSError):  # of a stranger, or a connection that is gone before it is accepted
+    try:
         listener.settimeout(_left(deadline))
         connection, _ = listener.accept()
+    except (TimeoutError, ConnectionError):  # or it has gone before
+        return {}
+    with contextlib.suppress(OSError):  # of a stranger
         with _closed_on_error(connection):
             shown, rank = _greeting(connection, min(deadline, time.monotonic() + _GREETING_SECONDS))
             if not (hmac.compare_digest(shown, token) and rank in missing):
                 raise ConnectionError("a stranger")
+            connection.sendall(_WELCOME)
         return {rank: connection}
     return {}
 
@@ -167,7 +186,7 @@ def _own_addresses() -> Iterator[str]:
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
     if interface:
         yield from _addresses_of(interface)
-        raise OSError(f"GLOO_SOCKET_IFNAME: interface {interface!r} has no address to listen on")
+        raise OSError(f"GLOO_SOCKET_IFNAME: interface {interface!r} has no IPv4 or global IPv6 address")
     with contextlib.suppress(OSError):
         for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
             yield str(address[0])

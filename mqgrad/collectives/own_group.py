@@ -10,7 +10,7 @@ from ..checks import check_positive
 from .batch_threads import starting_batch_threads
 from .named_work import call_naming, waits_in
 
-_LONGEST_TIMEOUT = 1e8  # seconds; three years, of which messages take twelve days
+_LONGEST_TIMEOUT = 1e8  # seconds; three years (but see _LONGEST_WAIT in point_to_point.py)
 CONSTRUCTION = (
     "the construction of a CompressionState, or cannot connect to it (over the network interface that "
     "GLOO_SOCKET_IFNAME names, or else that of the host's name)"

@@ -111,7 +111,6 @@ class PointToPoint:
     def _move_until(self, is_done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + self._seconds
         while not is_done():
-            self._check()
             self._move(deadline)
 
     def _move(self, deadline: float) -> None:
@@ -121,6 +120,7 @@ class PointToPoint:
             if peer.events:
                 poller.register(peer.connection, peer.events)
                 waiting[peer.connection.fileno()] = peer
+        self._check()  # before it waits for nobody
         left = deadline - time.monotonic()
         ready = poller.poll(1e3 * max(left, 0))
         if not ready or left < 0:
@@ -161,7 +161,8 @@ class PointToPoint:
         self._peers = {}
 
     def let_go(self) -> None:
-        """Hold the connections no longer, without a word to the others."""
+        """In a forked process: hold the connections no longer, without a word to the others."""
+        self._failure = f"{self._rank_text}: a forked process cannot use the connections"
         for peer in self._peers.values():
             peer.connection.close()
         self._peers = {}

@@ -19,11 +19,26 @@ Result = TypeVar("Result")
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+class _AfterMessages(NamedWork):
+    """A collective of the backend's, in which this rank waits only when it owes nobody a message.
+
+    While it waits there, none is sent or received: another rank may need one before it comes to this collective.
+    """
+
+    def __init__(self, start: Callable[[], Work | None], waits: str, messages: PointToPoint) -> None:
+        super().__init__(start, waits)
+        self._messages = messages
+
+    def wait(self) -> None:
+        self._messages.finish()
+        super().wait()
+
+
 class Collectives:
     """The backend's own, for tensors on a GPU; on the CPU see :class:`PointToPoint`, which has the same methods."""
 
-    def __init__(self, group: dist.ProcessGroup, global_ranks: Sequence[int]) -> None:
-        self._group, self._global_ranks = group, global_ranks
+    def __init__(self, group: dist.ProcessGroup, global_ranks: Sequence[int], messages: PointToPoint) -> None:
+        self._group, self._global_ranks, self._messages = group, global_ranks, messages
 
     def start_all_to_all(
         self, received: torch.Tensor, payloads: torch.Tensor, lengths: Sequence[int]
@@ -54,27 +69,14 @@ class Collectives:
             ),
         )
 
-    def _named(self, what: str, collective: Callable[[], Work]) -> NamedWork:
-        return NamedWork(collective, waits_in(self._global_ranks, self._group.rank(), what))
+    def _named(self, what: str, collective: Callable[[], Work]) -> Work:
+        return _AfterMessages(
+            collective, waits_in(self._global_ranks, self._group.rank(), what), self._messages
+        )
 
     def close(self) -> None:
         """Hold the group no longer."""
         del self._group
-
-
-class _AfterMessages(NamedWork):
-    """A collective of the backend's, in which this rank waits only when it owes nobody a message.
-
-    While it waits there, none is sent or received: another rank may need one before it comes to this collective.
-    """
-
-    def __init__(self, start: Callable[[], Work | None], waits: str, messages: PointToPoint) -> None:
-        super().__init__(start, waits)
-        self._messages = messages
-
-    def wait(self) -> None:
-        self._messages.finish()
-        super().wait()
 
 
 class ProcessGroupTransport(Transport):
@@ -93,12 +95,12 @@ class ProcessGroupTransport(Transport):
         super().__init__(group.rank(), group.size(), torch.device("cpu"), paced, ranks)
         self.group = group
         self._waits_for_sum = self._waits("an all-reduce")
-        self._on_gpu = Collectives(group, ranks)
         try:
             self._on_cpu = PointToPoint(group)
         except BaseException:
             destroy(group)
             raise
+        self._on_gpu = Collectives(group, ranks, self._on_cpu)
 
     def start_all_to_all(
         self, payloads: torch.Tensor, lengths: Sequence[int], round_trip: int | None = None

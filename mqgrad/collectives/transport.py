@@ -114,7 +114,8 @@ class Transport(WireMeter, abc.ABC):
         )
 
     def counted_all_reduce(self, all_reduce: Callable[[], Result], nbytes: int) -> Result:
-        """Run somebody else's all-reduce of ``nbytes`` bytes between these ranks; count and pace it like our own."""
+        """Run somebody else's all-reduce of ``nbytes`` bytes between these ranks, while nothing is under way; count
+        and pace it like our own."""
         results: list[Result] = []
         wire_bytes = self.all_reduce_bytes(nbytes)
         return self._start(lambda: results.append(all_reduce()), results, wire_bytes).wait()[0]

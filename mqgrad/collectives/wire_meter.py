@@ -55,8 +55,8 @@ class _Collective(NamedTuple):
 class WireMeter:
     """Counts and times the collectives that one thread starts and waits for.
 
-    ``wire_seconds`` is the time that the thread was blocked, or would have been for those that it is told of
-    (:meth:`count`), ``wire_bytes`` what was sent.
+    ``wire_bytes`` is what was sent, ``wire_seconds`` the time for which the thread waited, or handed messages to the
+    kernel and took them, or would have waited for those that it is told of (:meth:`count`).
 
     Args:
         paced: emulated link, to whose times collectives are stretched.

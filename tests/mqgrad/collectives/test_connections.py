@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import socket
 import threading
 import time
@@ -51,7 +52,7 @@ def is_closed(connection: socket.socket) -> bool:
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1", b"\0" * 16 + b"\1" + b"\0" * 7], ids=str)
 def test_a_stranger_is_sent_away(says: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who keeps silent, too, and who knows no token but says that it is rank 1."""
-    monkeypatch.setattr(connections, "_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "_GREETING_SECONDS", 1.0)
     store = dist.HashStore()
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
         first = threads.submit(connect_all, store, 0, [0, 1], 10.0)
@@ -114,12 +115,32 @@ def test_a_rank_that_cannot_be_reached_is_named_with_its_address() -> None:
         connect_all(store, 1, [4, 5], 5.0)
 
 
+def test_a_rank_that_is_not_welcomed_is_told() -> None:
+    """By somebody who listens where a rank did, or a rank that took too long to greet for a stranger."""
+    store = dist.HashStore()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        store.set("address of 0", f"{bytes(16).hex()} {other.getsockname()[1]} 127.0.0.1")
+        with pytest.raises(OSError, match="connected to rank 4, but not welcomed: timed out"):
+            connect_all(store, 1, [4, 5], 0.2)
+
+
+def test_a_rank_without_room_for_another_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def accept(listener: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with pytest.raises(OSError, match="Too many open files"):
+        connect_all(dist.HashStore(), 0, [0, 1], 10.0)
+
+
 def test_ranks_listen_on_the_interface_that_gloo_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(connections._own_addresses()) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")  # Gloo takes several
     assert next(connections._own_addresses()) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such")
-    with pytest.raises(OSError, match="GLOO_SOCKET_IFNAME: interface 'no-such' has no address"):
+    with pytest.raises(
+        OSError, match="GLOO_SOCKET_IFNAME: interface 'no-such' has no IPv4 or global IPv6 address"
+    ):
         connect_all(dist.HashStore(), 0, [0, 1], 0.2)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
     monkeypatch.setattr(socket, "gethostname", lambda: "127.0.0.2")

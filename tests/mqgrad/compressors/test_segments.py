@@ -9,7 +9,7 @@ from mqgrad.compressors import QSGD, plans
 from mqgrad.compressors.coded import CodedMean
 from mqgrad.compressors.onebit import OneBit
 from mqgrad.compressors.plans import planned
-from mqgrad.compressors.segments import Segment, shard_segments
+from mqgrad.compressors.segments import CHUNK_BYTES, MOST_CHUNKS, Segment, chunked, shard_segments
 from mqgrad.cuda_ext import CHECKSUM_BYTES
 from mqgrad.layout import Layout
 from mqgrad.widths import Width
@@ -40,6 +40,23 @@ def test_segments_are_cut_at_shards_and_joined_where_widths_are_equal() -> None:
         [Segment(slice(0, 16), 4)],
         [Segment(slice(16, 32), 4)],
     ]
+
+
+@pytest.mark.parametrize(
+    ("shard_bytes", "count"),
+    [
+        (CHUNK_BYTES - 8, 1),
+        (CHUNK_BYTES, 2),
+        (2 * CHUNK_BYTES, 2),
+        (3 * CHUNK_BYTES, 3),
+        (99 * CHUNK_BYTES, MOST_CHUNKS),
+    ],
+)
+def test_what_takes_a_chunk_or_more_is_sent_in_several(shard_bytes: int, count: int) -> None:
+    shards = [[Segment(slice(start, start + shard_bytes), 8)] for start in (0, shard_bytes)]
+    chunks = chunked(shards, bucket_size=8)
+    assert len(chunks) == count
+    assert [chunk[1][0].part.start - chunk[0][0].part.start for chunk in chunks] == [shard_bytes] * count
 
 
 def test_segments_cover_every_element_once() -> None:
