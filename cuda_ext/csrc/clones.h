@@ -28,3 +28,10 @@ struct VectorOf {
 };
 
 #define MQ_ALWAYS_INLINE __attribute__((always_inline))  // of lambdas: what is not inlined is not part of the clone
+
+// Calls f(n), and knows n where it is the default size of a scale bucket: loops of a fixed length have no remainder.
+template <typename F>
+inline __attribute__((always_inline)) auto with_usual_size(int64_t n, const F& f) {
+  constexpr int64_t kUsual = 512;
+  return n == kUsual ? f(kUsual) : f(n);
+}

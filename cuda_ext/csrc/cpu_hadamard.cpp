@@ -5,6 +5,7 @@
 #include "hadamard.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "clones.h"
@@ -23,19 +24,17 @@ MQ_INLINE void load(const T* from, Vector<T, LANES>& to) {
   std::memcpy(&to, from, sizeof(to));
 }
 
+// Each step has an instruction: all at once, g++ converts element by element.
 template <int LANES>
-MQ_INLINE void load(const int8_t* from, Vector<int16_t, LANES>& to) {
-  Vector<int8_t, LANES> bytes;
-  std::memcpy(&bytes, from, sizeof(bytes));
-  to = __builtin_convertvector(bytes, Vector<int16_t, LANES>);
+MQ_INLINE void load(const int16_t* from, Vector<float, LANES>& to) {
+  Vector<int16_t, LANES> integers;
+  std::memcpy(&integers, from, sizeof(integers));
+  to = __builtin_convertvector(__builtin_convertvector(integers, Vector<int32_t, LANES>), Vector<float, LANES>);
 }
 
-// Each step has an instruction: all at once, g++ converts byte by byte.
 template <int LANES>
-MQ_INLINE void load(const int8_t* from, Vector<float, LANES>& to) {
-  Vector<int16_t, LANES> integers;
-  load<LANES>(from, integers);
-  to = __builtin_convertvector(__builtin_convertvector(integers, Vector<int32_t, LANES>), Vector<float, LANES>);
+MQ_INLINE void load(const int16_t* from, Vector<int16_t, LANES>& to) {
+  std::memcpy(&to, from, sizeof(to));
 }
 
 template <typename T, int LANES>
@@ -191,7 +190,7 @@ MQ_INLINE void transform_rows(const float* v, int64_t num_rows, float* out) {
 }
 
 template <typename T, int LANES>
-MQ_INLINE void transform_rows_back(const int8_t* words, int64_t num_rows, T* out) {
+MQ_INLINE void transform_rows_back(const int16_t* words, int64_t num_rows, T* out) {
   for (int64_t row = 0; row < num_rows; row += LANES) {
     Vector<T, LANES> columns[C];
 #pragma GCC unroll 16
@@ -203,42 +202,37 @@ MQ_INLINE void transform_rows_back(const int8_t* words, int64_t num_rows, T* out
 
 // Four rows or more.
 template <int LANES>
-MQ_INLINE void transform_lanes(float* v, int64_t n, float* out) {
-  transform_columns<float, LANES>(v, n, C);
-  n < LANES * C ? transform_rows<4>(v, n / C, out) : transform_rows<LANES>(v, n / C, out);
+MQ_INLINE void transform_lanes(float* v, int64_t size, float* out) {
+  with_usual_size(size, [=](int64_t n) MQ_ALWAYS_INLINE {
+    transform_columns<float, LANES>(v, n, C);
+    n < LANES * C ? transform_rows<4>(v, n / C, out) : transform_rows<LANES>(v, n / C, out);
+  });
 }
 
-template <int LANES>
-MQ_INLINE void transform_lanes_back(const int8_t* words, int64_t n, float* out) {
-  n < LANES * C ? transform_rows_back<float, 4>(words, n / C, out) : transform_rows_back<float, LANES>(words, n / C, out);
-  transform_columns<float, LANES>(out, n, C);
-}
-
-constexpr int64_t kMostIntegers = 2048;
-
-// LANES rows or more, up to kMostIntegers elements.
-template <int LANES>
-MQ_INLINE void transform_integers_back(const int8_t* words, int64_t n, float* out) {
-  int16_t integers[kMostIntegers];
-  transform_rows_back<int16_t, LANES>(words, n / C, integers);
-  transform_columns<int16_t, LANES>(integers, n, C);
-  for (int64_t i = 0; i < n; ++i) out[i] = integers[i];
+// LANES rows or more where T is an integer.
+template <typename T, int LANES>
+MQ_INLINE void transform_lanes_back(const int16_t* words, int64_t size, T* out) {
+  with_usual_size(size, [=](int64_t n) MQ_ALWAYS_INLINE {
+    constexpr int kFewest = std::is_same_v<T, float> ? 4 : 8;
+    n < LANES * C ? transform_rows_back<T, kFewest>(words, n / C, out) : transform_rows_back<T, LANES>(words, n / C, out);
+    transform_columns<T, LANES>(out, n, C);
+  });
 }
 
 #ifdef MQ_VERSIONS
 MQ_VERSION("arch=x86-64-v4") void transform_many_rows(float* v, int64_t n, float* out) { transform_lanes<16>(v, n, out); }
 MQ_VERSION("avx2") void transform_many_rows(float* v, int64_t n, float* out) { transform_lanes<8>(v, n, out); }
-MQ_VERSION("arch=x86-64-v4") void transform_many_rows_back(const int8_t* words, int64_t n, float* out) {
-  transform_lanes_back<16>(words, n, out);
+MQ_VERSION("arch=x86-64-v4") void transform_many_rows_back(const int16_t* words, int64_t n, float* out) {
+  transform_lanes_back<float, 16>(words, n, out);
 }
-MQ_VERSION("avx2") void transform_many_rows_back(const int8_t* words, int64_t n, float* out) {
-  transform_lanes_back<8>(words, n, out);
+MQ_VERSION("avx2") void transform_many_rows_back(const int16_t* words, int64_t n, float* out) {
+  transform_lanes_back<float, 8>(words, n, out);
 }
-MQ_VERSION("arch=x86-64-v4") void transform_as_integers_back(const int8_t* words, int64_t n, float* out) {
-  n < 16 * C ? transform_integers_back<8>(words, n, out) : transform_integers_back<16>(words, n, out);
+MQ_VERSION("arch=x86-64-v4") void transform_integers_back(const int16_t* words, int64_t n, int16_t* out) {
+  transform_lanes_back<int16_t, 16>(words, n, out);
 }
-MQ_VERSION("avx2") void transform_as_integers_back(const int8_t* words, int64_t n, float* out) {
-  n < 16 * C ? transform_integers_back<8>(words, n, out) : transform_integers_back<16>(words, n, out);
+MQ_VERSION("avx2") void transform_integers_back(const int16_t* words, int64_t n, int16_t* out) {
+  transform_lanes_back<int16_t, 16>(words, n, out);
 }
 #endif
 
@@ -250,11 +244,11 @@ constexpr int kLanes = 8;
 constexpr int kLanes = 4;
 #endif
 MQ_VERSION("default") void transform_many_rows(float* v, int64_t n, float* out) { transform_lanes<kLanes>(v, n, out); }
-MQ_VERSION("default") void transform_many_rows_back(const int8_t* words, int64_t n, float* out) {
-  transform_lanes_back<kLanes>(words, n, out);
+MQ_VERSION("default") void transform_many_rows_back(const int16_t* words, int64_t n, float* out) {
+  transform_lanes_back<float, kLanes>(words, n, out);
 }
-MQ_VERSION("default") void transform_as_integers_back(const int8_t* words, int64_t n, float* out) {
-  transform_integers_back<8>(words, n, out);
+MQ_VERSION("default") void transform_integers_back(const int16_t* words, int64_t n, int16_t* out) {
+  transform_lanes_back<int16_t, 8>(words, n, out);
 }
 
 // Fewer than four rows. One lane is enough.
@@ -265,7 +259,7 @@ void transpose(const float* v, int64_t rows, int64_t columns, float* out) {
 }
 
 // For fewer than four rows.
-void transform_few_rows_back(const int8_t* words, int64_t n, float* out) {
+void transform_few_rows_back(const int16_t* words, int64_t n, float* out) {
   const int64_t columns = std::min(n, C), rows = n / columns;
   float v[4 * C];
   std::copy_n(words, n, v);
@@ -293,10 +287,16 @@ void transform(float* v, int64_t n, float* out) {
   transform_columns<float, 1>(out, n, rows);
 }
 
-void transform_codewords_back(int bits, const int8_t* words, int64_t n, float* out) {
-  if (n < 4 * C) return transform_few_rows_back(words, n, out);
-  const bool as_integers = n >= 8 * C && n <= kMostIntegers && is_exact_in_16_bits(bits, n);
-  as_integers ? transform_as_integers_back(words, n, out) : transform_many_rows_back(words, n, out);
+bool fits_16_bits(int bits, int64_t n) {
+  return n >= 8 * C && is_exact_in_16_bits(bits, n);
+}
+
+void transform_codewords_back(const int16_t* words, int64_t n, int16_t* out) {
+  transform_integers_back(words, n, out);
+}
+
+void transform_codewords_back(const int16_t* words, int64_t n, float* out) {
+  n < 4 * C ? transform_few_rows_back(words, n, out) : transform_many_rows_back(words, n, out);
 }
 
 }  // namespace mqgrad

@@ -25,21 +25,54 @@ MQ_CLONES void apply_compensated(const float* x, const float* residual, float al
   for (int64_t i = 0; i < n; ++i) v[i] = compensated(x[i], residual[i], alpha) * signs[i];
 }
 
-MQ_CLONES void write_values(const float* __restrict y, float scale, const float* __restrict signs, int64_t n,
-                            float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = y[i] * scale * signs[i];
-}
+// Codes of one bucket, rotated back step by step, but for signs and scale.
+class CodesBack {
+ public:
+  CodesBack(int bits, int64_t n)
+      : bits_(bits), n_(n), as_integers_(fits_16_bits(bits, n)), words_(n), integers_(as_integers_ ? n : 0),
+        floats_(as_integers_ ? 0 : n) {}
 
-MQ_CLONES void add_values(const float* __restrict y, float scale, const float* __restrict signs, int64_t n,
-                          float* __restrict out) {
-  for (int64_t i = 0; i < n; ++i) out[i] += y[i] * scale * signs[i];
-}
+  void look_up(const uint8_t* codes) { look_up_codewords(bits_, codes, n_, words_.data()); }
 
-MQ_CLONES void keep_errors(const float* __restrict x, const float* __restrict y, float scale,
-                           const float* __restrict signs, int64_t n, float beta, float* __restrict residual) {
-  for (int64_t i = 0; i < n; ++i) {
-    residual[i] = next_residual(x[i], residual[i], y[i] * scale * signs[i], beta);
+  void transform() {
+    as_integers_ ? transform_codewords_back(words_.data(), n_, integers_.data())
+                 : transform_codewords_back(words_.data(), n_, floats_.data());
   }
+
+  // Calls f(i, element) for the first n elements.
+  template <typename F>
+  MQ_INLINE void for_each(int64_t n, const F& f) const {
+    as_integers_ ? for_each_of(integers_.data(), n, f) : for_each_of(floats_.data(), n, f);
+  }
+
+ private:
+  template <typename T, typename F>
+  static MQ_INLINE void for_each_of(const T* __restrict elements, int64_t n, const F& f) {
+    for (int64_t i = 0; i < n; ++i) f(i, static_cast<float>(elements[i]));
+  }
+
+  const int bits_;
+  const int64_t n_;
+  const bool as_integers_;
+  CacheAligned<int16_t> words_, integers_;
+  CacheAligned<float> floats_;
+};
+
+MQ_CLONES void write_values(const CodesBack& back, float scale, const float* __restrict signs, int64_t n,
+                            float* __restrict out) {
+  back.for_each(n, [=](int64_t i, float y) MQ_ALWAYS_INLINE { out[i] = y * scale * signs[i]; });
+}
+
+MQ_CLONES void add_values(const CodesBack& back, float scale, const float* __restrict signs, int64_t n,
+                          float* __restrict out) {
+  back.for_each(n, [=](int64_t i, float y) MQ_ALWAYS_INLINE { out[i] += y * scale * signs[i]; });
+}
+
+MQ_CLONES void keep_errors(const float* __restrict x, const CodesBack& back, float scale, const float* __restrict signs,
+                           int64_t n, float beta, float* __restrict residual) {
+  back.for_each(n, [=](int64_t i, float y) MQ_ALWAYS_INLINE {
+    residual[i] = next_residual(x[i], residual[i], y * scale * signs[i], beta);
+  });
 }
 
 // random_sign of elements 0 to n - 1, of which 32 share a word.
@@ -59,10 +92,9 @@ CacheAligned<float> random_signs(uint64_t seed, int64_t n) {
 
 // What lies between a payload and values, of one bucket.
 struct DecodingRoom {
-  explicit DecodingRoom(int64_t n) : codes(n), words(n), values(n) {}
+  DecodingRoom(int bits, int64_t n) : codes(n), back(bits, n) {}
   CacheAligned<uint8_t> codes;
-  CacheAligned<int8_t> words;
-  CacheAligned<float> values;
+  CodesBack back;
 };
 
 // Decodes buckets of one payload.
@@ -77,12 +109,12 @@ class Decoder {
     const int64_t size = layout_.bucket_size;
     unpack(layout_.bits, payload_ + layout_.codes_at() + bucket * layout_.bucket_bytes(), size, room_.codes.data());
     ahead.next_part();
-    look_up_codewords(layout_.bits, room_.codes.data(), size, room_.words.data());
+    room_.back.look_up(room_.codes.data());
     ahead.next_part();
-    transform_codewords_back(layout_.bits, room_.words.data(), size, room_.values.data());
+    room_.back.transform();
     ahead.next_part();
     const float scale = load_scale(payload_ + kSeedBytes, bucket);
-    (add ? add_values : write_values)(room_.values.data(), scale, signs_.data(), n, out);
+    (add ? add_values : write_values)(room_.back, scale, signs_.data(), n, out);
   }
 
  private:
@@ -97,7 +129,7 @@ class Decoder {
 class MeanDecoder {
  public:
   MeanDecoder(const uint8_t* payloads, int64_t count, int64_t stride, const RotationLayout& layout)
-      : room_(count ? layout.bucket_size : 0) {
+      : room_(layout.bits, count ? layout.bucket_size : 0) {
     decoders_.reserve(static_cast<size_t>(count));
     for (int64_t k = 0; k < count; ++k) decoders_.emplace_back(payloads + k * stride, layout, room_);
   }
@@ -117,7 +149,7 @@ class Encoder {
  public:
   Encoder(const RotatedArguments& a, uint8_t* payload)
       : a_(a), payload_(payload), size_(a.layout.bucket_size), signs_(random_signs(a.seed, size_)), loaded_(size_),
-        v_(size_), other_(size_), codes_(size_), words_(size_), sums_(size_ / 4),
+        v_(size_), other_(size_), codes_(size_), back_(a.layout.bits, size_), sums_(size_ / 4),
         mean_(a.payloads, a.count, a.layout.payload_bytes() + a.gap, a.layout) {}
 
   void encode(int64_t bucket) {
@@ -128,8 +160,7 @@ class Encoder {
     const int parts = residual ? 6 : 4;  // as often as it is asked for: in rotate, here, and in keep
     next_ = NextBucket(x == loaded_.data() ? nullptr : x, residual, n, parts);
     rotate(x, residual, n);
-    const float scale = choose_codewords(a_.layout.bits, a_.unbiased, other_.data(), size_, codes_.data(), v_.data(),
-                                         sums_.data());
+    const float scale = choose_codewords(a_.layout.bits, a_.unbiased, other_.data(), size_, codes_.data(), sums_.data());
     next_.ask();
     store_scale(payload_ + kSeedBytes, bucket, scale);
     pack(a_.layout.bits, codes_.data(), size_, payload_ + a_.layout.codes_at() + bucket * a_.layout.bucket_bytes());
@@ -158,11 +189,11 @@ class Encoder {
   }
 
   void keep(const float* x, float scale, int64_t n, float* residual) {
-    look_up_codewords(a_.layout.bits, codes_.data(), size_, words_.data());
+    back_.look_up(codes_.data());
     next_.ask();
-    transform_codewords_back(a_.layout.bits, words_.data(), size_, v_.data());
+    back_.transform();
     next_.ask();
-    keep_errors(x, v_.data(), scale, signs_.data(), n, static_cast<float>(a_.beta), residual);
+    keep_errors(x, back_, scale, signs_.data(), n, static_cast<float>(a_.beta), residual);
   }
 
   const RotatedArguments& a_;
@@ -171,7 +202,7 @@ class Encoder {
   const CacheAligned<float> signs_;
   CacheAligned<float> loaded_, v_, other_;
   CacheAligned<uint8_t> codes_;
-  CacheAligned<int8_t> words_;
+  CodesBack back_;
   CacheAligned<float> sums_;
   NextBucket next_;
   MeanDecoder mean_;
@@ -186,7 +217,7 @@ void encode_rotated_buckets(const RotatedArguments& arguments, int64_t begin, in
 
 void decode_rotated_buckets(const uint8_t* payload, const RotationLayout& layout, int64_t begin, int64_t end, bool add,
                             float* out) {
-  DecodingRoom room(layout.bucket_size);
+  DecodingRoom room(layout.bits, layout.bucket_size);
   Decoder decoder(payload, layout, room);
   for (int64_t bucket = begin; bucket < end; ++bucket, out += layout.bucket_size) {
     const int64_t n = std::min(layout.bucket_size, layout.numel - bucket * layout.bucket_size);

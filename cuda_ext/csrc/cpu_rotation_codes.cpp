@@ -26,55 +26,64 @@ MQ_INLINE float sum_of(float* sums, int64_t m) {
   return sums[0];
 }
 
-MQ_CLONES float sum_of_magnitudes(const float* __restrict y, int64_t n, float* __restrict sums) {
-  const auto magnitude = [=](int64_t i) MQ_ALWAYS_INLINE { return float_from_bits(abs_bits(y[i])); };
-  for (int64_t j = 0; j < n / 8; ++j) sums[j] = sum_eight(magnitude, j, n / 8);
-  return sum_of(sums, n / 8);
+MQ_CLONES float sum_of_magnitudes(const float* __restrict y, int64_t size, float* __restrict sums) {
+  return with_usual_size(size, [=](int64_t n) MQ_ALWAYS_INLINE {
+    const auto magnitude = [=](int64_t i) MQ_ALWAYS_INLINE { return float_from_bits(abs_bits(y[i])); };
+    for (int64_t j = 0; j < n / 8; ++j) sums[j] = sum_eight(magnitude, j, n / 8);
+    return sum_of(sums, n / 8);
+  });
 }
 
-// With u = y * inverse: <u, words> and |u|^2, or |words|^2.
+// With u = y * inverse and its codewords c: <u, c>, and |u|^2 or |c|^2.
 struct Products {
   float product;
   float squares;
 };
 
-MQ_CLONES Products products_of(const float* __restrict y, float inverse, const float* __restrict words, bool unbiased,
-                               int64_t n, float* __restrict sums) {
-  const auto product = [=](int64_t i) MQ_ALWAYS_INLINE { return y[i] * inverse * words[i]; };
-  const auto square = [=](int64_t i) MQ_ALWAYS_INLINE { return (y[i] * inverse) * (y[i] * inverse); };
-  const auto word_square = [=](int64_t i) MQ_ALWAYS_INLINE { return words[i] * words[i]; };
+// The terms of an eighth of the elements at a time, so that sums of eight are of what is in registers.
+template <int BITS, bool UNBIASED>
+MQ_INLINE Products look_up_nearest(const float* __restrict y, float inverse, int64_t n, uint8_t* __restrict codes,
+                                   float* __restrict sums) {
+  constexpr int64_t kBlock = 64;  // elements; a loop that writes bytes and floats does not become vector code
   const int64_t m = n / 8;
-  for (int64_t j = 0; j < m; ++j) sums[j] = sum_eight(product, j, m);
-  if (unbiased) {
-    for (int64_t j = 0; j < m; ++j) sums[m + j] = sum_eight(square, j, m);
-  } else {
-    for (int64_t j = 0; j < m; ++j) sums[m + j] = sum_eight(word_square, j, m);
+  for (int64_t at = 0; at < m; at += kBlock) {
+    const int64_t count = m - at < kBlock ? m - at : kBlock;
+    int32_t wide[8][kBlock];
+    for (int64_t j = 0; j < count; ++j) {
+      float products[8], squares[8];
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k) {
+        const float u = y[at + j + k * m] * inverse;
+        const Codeword nearest = nearest_codeword<BITS>(u);
+        wide[k][j] = nearest.code;
+        products[k] = u * nearest.word;
+        squares[k] = UNBIASED ? u * u : nearest.word * nearest.word;
+      }
+      sums[at + j] = sum_eight([&](int64_t k) MQ_ALWAYS_INLINE { return products[k]; }, 0, 1);
+      sums[m + at + j] = sum_eight([&](int64_t k) MQ_ALWAYS_INLINE { return squares[k]; }, 0, 1);
+    }
+    for (int k = 0; k < 8; ++k) {
+      for (int64_t j = 0; j < count; ++j) codes[at + j + k * m] = static_cast<uint8_t>(wide[k][j]);
+    }
   }
   return {sum_of(sums, m), sum_of(sums + m, m)};
 }
 
 template <int BITS>
-MQ_INLINE void nearest(const float* __restrict y, int64_t n, float inverse, uint8_t* __restrict codes,
-                       float* __restrict words) {
-  constexpr int64_t kBlock = 64;  // elements; a loop that writes bytes and floats does not become vector code
-  for (int64_t at = 0; at < n; at += kBlock) {
-    const int64_t count = n - at < kBlock ? n - at : kBlock;
-    int32_t wide[kBlock];
-    for (int64_t i = 0; i < count; ++i) {
-      const Codeword codeword = nearest_codeword<BITS>(y[at + i] * inverse);
-      wide[i] = codeword.code;
-      words[at + i] = codeword.word;
-    }
-    for (int64_t i = 0; i < count; ++i) codes[at + i] = static_cast<uint8_t>(wide[i]);
-  }
+MQ_INLINE Products look_up_nearest(const float* y, float inverse, bool unbiased, int64_t n, uint8_t* codes, float* sums) {
+  return with_usual_size(n, [=](int64_t size) MQ_ALWAYS_INLINE {
+    return unbiased ? look_up_nearest<BITS, true>(y, inverse, size, codes, sums)
+                    : look_up_nearest<BITS, false>(y, inverse, size, codes, sums);
+  });
 }
 
-MQ_CLONES void nearest_codewords(int bits, const float* y, int64_t n, float inverse, uint8_t* codes, float* words) {
+MQ_CLONES Products nearest_codewords(int bits, const float* y, float inverse, bool unbiased, int64_t n, uint8_t* codes,
+                                     float* sums) {
   switch (bits) {
-    case 1: return nearest<1>(y, n, inverse, codes, words);
-    case 2: return nearest<2>(y, n, inverse, codes, words);
-    case 3: return nearest<3>(y, n, inverse, codes, words);
-    default: return nearest<4>(y, n, inverse, codes, words);
+    case 1: return look_up_nearest<1>(y, inverse, unbiased, n, codes, sums);
+    case 2: return look_up_nearest<2>(y, inverse, unbiased, n, codes, sums);
+    case 3: return look_up_nearest<3>(y, inverse, unbiased, n, codes, sums);
+    default: return look_up_nearest<4>(y, inverse, unbiased, n, codes, sums);
   }
 }
 
@@ -88,20 +97,19 @@ RotatedUnit unit_of(int bits, float magnitudes, int64_t n) {
 }
 
 template <int BITS>
-MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, int8_t* __restrict words) {
+MQ_INLINE void look_up(const uint8_t* __restrict codes, int64_t n, int16_t* __restrict words) {
   for (int64_t i = 0; i < n; ++i) words[i] = codeword<BITS>(codes[i]);
 }
 
 }  // namespace
 
-float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* words, float* sums) {
+float choose_codewords(int bits, bool unbiased, const float* y, int64_t n, uint8_t* codes, float* sums) {
   const RotatedUnit unit = unit_of(bits, sum_of_magnitudes(y, n, sums), n);
-  nearest_codewords(bits, y, n, unit.inverse, codes, words);
-  const Products products = products_of(y, unit.inverse, words, unbiased, n, sums);
+  const Products products = nearest_codewords(bits, y, unit.inverse, unbiased, n, codes, sums);
   return rotated_scale(unit, unbiased, products.product, products.squares, n);
 }
 
-MQ_CLONES void look_up_codewords(int bits, const uint8_t* codes, int64_t n, int8_t* words) {
+MQ_CLONES void look_up_codewords(int bits, const uint8_t* codes, int64_t n, int16_t* words) {
   switch (bits) {
     case 1: return look_up<1>(codes, n, words);
     case 2: return look_up<2>(codes, n, words);
