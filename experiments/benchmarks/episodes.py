@@ -202,9 +202,12 @@ def main() -> None:
     parser.add_argument("--json", type=script.output_file, help="write every episode to this file")
     options = parser.parse_args()
     policies = options.policies.split()
-    arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]
-    env = gymnasium.make(mqgrad.envs.ENV_ID, **with_clock(arguments))
-    players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings"))
+    try:
+        arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]
+        env = gymnasium.make(mqgrad.envs.ENV_ID, **with_clock(arguments))
+        players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings"))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     played: list[Episode] = []
     try:
         seeds = range(options.first_seed, options.first_seed + options.episodes)

@@ -6,9 +6,11 @@ Imports the package where it is used only: ``cuda_codec.py`` builds it first.
 import argparse
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Part = TypeVar("Part")
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -24,6 +26,18 @@ def count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def listed(parse: Callable[[str], Part]) -> Callable[[str], list[Part]]:
+    """The type of an option: what ``parse`` makes of parts joined by commas; its ``ValueError`` is shown."""
+
+    def parts(text: str) -> list[Part]:
+        try:
+            return [parse(part) for part in text.split(",")]
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parts
 
 
 def output_file(text: str) -> Path:

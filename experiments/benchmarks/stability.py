@@ -174,6 +174,7 @@ def main() -> None:
     parser.add_argument("--learning-rates", nargs="+", type=float, default=[None], metavar="RATE")
     parser.add_argument(
         "--widths",
+        type=script.listed(Plan.parse),
         default=",".join(map(format_width, WIDTHS)),
         help="joined by commas; 1>4@400 is 1 bit, and 4 from iteration 400 on",
     )
@@ -184,14 +185,16 @@ def main() -> None:
     parser.add_argument("--processes", type=script.count, default=2, help="runs at a time, one core each")
     options = parser.parse_args()
     sys.path.append(os.getcwd())  # where a workload of one's own may lie
-    settings = parse_settings(options.set)
-    plans = [Plan.parse(text) for text in options.widths.split(",")]
-    for plan in plans:
+    try:
+        settings = parse_settings(options.set)
+    except ValueError as error:
+        parser.error(str(error))
+    for plan in options.widths:
         if plan.then is not None and not 0 < plan.since < options.iterations:
             parser.error(f"--widths {plan}: the width must change within the {options.iterations} iterations")
     jobs = [
         Job(optimizer, plan, seed, options.iterations, options.workload, tuple(settings.items()), *way)
-        for plan in plans
+        for plan in options.widths
         for way in itertools.product(
             options.compressors.split(), options.methods.split(), options.learning_rates
         )

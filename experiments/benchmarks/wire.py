@@ -62,7 +62,7 @@ def main() -> None:
         "--topology", default="auto", help="who takes the mean, as quantized has it: %(default)s"
     )
     parser.add_argument("--rates", default=RATES, help="of the links, as mqgrad netlab takes them")
-    parser.add_argument("--widths", default=WIDTHS)
+    parser.add_argument("--widths", type=script.listed(parse_width), default=WIDTHS)
     parser.add_argument("--mebibytes", type=float, default=16.0, help="of the Gaussian gradient")
     parser.add_argument("--rounds", type=script.count, default=5)
     parser.add_argument(
@@ -99,7 +99,7 @@ def measure_on_labs(options: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder:
             part = Path(folder) / "part.json"
             chosen = [
-                f"--widths={options.widths}",
+                f"--widths={','.join(map(format_width, options.widths))}",
                 f"--mebibytes={options.mebibytes}",
                 f"--rounds={options.rounds}",
                 f"--topology={options.topology}",
@@ -125,7 +125,6 @@ def measure_on_host(options: argparse.Namespace) -> None:
     """One rank of one lab; rank 0 prints and writes."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    widths = [parse_width(text) for text in options.widths.split(",")]
     transport = ProcessGroupTransport(own_group(None, options.time_limit))
     thread = CommThread()  # as the hook has one
     for _ in range(5):
@@ -138,7 +137,7 @@ def measure_on_host(options: argparse.Namespace) -> None:
     figures = [
         measure(transport, thread, works, compressor(options.topology, bits), bits, name, options)
         for name, works in gradients.items()
-        for bits in widths
+        for bits in options.widths
     ]
     if dist.get_rank() == 0:
         print_figures(figures)

@@ -40,6 +40,33 @@ def test_every_benchmark_refuses_a_file_in_no_folder_before_it_measures(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("stability", ["--widths", "1,abc"], "argument --widths: "),
+        ("stability", ["--set", "width"], "'width' is not NAME=VALUE"),
+        ("wire", ["wire.json", "--widths", "1,abc"], "argument --widths: "),
+        ("wire", ["wire.json", "--rates", "fast"], "--rates fast: "),
+        ("episodes", ["--policies", "nowhere.mqg"], "policy file 'nowhere.mqg' does not exist"),
+        ("episodes", ["--widths", "1,abc"], "'abc' is not a number"),
+    ],
+)
+def test_a_mistyped_option_is_told_in_a_line(
+    name: str,
+    options: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *options])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(name).main()
+    assert ended.value.code == 2
+    assert f"error: {told}" in capsys.readouterr().err
+
+
 def test_a_file_that_is_there_is_replaced_and_a_folder_is_none(tmp_path: Path) -> None:
     (tmp_path / "old.json").touch()
     for path in (tmp_path / "old.json", tmp_path / "new.json", Path(os.devnull)):
