@@ -209,7 +209,7 @@ MQ_INLINE void transform_lanes(float* v, int64_t size, float* out) {
   });
 }
 
-// LANES rows or more where T is an integer.
+// Four rows or more, eight as integers.
 template <typename T, int LANES>
 MQ_INLINE void transform_lanes_back(const int16_t* words, int64_t size, T* out) {
   with_usual_size(size, [=](int64_t n) MQ_ALWAYS_INLINE {
