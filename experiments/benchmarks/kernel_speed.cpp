@@ -1,6 +1,6 @@
-// Times one thread that encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32, beside libc's
-// memmove and a read of the same floats. In every round each runs once. The argument is the number of rounds; printed are
-// the instruction set of the kernels and all seconds, as JSON. kernel_speed.py builds and runs it.
+// Times one thread that encodes (buckets of 512: stochastic rounding, and as the hook does) and decodes and adds 64 MiB of
+// fp32, beside libc's memmove and a read of the same floats. In every round each runs once. The argument is the number of
+// rounds; printed are the instruction set of the kernels and all seconds, as JSON. kernel_speed.py builds and runs it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include "instruction_set.h"
 #include "kernels.h"
 #include "prefetch.h"
+#include "rotation_kernels.h"
 #include "torch_library.h"
 
 using namespace mqgrad;
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int64_t kNumel = int64_t{64} << 18;
 constexpr int kWidths[] = {2, 4, 8};
+constexpr int kRotatedWidths[] = {1, 2, 3};  // by the hook, which rounds to nearest at 4 and 8 bits
 constexpr auto kFloat = torch::headeronly::ScalarType::Float;
 
 struct Timed {
@@ -74,6 +76,25 @@ int main(int argc, char** argv) {
     all.push_back({"encode " + width, [=] { encode_units(arguments, 0, units, payload); }, {}});
     const auto decode_add = [=, &sums] { decode_range(payload, layout, 0, kNumel, true, sums.data()); };
     all.push_back({"decode-add " + width, decode_add, {}});
+  }
+  std::vector<float> owed(kNumel, 0.0f);
+  for (int bits : kRotatedWidths) {
+    const RotationLayout layout{kNumel, bits, 512};
+    uint8_t* payload = new_payload(layout.payload_bytes());
+    store_seed(payload, 7);
+    const RotatedArguments arguments{x.data(), kFloat, layout, true, 7, owed.data(), 0.5, 1};
+    const std::string width = std::to_string(bits);
+    const auto encode = [=] { encode_rotated_buckets(arguments, 0, layout.buckets(), payload); };
+    all.push_back({"hook encode " + width, encode, {}});
+    const auto decode_add = [=, &sums] { decode_rotated_buckets(payload, layout, 0, layout.buckets(), true, sums.data()); };
+    all.push_back({"hook decode-add " + width, decode_add, {}});
+  }
+  for (int bits : {4, 8}) {
+    const Layout layout{kNumel, bits, 512};
+    uint8_t* payload = new_payload(layout.payload_bytes());
+    const EncodeArguments arguments{x.data(), kFloat, layout, false, 7, nullptr, owed.data(), 1, 1};
+    const int64_t units = layout.buckets() / buckets_per_unit(layout);
+    all.push_back({"hook encode " + std::to_string(bits), [=] { encode_units(arguments, 0, units, payload); }, {}});
   }
   for (int round = 0; round < rounds + 1; ++round) {
     for (Timed& timed : all) {

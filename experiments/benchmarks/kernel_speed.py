@@ -1,11 +1,12 @@
 """How fast the CPU kernels are with the instructions of lesser processors, beside libc's memmove.
 
-    python experiments/benchmarks/kernel_speed.py --json kernel_speed.json      # three minutes on one core
+    python experiments/benchmarks/kernel_speed.py --json kernel_speed.json      # ten minutes on one core
 
-One thread encodes (stochastic rounding, buckets of 512) and decodes and adds 64 MiB of fp32. The kernels are compiled
-once (g++ 12 or later, x86-64) and linked into programs that take this processor for what it is, for one without
-AVX-512, and for one with SSE2 alone. A call runs each program once, and a program runs each kernel once a round. On a
-machine with other work the fastest round of each is what counts; the file also has medians over rounds.
+One thread encodes and decodes and adds 64 MiB of fp32, in buckets of 512: with stochastic rounding, and as the hook
+does, through a residual, rotated at 1 to 3 bits and rounded to nearest at 4 and 8. The kernels are compiled once (g++
+12 or later, x86-64) and linked into programs that take this processor for what it is, for one without AVX-512, and
+for one with SSE2 alone. A call runs each program once, and a program runs each kernel once a round. On a machine with
+other work the fastest round of each is what counts; the file also has medians over rounds.
 
 Printed is what the fastest rounds did, from the lowest call to the highest.
 """
@@ -90,7 +91,7 @@ def print_table(figures: Sequence[Figures]) -> None:
         to_copy = lowest_to_highest([each.best_to_copy for each in rows], ".2f")
         to_read = lowest_to_highest([each.best_to_read for each in rows], ".2f")
         print(
-            f"{instruction_set:<9} {kernel:<13} {speed:>9} GB/s, {to_copy} of memmove, {to_read} of reading"
+            f"{instruction_set:<9} {kernel:<17} {speed:>9} GB/s, {to_copy} of memmove, {to_read} of reading"
         )
 
 
