@@ -5,6 +5,8 @@
 3. It accepts a connection of each rank behind it, and welcomes that one. Whoever shows something else is a stranger,
    and is sent away.
 4. It waits until it has been welcomed by all ranks before it.
+
+A rank that fails tells why in the store, so that those which wait for it do not wait for the timeout.
 """
 
 import contextlib
@@ -17,7 +19,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -27,6 +28,10 @@ _GREETING = struct.Struct(f"<{_TOKEN_BYTES}sQ")
 _WELCOME = b"!"
 _GREETING_SECONDS = 5.0
 """Longest that a greeting takes: a rank sends its own at once."""
+_FAILURE = "failure"
+"""Key of what a rank has failed by."""
+_LOOK_SECONDS = 0.05
+"""So often who waits looks for that."""
 _GET_ADDRESS = 0x8915
 """SIOCGIFADDR of Linux, netdevice(7)."""
 
@@ -46,16 +51,17 @@ def connect_all(
         by rank in the group, sockets that do not block.
 
     Raises:
-        OSError: another rank did not come in time, or cannot be reached.
+        OSError: another rank did not come in time, has failed, or cannot be reached.
     """
     connections: dict[int, socket.socket] = {}
     if len(global_ranks) == 1:
         return connections
     try:
         _connect(connections, store, rank, global_ranks, seconds)
-    except BaseException:
+    except BaseException as error:
         for connection in connections.values():
             connection.close()
+        _tell_failure(store, global_ranks[rank], error)
         raise
     for connection in connections.values():
         # The end of a message does not wait for what follows.
@@ -85,6 +91,7 @@ def _connect(
                 ranks = ", ".join(str(global_ranks[peer]) for peer in sorted(missing))
                 raise TimeoutError(f"no connection of ranks {ranks}")
             connections.update(_accepted(listener, token, missing, deadline))
+            _raise_failure(store)
     for peer in range(rank):
         _be_welcomed(connections[peer], global_ranks[peer], seconds)
 
@@ -95,11 +102,26 @@ def _key(rank: int) -> str:
 
 def _published(store: dist.Store, peer: int, global_peer: int, seconds: float) -> str:
     """The address and token of a rank."""
-    try:
-        store.wait([_key(peer)], timedelta(seconds=seconds))
-        return store.get(_key(peer)).decode()
-    except RuntimeError as error:
-        raise TimeoutError(f"no address of rank {global_peer}: {error}") from error
+    deadline = time.monotonic() + seconds
+    while not store.check([_key(peer)]):
+        _raise_failure(store)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no address of rank {global_peer}")
+        time.sleep(_LOOK_SECONDS)
+    return store.get(_key(peer)).decode()
+
+
+def _tell_failure(store: dist.Store, global_rank: int, error: BaseException) -> None:
+    """Unless another rank has, which is why this one fails."""
+    with contextlib.suppress(RuntimeError):  # of a store that is gone
+        if not store.check([_FAILURE]):
+            told = str(error) or type(error).__name__
+            store.set(_FAILURE, f"rank {global_rank} could not connect: {told}")
+
+
+def _raise_failure(store: dist.Store) -> None:
+    if store.check([_FAILURE]):
+        raise ConnectionError(store.get(_FAILURE).decode())
 
 
 def _connected(address: str, rank: int, global_peer: int, seconds: float) -> socket.socket:
@@ -129,7 +151,7 @@ def _accepted(
 ) -> dict[int, socket.socket]:
     """The next one who connects, by rank; nothing where that is a stranger, or nobody does."""
     try:
-        listener.settimeout(_left(deadline))
+        listener.settimeout(min(_left(deadline), _LOOK_SECONDS))
         connection, _ = listener.accept()
     except (TimeoutError, ConnectionError):  # or it has gone before
         return {}
