@@ -54,12 +54,15 @@ class Layout:
         return torch.cat(sources)
 
     def padding_in(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """:attr:`padding` and :attr:`padding_sources` in a part of the vector; looked up once, as a GPU is waited
-        for."""
+        """:attr:`padding` and :attr:`padding_sources` in a part of the vector, counted from its start; looked up once,
+        as a GPU is waited for."""
         key = (part.start, part.stop)
         if key not in self._paddings:
             among = (self.padding >= part.start) & (self.padding < part.stop)
-            self._paddings[key] = self.padding[among], self.padding_sources[among]
+            self._paddings[key] = (
+                self.padding[among] - part.start,
+                self.padding_sources[among] - part.start,
+            )
         return self._paddings[key]
 
     @functools.cached_property

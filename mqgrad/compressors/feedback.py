@@ -39,12 +39,12 @@ class Residual(NamedTuple):
         that would be the mean of gradients without feedback, mostly."""
         padding, sources = self.layout.padding_in(part)
         values = self.part(part)
-        values[padding - part.start] = values[sources - part.start]
+        values[padding] = values[sources]
 
     def clear_padding(self) -> None:
         """Padding owes nothing: a checkpoint and another bucket layout do not carry it along."""
         padding, _ = self.layout.padding_in(self.extent)
-        self.values.index_fill_(0, padding - self.start, 0.0)
+        self.values.index_fill_(0, padding, 0.0)
 
 
 class FeedbackGain(SavesFields):

@@ -164,8 +164,8 @@ def test_an_emulated_link_is_full_duplex_for_the_server_of_a_star() -> None:
 
     def rank_main(rank: int) -> list[float]:
         sleeps: list[float] = []
-        time.sleep = sleeps.append
         transport = ProcessGroupTransport(dist.group.WORLD, LinkEmulation(mbit_per_s=0.008))
+        time.sleep = sleeps.append
         piece = torch.zeros(100_000, dtype=torch.uint8)
         pushed, pulled = transport.start_gather(piece), transport.start_fan_out(piece)
         for pending in (pushed, pulled, transport.start_gather(piece), transport.start_all_gather(piece)):
