@@ -54,8 +54,8 @@ class Layout:
         return torch.cat(sources)
 
     def padding_in(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """:attr:`padding` and :attr:`padding_sources` in a part of the vector, counted from its start; looked up once,
-        as a GPU is waited for."""
+        """:attr:`padding` and :attr:`padding_sources` in a part of the vector, counted from its start; looked up
+        once, as a GPU is waited for."""
         key = (part.start, part.stop)
         if key not in self._paddings:
             among = (self.padding >= part.start) & (self.padding < part.stop)

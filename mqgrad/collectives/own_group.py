@@ -2,6 +2,8 @@
 
 import contextlib
 import datetime
+import hashlib
+import itertools
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -18,6 +20,7 @@ CONSTRUCTION = (
 """In what ranks wait for each other there."""
 _IDLE = "mqgrad_idle"
 """A backend of torch.distributed."""
+_idle_numbers = itertools.count()
 
 
 def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
@@ -46,9 +49,12 @@ def own_group(group: dist.ProcessGroup | None, timeout_seconds: float) -> dist.P
 
     def construct() -> dist.ProcessGroup:
         has_some_ranks = _has_some_ranks(of)
-        if has_some_ranks:
-            _have_equally_many(of, timeout)
-        with _bound_to_no_gpu() if has_some_ranks else contextlib.nullcontext(), starting_batch_threads():
+        with contextlib.ExitStack() as prepared:
+            if has_some_ranks:
+                call = _have_equally_many(of, timeout)
+                prepared.enter_context(_named_by(f"{of.group_name} {call}"))
+                prepared.enter_context(_bound_to_no_gpu())
+            prepared.enter_context(starting_batch_threads())
             made = dist.new_group(
                 ranks,
                 timeout=timeout,
@@ -73,11 +79,14 @@ def destroy(group: dist.ProcessGroup) -> None:
             _keep_names_new()
 
 
-def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
-    """Have all members in as many groups as the one that is in most: by that torch names their next one.
+def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> int:
+    """Have all members in as many groups as the one that is in most: by that torch before 2.14 names their next one.
 
     1. Every member counts this call, as the others do, and writes how many groups it is in.
     2. It waits for all others, and makes groups of itself alone, which do nothing.
+
+    Returns:
+        the number of the call.
 
     Raises:
         RuntimeError: a member did not come within the timeout.
@@ -98,6 +107,7 @@ def _have_equally_many(of: dist.ProcessGroup, timeout: datetime.timedelta) -> No
         raise
     while _num_groups() < most:
         _make_idle_group()
+    return number
 
 
 def _wait_until_all_have(made: dist.ProcessGroup, of: dist.ProcessGroup, timeout: datetime.timedelta) -> None:
@@ -167,8 +177,24 @@ def _make_idle_group() -> None:
     """A group of this rank alone, which does nothing but count."""
     if _IDLE not in dist.Backend.backend_list:
         dist.Backend.register_backend(_IDLE, _new_idle, devices=["cpu"])
-    with _bound_to_no_gpu():
+    with _named_by(f"idle {next(_idle_numbers)}"), _bound_to_no_gpu():
         dist.new_group([dist.get_rank()], backend=_IDLE, use_local_synchronization=True)
+
+
+@contextlib.contextmanager
+def _named_by(text: str) -> Iterator[None]:
+    """Have torch from 2.14 on name groups of some ranks by their ranks and a text, the same on all of them.
+
+    It names them by how many it has made, and counts them: with those that other ranks do not make, members would
+    look for one another under different names, then and in the script's next groups.
+    """
+    world = dist.distributed_c10d._world
+    count = world.group_count
+    world.group_count = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big")
+    try:
+        yield
+    finally:
+        world.group_count = count
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Gathers: everyone's bytes in the order of the ranks, counted alike."""
 
+import datetime
 import gc
 import itertools
 import os
@@ -144,6 +145,23 @@ def test_members_of_a_group_of_some_ranks_may_be_in_more_groups_than_others(more
         return rows.flatten().tolist()
 
     assert run_ranks(rank_main, 3) == [[0, 1]] * 3
+
+
+def test_the_scripts_next_groups_do_not_notice_those_of_some_ranks() -> None:
+    """Torch numbers them, on all ranks alike: also on one that has made none of ours."""
+
+    def rank_main(rank: int) -> int:
+        members = dist.new_group([0, 1])
+        for _ in range(2 * (rank < 2)):
+            ProcessGroupTransport(own_group(members, 10.0)).close()
+        others = dist.new_group([1, 2], timeout=datetime.timedelta(seconds=10))
+        total = torch.tensor([rank])
+        if rank > 0:
+            dist.all_reduce(total, group=others)
+        dist.barrier()
+        return int(total.item())
+
+    assert run_ranks(rank_main, 3) == [0, 3, 3]
 
 
 def test_no_rank_has_its_group_before_all_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
