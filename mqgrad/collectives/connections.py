@@ -6,7 +6,7 @@
    and is sent away.
 4. It waits until it has been welcomed by all ranks before it.
 
-A rank that fails tells why in the store, so that those which wait for it do not wait for the timeout.
+A rank that fails tells why in the store, so that the others do not wait for the timeout, and know which one it was.
 """
 
 import contextlib
@@ -57,11 +57,12 @@ def connect_all(
     if len(global_ranks) == 1:
         return connections
     try:
-        _connect(connections, store, rank, global_ranks, seconds)
-    except BaseException as error:
+        with contextlib.ExitStack() as opened, _telling_failure(store, global_ranks[rank]):
+            listener = opened.enter_context(_listener(len(global_ranks)))
+            _connect(connections, listener, store, rank, global_ranks, seconds)
+    except BaseException:
         for connection in connections.values():
             connection.close()
-        _tell_failure(store, global_ranks[rank], error)
         raise
     for connection in connections.values():
         # The end of a message does not wait for what follows.
@@ -72,6 +73,7 @@ def connect_all(
 
 def _connect(
     connections: dict[int, socket.socket],
+    listener: socket.socket,
     store: dist.Store,
     rank: int,
     global_ranks: Sequence[int],
@@ -79,19 +81,19 @@ def _connect(
 ) -> None:
     """The steps at the top of this file; a connection is added as soon as there is one."""
     token = secrets.token_bytes(_TOKEN_BYTES)
-    with _listener(len(global_ranks)) as listener:
-        host, port = listener.getsockname()[:2]
-        store.set(_key(rank), f"{token.hex()} {port} {host}")
-        for peer in range(rank):
-            address = _published(store, peer, global_ranks[peer], seconds)
-            connections[peer] = _connected(address, rank, global_ranks[peer], seconds)
-        deadline, behind = time.monotonic() + seconds, set(range(rank + 1, len(global_ranks)))
-        while missing := behind - set(connections):
-            if time.monotonic() > deadline:
-                ranks = ", ".join(str(global_ranks[peer]) for peer in sorted(missing))
-                raise TimeoutError(f"no connection of ranks {ranks}")
-            connections.update(_accepted(listener, token, missing, deadline))
-            _raise_failure(store)
+    host, port = listener.getsockname()[:2]
+    store.set(_key(rank), f"{token.hex()} {port} {host}")
+    for peer in range(rank):
+        address = _published(store, peer, global_ranks[peer], seconds)
+        connections[peer] = _connected(address, rank, global_ranks[peer], seconds)
+    deadline, behind = time.monotonic() + seconds, set(range(rank + 1, len(global_ranks)))
+    while missing := behind - set(connections):
+        if time.monotonic() > deadline:
+            ranks = ", ".join(str(global_ranks[peer]) for peer in sorted(missing))
+            raise TimeoutError(f"no connection of ranks {ranks}")
+        connections.update(_accepted(listener, token, missing, deadline))
+        _raise_failure(store)
+    listener.close()
     for peer in range(rank):
         _be_welcomed(connections[peer], global_ranks[peer], seconds)
 
@@ -111,12 +113,23 @@ def _published(store: dist.Store, peer: int, global_peer: int, seconds: float) -
     return store.get(_key(peer)).decode()
 
 
-def _tell_failure(store: dist.Store, global_rank: int, error: BaseException) -> None:
-    """Unless another rank has, which is why this one fails."""
-    with contextlib.suppress(RuntimeError):  # of a store that is gone
-        if not store.check([_FAILURE]):
-            told = str(error) or type(error).__name__
-            store.set(_FAILURE, f"rank {global_rank} could not connect: {told}")
+@contextlib.contextmanager
+def _telling_failure(store: dist.Store, global_rank: int) -> Iterator[None]:
+    """Tell the others what this rank fails by, before sockets are closed, by which they would fail, too.
+
+    Raises:
+        ConnectionError: another rank was first, which is why this one has failed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        own = f"rank {global_rank} could not connect: {str(error) or type(error).__name__}"
+        first = own
+        with contextlib.suppress(RuntimeError):  # of a store that is gone
+            first = store.compare_set(_FAILURE, "", own).decode()
+        if first != own and isinstance(error, OSError):
+            raise ConnectionError(first) from error
+        raise
 
 
 def _raise_failure(store: dist.Store) -> None:

@@ -106,30 +106,60 @@ def test_strangers_cannot_keep_a_rank_waiting() -> None:
     assert time.monotonic() - began < 10
 
 
+GLOBAL_RANKS = [4, 5, 7]
+
+
+def errors_where(late: int | None = None) -> list[str]:
+    """Of ranks that construct, one of them half a second after the others: threads with the names of their ranks."""
+    store = dist.HashStore()
+
+    def error_of(rank: int) -> str:
+        threading.current_thread().name = f"rank {rank}"
+        time.sleep(0.5 * (rank == late))
+        with pytest.raises(OSError, match="no room") as raised:
+            connect_all(store, rank, GLOBAL_RANKS, 60.0)
+        return str(raised.value)
+
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(3) as threads:
+        errors = list(threads.map(error_of, range(3)))
+    assert time.monotonic() - began < 20
+    return errors
+
+
+def told_of(failing: int) -> list[str]:
+    told = f"rank {GLOBAL_RANKS[failing]} could not connect: no room"
+    return ["no room" if rank == failing else told for rank in range(3)]
+
+
+@pytest.mark.parametrize("late", [None, 0, 1, 2])
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_rank_that_cannot_listen_is_named_by_the_others_at_once(
-    failing: int, monkeypatch: pytest.MonkeyPatch
+    failing: int, late: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listen, ranks = connections._listener, threading.local()
+    listen = connections._listener
 
     def fails(backlog: int) -> socket.socket:
-        if ranks.own == failing:
-            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        if threading.current_thread().name == f"rank {failing}":
+            raise OSError("no room")
         return listen(backlog)
 
     monkeypatch.setattr(connections, "_listener", fails)
-    store, began = dist.HashStore(), time.monotonic()
+    assert errors_where(late) == told_of(failing)
 
-    def error_of(rank: int) -> str:
-        ranks.own = rank
-        with pytest.raises(OSError, match="Cannot assign requested address") as raised:
-            connect_all(store, rank, [4, 5, 7], 60.0)
-        return str(raised.value)
 
-    with concurrent.futures.ThreadPoolExecutor(3) as threads:
-        errors = list(threads.map(error_of, range(3)))
-    assert any(f"rank {[4, 5, 7][failing]} could not connect: " in error for error in errors)
-    assert time.monotonic() - began < 20
+@pytest.mark.parametrize("late", [1, 2])
+def test_so_is_one_that_fails_when_others_have_connected_to_it(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def accepted(listener: socket.socket, *_: object) -> None:
+        if threading.current_thread().name == "rank 0":
+            time.sleep(0.2)  # until another one has
+            raise OSError("no room")
+        time.sleep(0.05)
+
+    monkeypatch.setattr(connections, "_accepted", lambda *arguments: accepted(*arguments) or {})
+    assert errors_where(late) == told_of(0)
 
 
 def test_a_rank_that_cannot_be_reached_is_named_with_its_address() -> None:
