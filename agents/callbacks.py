@@ -5,6 +5,7 @@ import dataclasses
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ from mqgrad.widths import format_width
 
 from .time_price import SCALE, TimePrice
 
+FEW_DECISIONS = 3
+"""In fewer an episode has hardly a choice to learn from: the last one is cut off by its end."""
+_LOOKED_AT = 5  # first episodes
 TIMES = ("compute_seconds", "encode_seconds", "wire_seconds", "decode_seconds")
 
 
@@ -54,9 +58,12 @@ class MetricsCallback(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._opening_loss = self._loss_after_reset()
+        self._decisions = 0
+        self._most, self._episodes = 0, 0
 
     def _on_step(self) -> bool:
         info, done = self.locals["infos"][0], bool(self.locals["dones"][0])
+        self._decisions += 1
         self.logger.record("mqgrad/bits", info["bits"])
         self.logger.record("mqgrad/loss", info["loss"])
         self.logger.record("mqgrad/wire_mib", info["wire_bytes"] / 2**20)
@@ -73,6 +80,19 @@ class MetricsCallback(BaseCallback):
         self.logger.record("mqgrad/episode_log_loss_drop", drop)
         self.logger.record("mqgrad/episode_return", info["episode"]["r"])
         self._opening_loss = self._loss_after_reset()
+        self._warn_of_short_episodes()
+
+    def _warn_of_short_episodes(self) -> None:
+        self._most, self._episodes = max(self._most, self._decisions), self._episodes + 1
+        self._decisions = 0
+        if self._episodes == _LOOKED_AT and self._most < FEW_DECISIONS:
+            warnings.warn(
+                f"the first {_LOOKED_AT} episodes had at most {self._most} decisions each, from which hardly "
+                "anything can be learned: give longer episodes (budget_seconds), or actions of fewer iterations "
+                "(interval, action_repeat)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _loss_after_reset(self) -> float:
         # A vectorised environment resets by itself; what the reset showed is kept there.

@@ -125,8 +125,9 @@ def save_model(run: Path, model: BaseAlgorithm) -> Path:
 
 
 def save_settings(run: Path, settings: BitWidthSettings) -> None:
-    """Write the environment's settings as ``run/environment.json``: an exported policy needs them."""
-    replace_file(run / "environment.json", _as_json(settings) + "\n")
+    """Write the environment's settings as ``run/environment.json``, the workload's defaults included, which may be
+    others by the time that the run is resumed: an exported policy needs them."""
+    replace_file(run / "environment.json", _as_json(with_all_settings(settings)) + "\n")
 
 
 def _as_json(settings: BitWidthSettings) -> str:
@@ -164,7 +165,10 @@ def check_settings(run: Path, settings: BitWidthSettings) -> None:
     saved = load_settings(run)
     if saved is None:
         return
-    had, has = (json.loads(_as_json(with_all_settings(each))) for each in (saved, settings))
+    complete = with_all_settings(settings)
+    had, has = (json.loads(_as_json(each)) for each in (saved, complete))
+    if complete is not settings:  # those that the workload had not, or an older version did not save
+        had["workload_settings"] = has["workload_settings"] | (had["workload_settings"] or {})
     differing = [name for name in has if has[name] != had[name] and name != "timeout_seconds"]
     if differing:
         before, now = (", ".join(f"{name}={of[name]!r}" for name in differing) for of in (had, has))

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from mqgrad.envs import BitWidthSettings
 from mqgrad.files import replace_file
 from mqgrad.trainers.versions import git_revision, package_versions
+from mqgrad.trainers.workloads.workload import module_digests
 
 from .config import TrainConfig, plain
 
+_MODULES = "workload_modules"
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
 
@@ -22,9 +25,35 @@ def origin() -> dict[str, Any]:
     return {"versions": package_versions(_PACKAGES), "git_revision": git_revision()}
 
 
-def save_origin(run: Path) -> None:
-    """Write it as ``run/origin.json``; of a run that is resumed, the last one counts."""
-    replace_file(run / "origin.json", json.dumps(origin(), indent=2) + "\n")
+def save_origin(run: Path, workload: str) -> None:
+    """Write it as ``run/origin.json``, and what the workload's module was; of a run that is resumed, the last one
+    counts."""
+    facts = origin() | {_MODULES: _module_digests(workload)}
+    replace_file(run / "origin.json", json.dumps(facts, indent=2) + "\n")
+
+
+def warn_if_changed(run: Path, workload: str) -> None:
+    """Warn of a run that goes on with a workload whose module has been edited since: its settings are compared, and
+    what it does with them cannot be."""
+    path = run / "origin.json"
+    if load_origin(run) is None:
+        return
+    before: dict[str, str] = json.loads(path.read_text()).get(_MODULES, {})
+    now = _module_digests(workload)
+    if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
+        warnings.warn(
+            f"module {', '.join(changed)} has changed since {run} was trained: if it now trains otherwise, the agent "
+            "goes on in another environment than it has learned in, and a run in another folder is safer",
+            RuntimeWarning,
+            stacklevel=4,  # whoever has called train
+        )
+
+
+def _module_digests(workload: str) -> dict[str, str]:
+    try:
+        return module_digests([workload])
+    except ImportError:  # the name of a cluster's own may mean nothing here
+        return {}
 
 
 def load_origin(run: Path) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """Train a bit-selection policy: one run folder from the first decision to the final model."""
 
 import contextlib
+import os
 import warnings
 from pathlib import Path
 from types import FrameType
@@ -11,6 +12,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.utils.tensorboard import SummaryWriter
 
+from mqgrad.envs import BitWidthSettings
 from mqgrad.policies.policy_file import MAX_FILE_BYTES
 from mqgrad.run_folder import check_writable, only_process_in
 from mqgrad.trainers.signals import signals_to, stopped_by
@@ -36,7 +38,7 @@ from .checkpoint import (
 )
 from .config import OF_THE_AGENT, TrainConfig, plain
 from .network_layers import network_layers
-from .origin import save_origin
+from .origin import save_origin, warn_if_changed
 
 ENDLESS = 10**9  # steps; a run without a limit of steps is ended by its limit of time
 
@@ -55,6 +57,9 @@ class Interruption:
         if self.signal is not None:
             raise stopped_by(number)
         self.signal = number
+        # Not by print, which what the signal came upon may be within. Who started us may read no more.
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nstopping after the decision under way; once more stops at once\n")
 
     def reraise(self) -> None:
         """Tell the caller that the run was cut short, as the signal would have without us."""
@@ -108,11 +113,10 @@ def _train(
     settings = env.get_attr("settings")[0]
     if checkpoint is not None:
         check_settings(config.output, settings)
+        warn_if_changed(config.output, settings.workload)
     model, seconds = _start(config, env, checkpoint)
     _warn_unless_exportable(model)
-    config.save(config.output / "config.json")  # a run that is refused stays as it was
-    save_settings(config.output, settings)
-    _learn(config, model, seconds, interruption)
+    _learn(config, settings, model, seconds, interruption)
     if model.num_timesteps > 0:  # else the run was interrupted before it began
         save_model(config.output, model)
     interruption.reraise()
@@ -173,7 +177,13 @@ def _curves(folder: Path, next_step: int) -> Logger:
     return Logger(str(folder), [output])
 
 
-def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interruption: Interruption) -> None:
+def _learn(
+    config: TrainConfig,
+    settings: BitWidthSettings,
+    model: BaseAlgorithm,
+    seconds: float,
+    interruption: Interruption,
+) -> None:
     limits = Limits(
         total_steps=config.total_steps, total_seconds=config.total_seconds, seconds_before=seconds
     )
@@ -183,7 +193,9 @@ def _learn(config: TrainConfig, model: BaseAlgorithm, seconds: float, interrupti
         if model.num_timesteps > 0 and not interruption():
             _say_that_it_is_done(config, model.num_timesteps, seconds)
         return
-    save_origin(config.output)
+    config.save(config.output / "config.json")  # a run that is refused or has come to its end stays as it was
+    save_settings(config.output, settings)
+    save_origin(config.output, settings.workload)
 
     def save() -> Path:
         return save_checkpoint(config.output, model, limits.seconds)

@@ -28,6 +28,8 @@ class EpisodeWarnings:
                 "num_workers is 1: one worker sends nothing, so that all bit widths are the same, and there is "
                 "nothing to learn about them. Give at least 2",
             )
+        if len(settings.widths) == 1:
+            self._say("widths", f"widths is {settings.widths}: there is nothing to choose. Give at least 2")
         costs_nothing = settings.reward == "log-loss" and settings.discount_per_second == 1
         if settings.budget_seconds is None and costs_nothing:
             self._say(

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +218,7 @@ def run_training(
 
 def _heldout(cluster: Cluster) -> dict[str, float]:
     figures = cluster.evaluate()
-    if "loss" not in figures:
+    if not isinstance(figures, Mapping) or "loss" not in figures:
         name = cluster.workload.name
         raise ValueError(f"evaluate() of workload {name!r} must return the held-out 'loss', not {figures!r}")
     return {figure: _as_float(figure, value, cluster) for figure, value in figures.items()}

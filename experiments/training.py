@@ -50,12 +50,15 @@ def resume_config(
     if not path.exists():
         raise FileNotFoundError(f"{output} holds no run to resume; start one without --resume")
     saved = TrainConfig.load(path)
-    started_with = plain(load_settings(output) or {}) | saved.env
+    started_with = saved.env | plain(load_settings(output) or {})
     started_with |= {name: getattr(saved, name) for name in OF_THE_AGENT}
     for option, (name, value) in given.items():
+        own = started_with.get(name)
+        if name == "workload_settings":  # of which some may be given
+            own = {setting: (own or {}).get(setting) for setting in value}
         if name == "timeout_seconds":
             saved = dataclasses.replace(saved, env={**saved.env, name: value})
-        elif plain(value) != plain(own := started_with.get(name)):
+        elif plain(value) != plain(own):
             raise ValueError(
                 f"{option} asks for {value}, but the run in {output} was started with {own}: leave {option} out, "
                 "or start another run in another folder"

@@ -1,6 +1,7 @@
 """Files that are whole whenever they are looked at."""
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ def replace_file(path: Path, text: str) -> None:
     path = path.resolve()  # a link stays one
     with replacing(path, path.with_name(f"{path.name}.partial")) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def file_digest(path: Path) -> str:
+    """The first 16 hexadecimal digits of a file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

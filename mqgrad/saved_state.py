@@ -5,6 +5,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from .checks import plain_number
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -105,6 +107,16 @@ def saved_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
     """Attributes by name, private ones without the underscore: the states of parts that have one, copies of all
     others."""
     return {_key(name): _saved(getattr(owner, name)) for name in names}
+
+
+def plain_state(value: Any) -> Any:
+    """A state whose numbers of NumPy's, as arguments of a controller may be, are Python's: ``torch.load`` refuses
+    others."""
+    if isinstance(value, dict):
+        return {plain_number(key): plain_state(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(plain_state, value))
+    return plain_number(value)
 
 
 def _key(name: str) -> str:

@@ -16,7 +16,8 @@ import mqgrad
 from mqgrad.controllers import Controller
 from mqgrad.costs import Costs
 from mqgrad.statistics.interval import IntervalStatistics
-from mqgrad.trainers.workloads.workload import Workload, endless_batches
+from mqgrad.trainers.workloads.calls import endless_batches, scheduler_of, training_loss
+from mqgrad.trainers.workloads.workload import Workload
 from mqgrad.widths import Width
 
 from .repetitions import Variant, iterations_within, rounds_within
@@ -129,7 +130,7 @@ class Replica:
         self._workload = workload
         self._ddp = DistributedDataParallel(model, process_group=process_group, bucket_cap_mb=bucket_cap_mb)
         self._optimizer = workload.build_optimizer(model)
-        self._scheduler = workload.build_scheduler(self._optimizer)
+        self._scheduler = scheduler_of(workload, self._optimizer)
         self._batches = endless_batches(workload, dist.get_rank(), dist.get_world_size(), 0)
         self._state = mqgrad.CompressionState(controller) if controller is not None else None
         if self._state is not None:
@@ -159,7 +160,7 @@ class Replica:
     def step(self) -> None:
         """One iteration that is not measured."""
         self._optimizer.zero_grad()
-        loss = self._workload.loss(self._ddp, next(self._batches))
+        loss = training_loss(self._workload, self._ddp, next(self._batches))
         loss.backward()
         self._optimizer.step()
         self._scheduler.step()

@@ -2,6 +2,7 @@
 
     python experiments/benchmarks/episodes.py --json episodes.json                        # of the packaged policy
     python experiments/benchmarks/episodes.py --policies 'default mine.mqg' --widths '1/2,1,4,4>1' --episodes 20
+    python experiments/benchmarks/episodes.py --policies mine.mqg --change '{"num_workers": 4}'  # other episodes
 
 Everyone plays the same episodes, of seeds of their own: the same links, optimizers, data and initial weights, one
 player after another, with the workers of training, real ones or simulated. A return is the log-loss that training
@@ -12,6 +13,8 @@ the episodes, so that it does not profit from chance. The rule is the one that n
 what they are told.
 """
 
+import argparse
+import json
 import math
 import random
 import statistics
@@ -190,11 +193,29 @@ def report(played: Sequence[Episode], environment: Mapping[str, Any], file: Path
         script.write_report(file, {"environment": environment, "episodes": episodes})
 
 
+def changes(text: str) -> dict[str, Any]:
+    """Arguments of the environment by name, from a JSON object.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+    return arguments
+
+
 def main() -> None:
     exit_on_sigterm()  # with the episodes that are done
     parser = script.parser(__doc__)
     parser.add_argument("--policies", default="default", help="joined by spaces; the first one's episodes")
     parser.add_argument("--widths", default="1/2,1,2,4,8,32")
+    parser.add_argument(
+        "--change", type=changes, default={}, help="JSON, arguments of the environment instead"
+    )
     parser.add_argument("--episodes", type=script.count, default=40, help="how many")
     parser.add_argument(
         "--first-seed", type=int, default=FIRST_SEED, help="of as many (default: %(default)s)"
@@ -203,7 +224,7 @@ def main() -> None:
     options = parser.parse_args()
     policies = options.policies.split()
     try:
-        arguments: dict[str, Any] = load_policy(policies[0]).provenance["config"]["env"]
+        arguments = load_policy(policies[0]).provenance["config"]["env"] | options.change
         env = gymnasium.make(mqgrad.envs.ENV_ID, **with_clock(arguments))
         players = players_of(policies, options.widths.split(","), env.get_wrapper_attr("settings"))
     except (OSError, ValueError) as error:

@@ -57,6 +57,6 @@ class Spirals:
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         points, arms = spirals(1000, torch.Generator().manual_seed(-1))  # no rank's
-        logits = model(points)  # (a model with dropout: model.eval() before, model.train() after)
+        logits = model(points)  # (of a model with dropout: model.eval()(points))
         loss = nn.functional.cross_entropy(logits, arms).item()
         return {"loss": loss, "accuracy": (logits.argmax(dim=1) == arms).float().mean().item()}

@@ -1,22 +1,19 @@
 """The grid of a comparison: systems × workloads × optimizers × links × seeds."""
 
 import dataclasses
-import hashlib
-import importlib
-import inspect
 import itertools
 import json
 import random
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from mqgrad.checks import check_positive
 from mqgrad.controllers.registry import PolicySpec
+from mqgrad.files import file_digest
 from mqgrad.policies.policy import policy_path
 from mqgrad.trainers.workloads.smooth import compressor_for
-from mqgrad.trainers.workloads.workload import make_workload, workload_settings
+from mqgrad.trainers.workloads.workload import make_workload, module_digests, workload_settings
 
 from ..netlab.lab import MAX_HOSTS
 from ..settings import parse_settings
@@ -75,20 +72,30 @@ class SweepConfig:
         return fp32_of(self.systems)
 
     def check_names(self) -> None:
-        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones; for a
-        compressor or an optimizer that the workloads have no use for; and where fp32 is not among the systems."""
+        """Raises ValueError for a workload, a setting or a system that cannot be made, listing the known ones; for
+        two names of one system; for a compressor or an optimizer that the workloads have no use for; and where fp32
+        is not among the systems."""
         for workload, system in itertools.product(self.workloads, self.systems):
             for link in self.links:
                 System.parse(system).check(self.budget_of(workload, link), self.hosts)
             for optimizer in self.optimizers_of(workload):
                 trained = make_workload(workload, **self.workload_settings(workload, optimizer, system))
                 compressor_for(trained, System.parse(system).compressor, self.hosts)
+        self._check_aliases()
         has_choice = any("optimizer" in workload_settings(workload) for workload in self.workloads)
         if not has_choice and self.optimizers != (OWN_OPTIMIZER,):
             names = ", ".join(self.workloads)
             raise ValueError(f"none of {names} has a setting 'optimizer': leave the choice of optimizers out")
         if self.fp32 not in self.systems:  # after the names: one of them may be fp32's, mistyped
             raise ValueError(f"the target comes from fp32 runs: add {FP32} to the systems")
+
+    def _check_aliases(self) -> None:
+        names: dict[System, str] = {}
+        for name in self.systems:
+            system = System.parse(name)
+            other = names.setdefault(system._replace(controller=system.controller_of_run()), name)
+            if other != name:
+                raise ValueError(f"{other!r} and {name!r} are the same system: leave one of them out")
 
     def optimizers_of(self, workload: str) -> tuple[str, ...]:
         """The compared optimizers, or its own alone for a workload that offers no choice."""
@@ -102,19 +109,13 @@ class SweepConfig:
 
     def digests(self) -> dict[str, dict[str, str]]:
         """Of the files that runs depend on besides the configuration, by name: policies and workloads' modules."""
-        return {"policies": self._policy_digests(), "workloads": self._workload_digests()}
+        return {"policies": self._policy_digests(), "workloads": module_digests(self.workloads)}
 
     def _policy_digests(self) -> dict[str, str]:
         """Of each policy file among the systems, the packaged one included."""
         controllers = {System.parse(name).controller or "" for name in self.systems}
         policies = {policy.path for name in controllers if (policy := PolicySpec.parse(name))}
-        return {path: _digest(policy_path(path)) for path in sorted(policies)}
-
-    def _workload_digests(self) -> dict[str, str]:
-        """Of each module that workloads are named from (``module:factory``), but not of what it imports."""
-        modules = sorted({name.partition(":")[0] for name in self.workloads if ":" in name})
-        files = {name: inspect.getsourcefile(importlib.import_module(name)) for name in modules}
-        return {name: _digest(Path(file)) for name, file in files.items() if file is not None}
+        return {path: file_digest(policy_path(path)) for path in sorted(policies)}
 
     def runs(self) -> Iterator[Run]:
         """All runs, in an order that seldom starts processes anew: one cell after another, in it one seed after
@@ -215,8 +216,3 @@ class SweepConfig:
             )
         if budget is not None:
             check_positive(**{f"budget_seconds of {workload} at {link}": budget})
-
-
-def _digest(path: Path) -> str:
-    """The first 16 hexadecimal digits of a file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

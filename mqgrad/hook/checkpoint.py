@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from .. import stopwatch
-from ..saved_state import check_run
+from ..saved_state import check_run, plain_state
 from .run import Run
 from .training_loop import TrainingLoop
 
@@ -44,7 +44,7 @@ class Checkpoint:
         self.run.direct.drain()
         self.run.thread.run(stopwatch.settle)  # the next iteration may be opening
         self.run.thread.check()
-        return {
+        state = {
             "format_version": FORMAT_VERSION,
             "config": self.run.shared.configuration,
             "rank": self._rank,
@@ -56,6 +56,7 @@ class Checkpoint:
             "compressor": self.run.shared.compressor.state_dict(),
             "rounds": self.run.rounds.state_dict(),
         }
+        return plain_state(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`mqgrad.CompressionState.load_state_dict`."""

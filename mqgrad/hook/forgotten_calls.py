@@ -10,8 +10,8 @@ UNDECIDED = 20
 
 
 class ForgottenCalls:
-    """Warns, once for each, of a loop without ``step``, of one without the hook, of one with two steps, and of one in
-    which nobody chooses a width.
+    """Warns, once for each, of a loop without ``step``, of one without the hook, of one with two steps, of one whose
+    ``step`` comes before the optimizer's, and of one in which nobody chooses a width.
 
     Without ``step`` no interval ends, so that no width is ever decided, and no round does, so that replicas part;
     without the hook DDP averages in fp32; a second step is counted as an iteration, whose loss the ranks may take for
@@ -61,6 +61,14 @@ class ForgottenCalls:
         if self._steps == 2 and self._has_hook and not self._steps_alone:
             self._warn(
                 "a second step() since the last backward: call it once per iteration, after the last optimizer.step()"
+            )
+
+    def on_update(self, *, stands_still: bool) -> None:
+        """An iteration has been reported, after which it is known whether parameters have ever moved."""
+        if stands_still:
+            self._warn(
+                "no parameter has moved between a backward and its state.step(loss): call that after "
+                "optimizer.step(), or controllers do not learn how much noise costs this optimizer"
             )
 
     def restart(self) -> None:

@@ -239,6 +239,11 @@ class Iteration:
         if self._probe is not None:
             self._probe.note_step(self._layouts.parameters)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether no step that was looked at has moved a parameter yet."""
+        return self._probe is not None and self._probe.stands_still
+
     def take_statistics(self, reported: int | None = None) -> RankStatistics:
         """Return this rank's statistics of the interval, and begin another; after the optimizer's step.
 

@@ -141,19 +141,23 @@ class CompressionState:
         decisions = Decisions(controller, period_rule, self.compressor, period=period)
         check_savable(self.compressor, controller, period_rule)
         self._transport = transport or ProcessGroupTransport(own_group(process_group, timeout_seconds), link)
-        averages_gradients = self._transport.world_size > 1 and not rounds.are_wanted
-        if averages_gradients and has_momentum(optimizer) and brings_momentum(self.compressor):
-            told = _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__)
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
-        run = assemble_run(
-            self._transport,
-            self.compressor,
-            decisions,
-            seed=seed,
-            rounds=rounds,
-            optimizer=optimizer,
-            second_moment=second_moment,
-        )
+        with contextlib.ExitStack() as undone:  # for who goes on after an error
+            if transport is None:
+                undone.callback(self._transport.close)
+            averages_gradients = self._transport.world_size > 1 and not rounds.are_wanted
+            if averages_gradients and has_momentum(optimizer) and brings_momentum(self.compressor):
+                told = _MOMENTUM_TWICE.format(compressor, type(optimizer).__name__)
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
+            run = assemble_run(
+                self._transport,
+                self.compressor,
+                decisions,
+                seed=seed,
+                rounds=rounds,
+                optimizer=optimizer,
+                second_moment=second_moment,
+            )
+            undone.pop_all()
         self._shared, self._iteration = run.shared, run.iteration
         self._thread, self._direct = run.thread, run.direct
         self._loop = TrainingLoop(run, in_rounds=rounds.are_wanted)

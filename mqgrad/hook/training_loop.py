@@ -102,6 +102,7 @@ class TrainingLoop:
             self._end_local_iteration()
         else:
             self._end_averaged_iteration()
+            self._forgotten.on_update(stands_still=self._iteration.stands_still)
         self.is_unapplied = False
         self._measured.report(loss, self._clock.lap(communicated=self.replicas_are_equal))
         if self.replicas_are_equal:

@@ -25,6 +25,7 @@ from .param_groups import HasParamGroups, learning_rates
 
 _UNKNOWN = 0.5
 _ADAM, _SGD = 0.15, 0.6  # slopes
+_STILL = 3  # steps: fewer may have been skipped, as by a gradient scaler that looks for its scale
 _RIDGE = 0.05  # variance of ln r_p at which a slope counts half, and half what stands for _UNKNOWN
 
 
@@ -55,6 +56,13 @@ class UpdateProbe:
         self._watched: list[_Watched] = []
         self._after: list[torch.Tensor] = []
         """The same samples after the step."""
+        self._still: int | None = 0
+        """Steps that moved nothing; None after one that did."""
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no step since the first has moved anything, and there have been several."""
+        return self._still is not None and self._still >= _STILL
 
     def begin(self, work: BucketWork, parameters: Sequence[torch.Tensor]) -> None:
         """Before the step: remember a bucket's parameters and the size of their gradients.
@@ -82,6 +90,10 @@ class UpdateProbe:
         """
         if len(self._after) < len(self._watched):
             self._after = [_samples([parameters[key] for key in watched.keys]) for watched in self._watched]
+            if self._still is not None:
+                pairs = zip(self._watched, self._after, strict=True)
+                has_moved = any(not torch.equal(watched.before, after) for watched, after in pairs)
+                self._still = None if has_moved else self._still + 1
 
     def end(self) -> float:
         """The update exponent, from 0 to 1, of the step that was noted, and forget.

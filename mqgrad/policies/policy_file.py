@@ -38,6 +38,7 @@ MAX_DEPTH = 20
 _NESTING = (Mapping, list, tuple)
 _DTYPES = (np.dtype("<f4"), np.dtype("<f8"))
 _MAX_HEADER_BYTES = 1000
+_LONGEST_TOLD = 300  # characters
 _REMEDY = "export the policy again with `mqgrad export`, or copy the file again"
 
 Path = str | os.PathLike[str]
@@ -49,7 +50,8 @@ class PolicyFileError(ValueError):
 
 
 def file_error(path: Path, problem: str, remedy: str = _REMEDY) -> PolicyFileError:
-    """The error to raise for ``problem`` with the file at ``path``."""
+    """The error to raise for ``problem`` with the file at ``path``; what it quotes of the file may be long."""
+    problem = problem if len(problem) <= _LONGEST_TOLD else f"{problem[:_LONGEST_TOLD]}…"
     return PolicyFileError(f"policy file {os.fspath(path)!r} {problem}; {remedy}")
 
 

@@ -57,6 +57,7 @@ def test_an_interrupted_run_leaves_a_checkpoint_and_no_process(tmp_path: Path) -
             os.killpg(child.pid, signal.SIGKILL)
         raise
     assert child.returncode == -signal.SIGINT, errors
+    assert "stopping after the decision under way; once more stops at once" in errors
     checkpoint = latest_checkpoint(tmp_path)
     assert checkpoint is not None
     assert {path.name for path in checkpoint.iterdir()} == {

@@ -1,8 +1,11 @@
 """Training an agent: its curves, resuming, limits, and mistakes in what is asked for."""
 
+import dataclasses
+import importlib
 import itertools
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from mqgrad.agents.config import TrainConfig
 from mqgrad.agents.time_price import TimePrice
 from mqgrad.agents.train import train
 from mqgrad.agents.wrappers import BudgetEnds
+from mqgrad.trainers import ModelClock
 from mqgrad.trainers.clusters.errors import WorkerError
 
 
@@ -215,6 +219,44 @@ def test_a_run_goes_on_in_its_own_environment_only(
     monkeypatch.undo()
     patient = {"timeout_seconds": 99.0}
     train(config_for(tmp_path, total_steps=21), resume=True, make_env=lambda: toy_env(**patient))
+
+
+def test_a_run_with_nothing_left_to_learn_keeps_its_limits(tmp_path: Path) -> None:
+    """After a mistyped limit, a resume without one did nothing."""
+    train(config_for(tmp_path, total_steps=20), make_env=toy_env)
+    with pytest.warns(RuntimeWarning, match="nothing is left to learn"):
+        train(config_for(tmp_path, total_steps=10), resume=True, make_env=toy_env)
+    assert TrainConfig.load(tmp_path / "config.json").total_steps == 20
+
+
+def test_episodes_without_a_choice_are_warned_of(tmp_path: Path) -> None:
+    """Seconds for two decisions: the budget is spent by then."""
+    with pytest.warns(RuntimeWarning, match="the first 5 episodes had at most 2 decisions each"):
+        train(config_for(tmp_path, total_steps=20), make_env=lambda: toy_env(budget_seconds=20.0))
+
+
+def test_a_workload_that_was_edited_is_told_where_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code cannot be compared as its settings are, whose defaults are."""
+
+    def edit(width: int, comment: str = "") -> None:
+        text = "import dataclasses, faulty\n\n@dataclasses.dataclass(frozen=True, kw_only=True)\n"
+        text += f"class Edited(faulty.Faulty):\n    width: int = {width}{comment}\n"
+        (tmp_path / "edited.py").write_text(text)
+
+    edit(8)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = {"workload": "edited:Edited", "simulated": True, "clock": ModelClock(0.01, 10.0)}
+    config = config_for(tmp_path / "run", total_steps=2, env=env)
+    train(config)
+    edit(8, "  # as before")
+    with pytest.warns(RuntimeWarning, match="module edited has changed since"):
+        train(dataclasses.replace(config, total_steps=3), resume=True)
+    edit(16)
+    importlib.reload(sys.modules["edited"])
+    with pytest.raises(ValueError, match=r"workload_settings=.*'width': 8.*'width': 16"):
+        train(dataclasses.replace(config, total_steps=4), resume=True)
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

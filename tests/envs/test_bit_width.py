@@ -88,6 +88,11 @@ def test_an_opening_that_uses_up_the_budget_is_warned_of_once(toy: ToyCluster) -
         BitWidthEnv(cluster=toy, budget_seconds=0.04, initial_bits=8).reset()
 
 
+def test_a_single_width_is_warned_of(toy: ToyCluster) -> None:
+    with pytest.warns(RuntimeWarning, match=r"widths is \(4,\): there is nothing to choose"):
+        BitWidthEnv(cluster=toy, widths=(4,))
+
+
 def test_max_steps_truncates(toy: ToyCluster) -> None:
     assert len(play(BitWidthEnv(cluster=toy, max_steps=4), 0)[0]) == 4
 

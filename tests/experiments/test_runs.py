@@ -146,8 +146,9 @@ def test_a_run_is_looked_at_where_replicas_have_just_met(period: int, looked_at:
     assert to_end.final.iteration == looked_at[-1]
 
 
-def test_an_evaluation_without_a_loss_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TinyCluster, "evaluate", lambda self: {"accuracy": 0.5})
+@pytest.mark.parametrize("figures", [{"accuracy": 0.5}, 0.5, None])
+def test_an_evaluation_without_a_loss_is_named(figures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TinyCluster, "evaluate", lambda self: figures)
     monkeypatch.setattr(TinyCluster, "workload", SimpleNamespace(name="mine"))
     with pytest.raises(ValueError, match=r"evaluate\(\) of workload 'mine' must return the held-out 'loss'"):
         trained(TinyCluster(), iterations=4)

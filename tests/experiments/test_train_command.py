@@ -21,6 +21,7 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
     differs = {
         ("--workload", "digits-cnn"): "digits-mlp",
         ("--set", "width=9"): "{'width': 8}",
+        ("--set", "batch_size=9"): "{'batch_size': 32}",  # its default
         ("--algo", "dqn"): "ppo",
         ("--interval", "7"): "5",  # the default
         ("--budget-seconds", "6"): "5.0",
@@ -33,7 +34,18 @@ def test_a_resumed_run_refuses_options_that_say_otherwise(tmp_path: Path, invoke
         assert code == 2
         assert option[0] in error
         assert f"was started with {own}" in error
-    same = ["--workload", "digits-mlp", "--set", "width=8", "--widths", "2+32", "--seed", "0"]
+    same = [
+        "--workload",
+        "digits-mlp",
+        "--set",
+        "width=8",
+        "--set",
+        "batch_size=32",
+        "--widths",
+        "2+32",
+        "--seed",
+        "0",
+    ]
     same += ["--algo", "PPO", "--interval", "5", "--budget-seconds", "5", "--link-latency-ms", "0"]
     code, _, error = invoke("train", str(tmp_path), "--resume", *same)
     assert code == 2

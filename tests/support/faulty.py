@@ -23,13 +23,14 @@ class Faulty:
 
     fault: str = ""
     """``raise``, ``eof`` as of a file that was cut off, ``hang``, ``exit``, ``crash`` as C++ does, ``interrupt`` as
-    by Ctrl-C, ``end`` of the batches; ``hang-in-backward``; while the model is built ``build`` to raise and
-    ``hang-at-start``, on all ranks ``chatter`` to print 3 MB."""
+    by Ctrl-C, ``end`` of the batches; ``hang-in-backward``; ``stay-in-evaluation`` after one; while the model is
+    built ``build`` to raise and ``hang-at-start``, on all ranks ``chatter`` to print 3 MB."""
     rank: int = 1
     iteration: int = 5
     width: int = 8
     has_buffers: bool = False
     """Whether the ranks meet in forward, too."""
+    has_dropout: bool = False
 
     @property
     def name(self) -> str:
@@ -43,6 +44,7 @@ class Faulty:
         if self.fault == "build":
             raise ArithmeticError("this model cannot be built")
         layers = [nn.Linear(self.width, 100), *([nn.BatchNorm1d(100)] if self.has_buffers else [])]
+        layers += [nn.Dropout()] if self.has_dropout else []
         return nn.Sequential(*layers)
 
     def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -76,6 +78,8 @@ class Faulty:
         return (outputs - targets).square().mean()
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
+        if self.fault == "stay-in-evaluation":
+            model.eval()
         return {"loss": 0.0}
 
     def _misbehave(self) -> None:

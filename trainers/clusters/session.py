@@ -17,8 +17,9 @@ from mqgrad.widths import Width
 
 from ..link import LinkEmulation
 from ..methods import DEFAULT_METHOD, RankInterval, Setup, TrainingMethod, make_method
+from ..workloads.calls import endless_batches, evaluation_of, scheduler_of, training_loss
 from ..workloads.smooth import compressor_for
-from ..workloads.workload import Batch, Workload, endless_batches
+from ..workloads.workload import Batch, Workload
 from .cluster import ControllerSpec, own_controller
 
 
@@ -71,7 +72,7 @@ class TrainingSession:
         torch.manual_seed(seed)  # the same initial weights on every rank
         model = self.workload.build_model()
         optimizer = self.workload.build_optimizer(model)
-        scheduler = self.workload.build_scheduler(optimizer)
+        scheduler = scheduler_of(self.workload, optimizer)
         batches = endless_batches(self.workload, self.rank, self.world_size, seed)
         self._come_to_meeting()
         run_method = make_method(method)
@@ -111,7 +112,7 @@ class TrainingSession:
 
     def evaluate(self) -> dict[str, float]:
         """Held-out figures, of rank 0's replica, on rank 0 only."""
-        return self.workload.evaluate(self._model) if self.rank == 0 else {}
+        return evaluation_of(self.workload, self._model) if self.rank == 0 else {}
 
     def digest(self) -> str:
         """Hash of all parameters' bytes."""
@@ -147,7 +148,7 @@ class TrainingSession:
         batch = next(replica.batches)
         self._come_to_meeting()
         replica.optimizer.zero_grad()
-        loss = self.workload.loss(replica.module, batch)
+        loss = training_loss(self.workload, replica.module, batch)
         self._come_to_meeting()
         loss.backward()
         replica.method.step(loss)

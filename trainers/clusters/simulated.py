@@ -14,6 +14,7 @@ from mqgrad.widths import Width
 from ..link import LinkEmulation
 from ..methods import DDP, DEFAULT_METHOD, make_method
 from ..threads import torch_threads
+from ..workloads.calls import evaluation_of
 from ..workloads.workload import Workload, make_workload
 from .clock import ModelClock
 from .cluster import Cluster, ControllerSpec, check_run_seed
@@ -122,7 +123,7 @@ class Simulated:
         """Held-out figures of the current model; takes no modelled time."""
         run = self._started()
         with _as_a_rank(), run.ranks[0].random_numbers():
-            return self.workload.evaluate(run.model)
+            return evaluation_of(self.workload, run.model)
 
     def close(self) -> None:
         """End the run and its threads. May be called twice."""

@@ -17,8 +17,9 @@ from mqgrad.statistics.interval import IntervalStatistics
 from mqgrad.widths import Width
 
 from ..methods.interval import CompressedInterval, combine
+from ..workloads.calls import endless_batches, scheduler_of, training_loss
 from ..workloads.smooth import compressor_for
-from ..workloads.workload import Batch, Workload, endless_batches
+from ..workloads.workload import Batch, Workload
 from .clock import ModelClock, ModelledTime
 from .cluster import ControllerSpec, own_controller
 from .in_process import InProcessTransport, MeetingPoint
@@ -45,7 +46,7 @@ class SimulatedRun:
         torch.manual_seed(seed)
         self.model = workload.build_model()
         self._optimizer: Optimizer = workload.build_optimizer(self.model)
-        self._scheduler: LRScheduler = workload.build_scheduler(self._optimizer)
+        self._scheduler: LRScheduler = scheduler_of(workload, self._optimizer)
         self._ready: list[torch.Tensor] = []
         """Parameters in the order in which the first backward is done with them."""
         self._hooks = [p.register_post_accumulate_grad_hook(self._ready.append) for p in self._parameters()]
@@ -155,7 +156,7 @@ class SimulatedRun:
         with rank.random_numbers():
             batch = next(rank.batches)
             self._optimizer.zero_grad()
-            loss = self._workload.loss(self.model, batch)
+            loss = training_loss(self._workload, self.model, batch)
             loss.backward()
         self._check_gradients(rank)
         rank.take_gradients()

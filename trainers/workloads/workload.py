@@ -2,14 +2,16 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
-from pathlib import PurePath
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+
+from mqgrad.files import file_digest
 
 Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Inputs and targets; the first axis of both is the example."""
@@ -19,7 +21,9 @@ Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 class Workload(Protocol):
     """A model, its data and its optimizer.
 
-    Building one must be cheap (load data on first use): the driver builds it too, to check the settings.
+    Building one must be cheap (load data on first use): the driver builds it too, to check the settings. One object
+    serves all runs of a process, one after another: what changes in the course of a run, such as a count of
+    iterations, belongs into the model, the scheduler or the iterator of batches, which each run has anew.
     """
 
     @property
@@ -56,25 +60,8 @@ class Workload(Protocol):
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Held-out figures, ``loss`` among them; must leave the model in training mode."""
+        """Held-out figures, ``loss`` among them. The caller restores the mode (``model.train()``)."""
         ...
-
-
-def endless_batches(workload: Workload, rank: int, world_size: int, seed: int) -> Iterator[Batch]:
-    """The workload's batches of one rank. Where they end, as a DataLoader's do after an epoch, ``next`` raises a
-    ValueError that says so."""
-    return _until_their_end(workload.name, rank, workload.batches(rank, world_size, seed))
-
-
-def _until_their_end(name: str, rank: int, batches: Iterator[Batch]) -> Iterator[Batch]:
-    count = 0
-    for batch in batches:
-        yield batch
-        count += 1
-    raise ValueError(
-        f"workload {name!r} has no batch on rank {rank} after {count}: its batches() must never end; begin with the "
-        "data anew where they are through (while True: yield from loader)"
-    )
 
 
 Factory: TypeAlias = Callable[..., Workload]
@@ -146,7 +133,7 @@ def make_workload(name: str, /, **settings: Any) -> Workload:
     _check_settings(name, factory, settings)
     workload = factory(**settings)
     if not isinstance(workload, Workload):
-        missing = [m for m in _METHODS if not hasattr(workload, m)]
+        missing = [m for m in _METHODS if getattr(workload, m, None) is None]
         raise ValueError(f"workload {name!r} is a {type(workload).__name__} without {', '.join(missing)}")
     return workload
 
@@ -158,6 +145,13 @@ def workload_settings(name: str) -> tuple[str, ...]:
         ValueError: an unknown name, or a factory that cannot be imported.
     """
     return tuple(inspect.signature(_import_factory(workload_reference(name))).parameters)
+
+
+def module_digests(names: Iterable[str]) -> dict[str, str]:
+    """Of each module that workloads are named from (``module:factory``), but not of what it imports."""
+    modules = sorted({name.partition(":")[0] for name in names if ":" in name})
+    files = {name: inspect.getsourcefile(importlib.import_module(name)) for name in modules}
+    return {name: file_digest(Path(file)) for name, file in files.items() if file is not None}
 
 
 _METHODS = ("name", "build_model", "build_optimizer", "build_scheduler", "batches", "loss", "evaluate")

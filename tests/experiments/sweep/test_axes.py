@@ -122,6 +122,7 @@ def test_a_wrong_grid_is_refused(changes: dict[str, Any], message: str) -> None:
     [
         ({"systems": ("fixed:4",)}, "add plain-ddp"),
         ({"systems": ("fixed:4", "fixd:32")}, "unknown controller 'fixd:32'"),
+        ({"systems": ("fixed:32", "fixed:4", "quantized")}, "'fixed:4' and 'quantized' are the same system"),
         ({"systems": ("fixed:32", "magic")}, "known: .*goodput.*qsgd"),
         ({"systems": ("fixed:32", "goodput on magic")}, "unknown compressor 'magic'; known: .*qsgd"),
         (

@@ -1,8 +1,12 @@
 """Checkpoints of CompressionState: what they hold, and what is refused."""
 
 import copy
+import io
+from collections.abc import Callable
+from typing import Any
 
 import models
+import numpy as np
 import pytest
 import torch
 from layouts import bucket_of
@@ -71,6 +75,28 @@ def test_a_state_of_another_format_is_refused_and_what_differs_is_named() -> Non
     (told,) = run_ranks(rank_main, 1)
     for message, part in zip(told, expected, strict=True):
         assert part in message
+
+
+def test_numbers_of_numpys_are_saved_as_what_torch_load_takes() -> None:
+    """An argument such as ``np.ceil(iterations / 10).astype(int)`` made checkpoints that it refused."""
+    controllers: list[Callable[[], Any]] = [
+        lambda: mqgrad.controllers.LinearRamp(decisions=np.int64(2), interval=1),
+        lambda: mqgrad.Goodput(keep=np.float64(0.9), interval=2),
+    ]
+
+    def rank_main(rank: int) -> None:
+        for make_controller in controllers:
+            model, optimizer, state = models.new_run(make_controller())
+            models.train(model, optimizer, state, rank, range(6))
+            torch.save(state.state_dict(), file := io.BytesIO())
+            state.close()
+            file.seek(0)
+            *run, other = models.new_run(make_controller())
+            other.load_state_dict(torch.load(file))
+            models.train(*run, other, rank, range(6, 8))
+            other.close()
+
+    run_ranks(rank_main)
 
 
 def test_another_fixed_width_begins_at_once() -> None:

@@ -1,5 +1,6 @@
 """What a closed state answers, and what closing it tells."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import models
 import pytest
+import torch
 import torch.distributed.distributed_c10d as c10d
 from ranks import run_ranks
 from scripted import Scripted
@@ -53,6 +55,22 @@ def test_closing_within_a_round_is_told() -> None:
             state.close()
 
     run_ranks(rank_main)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_state_that_cannot_be_made_leaves_nothing_open() -> None:
+    def rank_main(rank: int) -> list[int]:
+        optimizer = torch.optim.SGD(models.small_model().parameters(), lr=0.1, momentum=0.9)
+        opened = []
+        for _ in range(4):
+            with pytest.raises(RuntimeWarning, match="takes a momentum"):
+                mqgrad.CompressionState(compressor="dgc:0.05", optimizer=optimizer)
+            gc.collect()
+            opened.append(len(os.listdir("/proc/self/fd")))
+        return opened
+
+    for first, *others in run_ranks(rank_main):
+        assert others == [first] * 3
 
 
 def test_a_failure_after_the_last_step_is_told() -> None:

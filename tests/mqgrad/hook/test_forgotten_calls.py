@@ -66,6 +66,42 @@ def test_two_steps_in_an_iteration_are_told_once() -> None:
     assert message.startswith("rank 0: a second step() since the last backward: call it once per iteration")
 
 
+def test_a_step_before_the_optimizers_is_told_once() -> None:
+    """Whether steps grow with gradients would never be known, by which policies expect what noise costs."""
+
+    def rank_main(rank: int) -> list[str]:
+        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for iteration in range(20):
+                optimizer.zero_grad()
+                loss = models.backward(model, rank, iteration)
+                state.step(loss)
+                optimizer.step()
+            state.close()
+        return [str(warning.message) for warning in told]
+
+    for rank, told in enumerate(run_ranks(rank_main)):
+        (message,) = told
+        assert message.startswith(
+            f"rank {rank}: no parameter has moved between a backward and its state.step(loss)"
+        )
+
+
+def test_a_rate_that_falls_to_0_later_is_told_nothing() -> None:
+    def rank_main(rank: int) -> int:
+        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            models.train(model, optimizer, state, rank, range(6))
+            optimizer.param_groups[0]["lr"] = 0.0
+            models.train(model, optimizer, state, rank, range(6, 30))
+            state.close()
+        return len(told)
+
+    assert run_ranks(rank_main) == [0, 0]
+
+
 def told_of(rank: int, iterations: int, **state_args: Any) -> list[str]:
     model, optimizer, state = models.new_run(None, **state_args)
     with warnings.catch_warnings(record=True) as told:

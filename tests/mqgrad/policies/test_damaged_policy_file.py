@@ -57,6 +57,13 @@ def test_not_a_policy_file(tmp_path: pathlib.Path, content: bytes) -> None:
         load_policy(path)
 
 
+def test_what_is_told_of_a_file_is_short_whatever_is_in_it(saved: pathlib.Path) -> None:
+    edit_document(saved, observation={"kind": "x" * 100_000})
+    with pytest.raises(PolicyFileError, match=r"p.*\.mqg.*observation.*…; export") as refused:
+        load_policy(saved)
+    assert len(str(refused.value)) < 1000
+
+
 def test_directory(tmp_path: pathlib.Path) -> None:
     with pytest.raises(PolicyFileError, match="cannot be read"):
         load_policy(tmp_path)
