@@ -86,10 +86,11 @@ class MetricsCallback(BaseCallback):
         self._most, self._episodes = max(self._most, self._decisions), self._episodes + 1
         self._decisions = 0
         if self._episodes == _LOOKED_AT and self._most < FEW_DECISIONS:
+            decisions = "one decision" if self._most == 1 else f"{self._most} decisions"
             warnings.warn(
-                f"the first {_LOOKED_AT} episodes had at most {self._most} decisions each, from which hardly "
-                "anything can be learned: give longer episodes (budget_seconds), or actions of fewer iterations "
-                "(interval, action_repeat)",
+                f"none of the first {_LOOKED_AT} episodes had more than {decisions}, from which hardly anything can "
+                "be learned: give longer episodes (budget_seconds), or actions of fewer iterations (interval, "
+                "action_repeat)",
                 RuntimeWarning,
                 stacklevel=2,
             )

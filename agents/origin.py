@@ -16,6 +16,7 @@ from mqgrad.trainers.workloads.workload import module_digests
 
 from .config import TrainConfig, plain
 
+_FILE = "origin.json"
 _MODULES = "workload_modules"
 _PACKAGES = ("mqgrad", "stable-baselines3", "gymnasium", "torch", "numpy")
 
@@ -29,16 +30,13 @@ def save_origin(run: Path, workload: str) -> None:
     """Write it as ``run/origin.json``, and what the workload's module was; of a run that is resumed, the last one
     counts."""
     facts = origin() | {_MODULES: _module_digests(workload)}
-    replace_file(run / "origin.json", json.dumps(facts, indent=2) + "\n")
+    replace_file(run / _FILE, json.dumps(facts, indent=2) + "\n")
 
 
 def warn_if_changed(run: Path, workload: str) -> None:
     """Warn of a run that goes on with a workload whose module has been edited since: its settings are compared, and
     what it does with them cannot be."""
-    path = run / "origin.json"
-    if load_origin(run) is None:
-        return
-    before: dict[str, str] = json.loads(path.read_text()).get(_MODULES, {})
+    before = (_saved(run) or {}).get(_MODULES, {})
     now = _module_digests(workload)
     if changed := [name for name in before if now.get(name, before[name]) != before[name]]:
         warnings.warn(
@@ -57,18 +55,27 @@ def _module_digests(workload: str) -> dict[str, str]:
 
 
 def load_origin(run: Path) -> dict[str, Any] | None:
-    """Read what :func:`save_origin` wrote; None if there is nothing.
+    """Read what :func:`save_origin` wrote of versions and revision; None if there is nothing.
 
     Raises:
         ValueError: the file is damaged.
     """
-    path = run / "origin.json"
+    saved = _saved(run)
+    if saved is None:
+        return None
+    try:
+        return {name: saved[name] for name in origin()}
+    except KeyError as error:
+        raise ValueError(f"{run / _FILE} does not hold what a run was made by ({error})") from error
+
+
+def _saved(run: Path) -> dict[str, Any] | None:
+    path = run / _FILE
     if not path.exists():
         return None
     try:
-        saved: dict[str, Any] = json.loads(path.read_text())
-        return {name: saved[name] for name in origin()}
-    except (TypeError, ValueError, KeyError) as error:
+        return dict(json.loads(path.read_text()))
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold what a run was made by ({error})") from error
 
 

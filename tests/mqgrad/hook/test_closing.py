@@ -70,7 +70,7 @@ def test_a_state_that_cannot_be_made_leaves_nothing_open() -> None:
         return opened
 
     for first, *others in run_ranks(rank_main):
-        assert others == [first] * 3
+        assert max(others) <= first
 
 
 def test_a_failure_after_the_last_step_is_told() -> None:

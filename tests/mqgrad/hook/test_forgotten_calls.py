@@ -70,7 +70,7 @@ def test_a_step_before_the_optimizers_is_told_once() -> None:
     """Whether steps grow with gradients would never be known, by which policies expect what noise costs."""
 
     def rank_main(rank: int) -> list[str]:
-        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2))
+        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2, least_seconds=0.0))
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for iteration in range(20):
@@ -90,7 +90,7 @@ def test_a_step_before_the_optimizers_is_told_once() -> None:
 
 def test_a_rate_that_falls_to_0_later_is_told_nothing() -> None:
     def rank_main(rank: int) -> int:
-        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2))
+        model, optimizer, state = models.new_run(mqgrad.Goodput(interval=2, least_seconds=0.0))
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             models.train(model, optimizer, state, rank, range(6))
