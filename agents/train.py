@@ -70,10 +70,11 @@ class Interruption:
 def train(config: TrainConfig, *, resume: bool = False, make_env: MakeEnv | None = None) -> Path:
     """Train a policy and return the path of the saved model, ``output/model.zip``.
 
-    The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``origin.json`` (versions
-    and revision), ``checkpoints/step_N``, TensorBoard logs and, at the end, ``model.zip``. Whatever stops the run
-    (its limits, Ctrl-C, SIGTERM, an error), a checkpoint is written, if any decision was made, and the environment's
-    processes are ended; after a signal, the KeyboardInterrupt or SystemExit goes on to the caller.
+    The run folder holds ``config.json``, ``environment.json`` (its settings as they were), ``origin.json`` (versions,
+    revision, and what the workload's module was), ``checkpoints/step_N``, TensorBoard logs and, at the end,
+    ``model.zip``. Whatever stops the run (its limits, Ctrl-C, SIGTERM, an error), a checkpoint is written, if any
+    decision was made, and the environment's processes are ended; after a signal, the KeyboardInterrupt or SystemExit
+    goes on to the caller.
 
     Args:
         config: the settings; ``total_steps`` and ``total_seconds`` count from the start of the first run.

@@ -114,7 +114,7 @@ def plain_state(value: Any) -> Any:
     others."""
     if isinstance(value, dict):
         return {plain_number(key): plain_state(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):  # others are made otherwise
         return type(value)(map(plain_state, value))
     return plain_number(value)
 
