@@ -7,6 +7,8 @@ def main() -> None:
     """Hand over to the command line, or say what to install."""
     try:
         from mqgrad.experiments.cli import main as command_line
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         sys.exit(
             f"the mqgrad command needs {error.name}: in a checkout, pip install --no-build-isolation '.[train]'"

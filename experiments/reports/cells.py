@@ -87,6 +87,11 @@ class CellSummary:
     def __str__(self) -> str:
         return str(self.cell)
 
+    @property
+    def most_runs(self) -> int:
+        """Runs of the system that has most: while a comparison goes on, others lack seeds."""
+        return max((summary.runs for summary in self.systems), default=0)
+
 
 def summarize(config: SweepConfig, results: Sequence[RunResult]) -> list[CellSummary]:
     """One summary per cell that has results, in the order of the configuration."""

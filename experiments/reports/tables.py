@@ -47,9 +47,9 @@ def ratio_table(cells: Sequence[CellSummary], overall: Sequence[OverallSummary])
         row.append(_mean_ratio(each, "fp32"))
         if several:
             row.append(_worst(each.worst.get("fp32"), common))
-        for by_system, winner in zip(by_cell, best, strict=True):
+        for cell, by_system, winner in zip(cells, by_cell, best, strict=True):
             summary = by_system.get(each.system)
-            row.append(_NONE if summary is None else _shaded(summary, each.system == winner))
+            row.append(_NONE if summary is None else _shaded(summary, each.system == winner, cell.most_runs))
         rows.append(row)
     return Table(header, rows)
 
@@ -174,23 +174,25 @@ def _reference_to_dense(cell: CellSummary, name: str) -> str:
 
 
 def _best(cell: CellSummary) -> str | None:
-    """The system with the shortest time to the target, of those that reached it with every run."""
+    """The system with the shortest time to the target, of those that reached it with every run, and have run as often
+    as any."""
     exact = {
         s.system: r.value
         for s in cell.systems
-        if (r := s.ratios.get("fp32")) and r.sign == "=" and s.reached == s.runs
+        if (r := s.ratios.get("fp32")) and r.sign == "=" and s.reached == s.runs == cell.most_runs
     }
     return min(exact, key=lambda name: exact[name], default=None)
 
 
-def _shaded(summary: SystemSummary, is_best: bool) -> Shaded:
+def _shaded(summary: SystemSummary, is_best: bool, most_runs: int) -> Shaded:
     said, ratio = verdict(summary), summary.ratios.get("fp32")
     tone = _TONES[said]
     if ratio is not None and tone:
         tone *= min(1.0, 0.2 + abs(math.log2(ratio.value)) / 3)
     text = said if ratio is None else ratio_with_interval(ratio)
     missed = f" ({summary.reached}/{summary.runs})" if said == "missed" else ""
-    return Shaded(f"{text}{missed}{' ★' if is_best else ''}", tone)
+    unfinished = f" ({summary.runs} of {most_runs} seeds)" if 0 < summary.runs < most_runs else ""
+    return Shaded(f"{text}{missed}{unfinished}{' ★' if is_best else ''}", tone)
 
 
 def _marked(cell: CellSummary, system: str) -> str:

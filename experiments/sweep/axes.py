@@ -1,6 +1,7 @@
 """What the axes of a comparison name: links, systems, and one run of the grid."""
 
 import contextlib
+import re
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -77,6 +78,9 @@ class Link(NamedTuple):
         return Link(_EMULATED + self.name.removeprefix(_EMULATED), True, self.rates)
 
 
+_POLICY = re.compile(r"(.*\.mqg(?::\S*)?)((?: .*)?)")
+"""A policy file, whose path may have any word in it, with its arguments; then what follows."""
+_ANY_CONTROLLER = "fixed:1"
 _SUFFIXES = {"every": "period", "frozen": "frozen_every"}
 """Of a system's name, each before a value, and the argument of the default method that it stands for."""
 
@@ -103,8 +107,9 @@ class System(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> "System":
         """What a name stands for; :meth:`check` tells whether there is such a thing."""
-        if name.endswith(".mqg"):  # a policy's path may have any word in it
-            return cls(name, DEFAULT_COMPRESSOR)
+        if policy := _POLICY.fullmatch(name):
+            path, suffixes = policy.groups()
+            return cls.parse(f"{_ANY_CONTROLLER}{suffixes}")._replace(controller=path)
         name, _, settings = name.partition(" with ")
         return cls._parse(name)._replace(settings=tuple(filter(None, settings.split(","))))
 

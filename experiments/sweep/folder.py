@@ -26,8 +26,9 @@ _SAME_ORIGIN = {
     "versions": ("python", "torch", "numpy", "codec"),
 }  # what times and losses depend on; bytes-* learn the text of Python's library
 
-
 _LAB = {"tcp": DEFAULT_CONGESTION_CONTROL, "links": SHAPING}
+_WRITTEN = ("results.jsonl", "report.md", "report.html", "logs")
+"""What lies in a folder beside ``config.json``: without that it is somebody else's, and would be lost."""
 
 
 class Sweep:
@@ -83,7 +84,10 @@ class Sweep:
                     on_result(result)
 
     def _check_files(self) -> None:
-        told = _differences(self._digests, now := self.config.digests(), now)
+        try:
+            told = _differences(self._digests, now := self.config.digests(), now)
+        except OSError as error:
+            told = str(error)
         if told:
             raise ValueError(
                 f"a file has changed while {self.folder} was filled, so that its runs could not be compared with one "
@@ -116,9 +120,9 @@ def open_sweep(folder: Path, config: SweepConfig, *, program: Sequence[str] | No
             check_same_config(saved, given, folder)
             check_same_origin(saved, come_from, folder)
             saved["sweep"]["time_limit_seconds"] = config.time_limit_seconds  # of the runs to come
-        elif (folder / "results.jsonl").exists():
+        elif others := [name for name in _WRITTEN if (folder / name).exists()]:
             raise ValueError(
-                f"{folder} holds results and no config.json that tells of what; give another --output"
+                f"{folder} holds {', '.join(others)} and no config.json that tells of what; give another --output"
             )
         else:
             saved = {**given, **come_from}

@@ -70,7 +70,7 @@ class SweepRunner:
         self._sent_before: list[int] = []
 
     def __enter__(self) -> "SweepRunner":
-        for left in [self._place.logs / _SERVING, *self._place.logs.glob(f"{_SERVING}-*")]:
+        for left in self._place.logs.glob(f"{_SERVING}-[0-9]*"):
             shutil.rmtree(left, ignore_errors=True)  # by a sweep that was killed
         return self
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -20,6 +21,7 @@ from .training_clock import FollowedClock, clock_path
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 10.0  # between asking processes to end and killing them
+_WARNING = re.compile(r"\[W\d{4} ")  # of torch's, which are rarely why a process ended
 
 
 class Server(Protocol):
@@ -152,5 +154,6 @@ def _end_input(stdin: IO[bytes] | None) -> None:
 
 
 def _crashed(outcome: str, logs: Path, rank: int) -> Ending:
-    last_words = " ".join(log_tail(logs, rank, lines=3).split())
+    lines = [line for line in log_tail(logs, rank, lines=20).splitlines() if not _WARNING.match(line)]
+    last_words = " ".join(" ".join(lines[-3:]).split())
     return Ending("crashed", f"{outcome} before the run was over: {last_words}"[:REASON_CHARACTERS])

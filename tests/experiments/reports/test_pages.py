@@ -46,6 +46,20 @@ def test_tables_say_what_was_missed_and_where_time_goes() -> None:
     assert times["fixed:2"][1:4] == ["100.00", "300.00", "0.00"]
 
 
+def test_who_has_run_with_fewer_seeds_is_told_and_not_the_fastest() -> None:
+    """As where a comparison was stopped."""
+    config = small_config(systems=("fixed:32", "fixed:2", "fixed:4"))
+    runs = [result("fixed:2", 1, [1.0])]
+    runs += [result(system, seed, [2.0, 1.0]) for system in ("fixed:32", "fixed:4") for seed in (1, 2)]
+    cells = summarize(config, runs)
+    rows = {row[0]: row for row in ratio_table(cells, summarize_overall(config, cells)).rows}
+    assert "(1 of 2 seeds)" in str(rows["fixed:2"][2])
+    assert [name for name, row in rows.items() if "★" in str(row[2])] in (
+        ["fixed:4"],
+        ["**fp32 (fixed:32)**"],
+    )
+
+
 @pytest.mark.parametrize(
     ("link", "known"), [("emulated:100mbit", True), ("emulated:none", False), ("100mbit", False)]
 )

@@ -50,6 +50,8 @@ def test_a_system_is_a_controller_a_compressor_both_or_a_method() -> None:
     assert System.parse("fixed:1 frozen 16") == ("fixed:1", "quantized", "ddp:frozen_every=16", ())
     path = "top-k:0.1/mine on 4 with all every 8/policy.mqg"
     assert System.parse(path) == (path, "quantized", "ddp", ())
+    in_rounds = System.parse(f"{path}:falls_back=false on qsgd every 8 with momentum=0")
+    assert in_rounds == (f"{path}:falls_back=false", "qsgd", "ddp:period=8", ("momentum=0",))
     assert System.parse("default every 8").kind == "controllers"
     assert System.parse("default every 8").has_width
     assert system_name("controllers", "default every 8") == "default every 8"

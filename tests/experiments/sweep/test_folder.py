@@ -273,8 +273,26 @@ def test_results_that_nothing_tells_of_are_not_taken_for_those_that_are_asked_fo
     config = small_config(seeds=(1,))
     run_fake(tmp_path, config)
     (tmp_path / "out" / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"holds results and no config\.json"):
+    with pytest.raises(ValueError, match=r"holds results\.jsonl.* and no config\.json"):
         run_fake(tmp_path, config)
+
+
+def test_a_strangers_files_are_left_as_they_are(tmp_path: Path) -> None:
+    """As of --output . in a project."""
+    (log := tmp_path / "out" / "logs" / "serving-prod" / "model.log").parent.mkdir(parents=True)
+    log.write_text("precious")
+    with pytest.raises(ValueError, match=r"holds logs and no config\.json"):
+        run_fake(tmp_path, small_config(seeds=(1,)))
+    log.parent.parent.rename(tmp_path / "logs")
+    (report := tmp_path / "out" / "report.md").write_text("my own")
+    with pytest.raises(ValueError, match=r"holds report\.md and no config\.json"):
+        run_fake(tmp_path, small_config(seeds=(1,)))
+    assert report.read_text() == "my own"
+    report.unlink()
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    (tmp_path / "logs").rename(tmp_path / "out" / "logs")
+    run_fake(tmp_path, small_config(seeds=(1,)))
+    assert (tmp_path / "out" / "logs" / "serving-prod" / "model.log").read_text() == "precious"
 
 
 def test_sweeps_without_a_lab_and_finished_ones_go_on_whatever_they_had(tmp_path: Path) -> None:
