@@ -1,5 +1,6 @@
 """The main job from end to end: learn a policy, freeze it, drive runs with it that it has not seen."""
 
+import shutil
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -75,8 +76,8 @@ def learn_policy(run: Path, policy: Path, seconds: float, console: Console) -> N
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on")
         raise
-    for name in ("config.json", "results.jsonl"):  # runs of an earlier policy are made anew
-        (policy.parent / COMPARISON / name).unlink(missing_ok=True)
+    if (policy.parent / COMPARISON / "config.json").exists():  # runs of an earlier policy are made anew
+        shutil.rmtree(policy.parent / COMPARISON)
     export(model, policy)
 
 

@@ -80,12 +80,13 @@ def test_what_fails_while_a_run_is_closed_costs_the_next_one_nothing(tmp_path: P
     assert "that run cannot be closed" in "".join(log.read_text() for log in kept.glob("*stderr*"))
 
 
-@pytest.mark.parametrize("name", ["serving", "serving-1"])
-def test_what_a_killed_sweep_has_left_is_removed_before_the_first_run(name: str, tmp_path: Path) -> None:
-    left = tmp_path / "out" / "logs" / name
+def test_what_a_killed_sweep_has_left_is_removed_before_the_first_run(tmp_path: Path) -> None:
+    program, _ = fake_program(tmp_path)
+    with open_sweep(tmp_path / "out", small_config(seeds=(1,)), program=program):
+        pass
+    left = tmp_path / "out" / "logs" / "serving-1"
     left.mkdir(parents=True)
     (left / "record.json").write_text('{"outcome": "finished"}')
-    program, _ = fake_program(tmp_path)
     with open_sweep(tmp_path / "out", small_config(seeds=(1,)), program=program) as sweep:
         sweep.run(on_start=lambda run: pytest.fail("still there") if left.exists() else None)
     assert not list((tmp_path / "out" / "logs").iterdir())
