@@ -35,10 +35,7 @@ def run_sweep(output: Path, config: SweepConfig, retry_failed: bool, console: Co
             left = len(sweep.pending(retry_failed=retry_failed))
             console.print(f"stopped; the same command goes on: {left} runs are left")
             stopped = error
-        except (
-            ValueError,
-            OSError,
-        ) as error:  # as where a policy file has changed: of what there is, all the same
+        except (ValueError, OSError) as error:  # as where a policy file was changed or is gone
             stopped = error
         report = write_report(output)
     if stopped is not None:
