@@ -127,7 +127,11 @@ def save_model(run: Path, model: BaseAlgorithm) -> Path:
 def save_settings(run: Path, settings: BitWidthSettings) -> None:
     """Write the environment's settings as ``run/environment.json``, the workload's defaults included, which may be
     others by the time that the run is resumed: an exported policy needs them."""
-    replace_file(run / "environment.json", _as_json(with_all_settings(settings)) + "\n")
+    try:
+        text = _as_json(with_all_settings(settings))
+    except TypeError:  # a default that nobody gave, and that JSON cannot hold
+        text = _as_json(settings)
+    replace_file(run / "environment.json", text + "\n")
 
 
 def _as_json(settings: BitWidthSettings) -> str:
@@ -166,7 +170,7 @@ def check_settings(run: Path, settings: BitWidthSettings) -> None:
     if saved is None:
         return
     complete = with_all_settings(settings)
-    had, has = (json.loads(_as_json(each)) for each in (saved, complete))
+    had, has = (json.loads(_as_json(each)) for each in (with_all_settings(saved), complete))
     if complete is not settings:  # those that the workload had not, or an older version did not save
         had["workload_settings"] = has["workload_settings"] | (had["workload_settings"] or {})
     differing = [name for name in has if has[name] != had[name] and name != "timeout_seconds"]

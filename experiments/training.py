@@ -55,7 +55,8 @@ def resume_config(
     for option, (name, value) in given.items():
         own = started_with.get(name)
         if name == "workload_settings":  # of which some may be given
-            own = {setting: (own or {}).get(setting) for setting in value}
+            as_given = saved.env.get(name) or {}  # which a workload may hold otherwise
+            own = {setting: as_given.get(setting, (own or {}).get(setting)) for setting in value}
         if name == "timeout_seconds":
             saved = dataclasses.replace(saved, env={**saved.env, name: value})
         elif plain(value) != plain(own):
